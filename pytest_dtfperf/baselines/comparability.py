@@ -81,6 +81,7 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
         "cores": str(hardware.get("cores") or "unknown"),
         "devices of shared cores": str(hardware.get("cpu_devices") or "none"),
         "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
+        "simulated cluster": hardware.get("simulated") or "none",
         "cloud": ", ".join(f"{name}={value}" for name, value in sorted(cloud.items()) if value is not None) or "none",
     }
 

@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json, write_file
 from pytest_dtfperf.cli.run import complete_word, parse_specs
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.formats import percent, rate, with_prefix
+from pytest_dtfperf.formats import RATE_FORM, parse_link_rate, percent, rate, with_prefix
 
 if TYPE_CHECKING:
     from pytest_dtfperf.predict.prediction import Gain, Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
@@ -82,8 +82,6 @@ SHAPE: Shape = {
 DEFAULT_SIZES = "1..1024"
 MOST_DEVICES = 65_536
 BEST = "best"
-_UNITS = {"bit": 1 / 8, "bit/s": 1 / 8, "b": 1.0, "b/s": 1.0}
-_LINK = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt])(bit/s|bit|b/s|b)", re.IGNORECASE | re.ASCII)
 _POINT = re.compile(r"([1-9]\d*)(?:/(\d+))?:(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
@@ -362,7 +360,7 @@ def _parse_point(text: str) -> tuple[int, int | None, float]:
 
 def _parse_link(text: str) -> float:
     """Return bytes/s."""
-    match = _LINK.fullmatch(text.strip())
-    if not match or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"takes a rate with its unit, as 10gbit or 1.25GB/s, not {text!r}")
-    return float(match[1]) * 1e3 ** ("kmgt".index(match[2].lower()) + 1) * _UNITS[match[3].lower()]
+    try:
+        return parse_link_rate(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes {RATE_FORM}, not {text!r}") from None

@@ -116,6 +116,7 @@ class Backend:
     spread_key: str | None = None  # the key of a table of device counts, and how many hosts each is spread over
     device: str = "cpu"  # of hosts with an unknown number of GPUs
     is_local: bool = False  # its hosts are this machine
+    is_simulated: bool = False  # its hosts train nothing: what they report is marked, and compared only with itself
     is_firewalled: bool = False  # its network blocks other hosts' connections where a host has no firewall of its own
     python: str | None = None  # of the hosts; None: this interpreter, which they have, too
     requires: tuple[str, str] | None = None  # a module, and the extra of this package that installs it
@@ -193,6 +194,7 @@ _IMPLEMENTATIONS: Mapping[str, str] = {
     "ssh": "pytest_dtfperf.clusters.ssh.cluster:SshBackend",
     "slurm": "pytest_dtfperf.clusters.slurm.cluster:SlurmBackend",
     "ec2": "pytest_dtfperf.clusters.ec2.backend:Ec2Backend",
+    "simulated": "pytest_dtfperf.simulated.backend:SimulatedBackend",
 }
 
 # Includes the backends of other installed packages: docs/extending.md.

@@ -1,5 +1,6 @@
 """The interface of a cluster: allocate hosts, start one command on each of them, and exchange lines with it."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -93,6 +94,12 @@ class Allocation(Protocol):
 
         May be called again after a channel is closed. Raises `AllocationOver` when the allocation has ended.
         """
+
+
+def get_clock(allocation: Allocation) -> Callable[[], float]:
+    """Return the monotonic clock of an allocation, in seconds: this machine's, or the virtual one of simulated hosts."""
+    clock: Callable[[], float] = getattr(allocation, "clock", time.monotonic)
+    return clock
 
 
 class Cluster(Protocol):

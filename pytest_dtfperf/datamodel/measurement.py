@@ -11,6 +11,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, rate, seconds
 from pytest_dtfperf.spec import Spec
 
+SIMULATED = "SIMULATED"  # the mark of all that simulated hosts report
 # A task may be descheduled for this long in normal operation: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
 
@@ -137,6 +138,12 @@ class Measurement(JsonData):
     def images_per_sec(self) -> float:
         """The median rate of the samples."""
         return statistics.median(self.rates)
+
+    @property
+    def simulated(self) -> str | None:
+        """The name of the simulated cluster; None: it was measured."""
+        found: str | None = (self.fingerprint.get("hardware") or {}).get("simulated")
+        return found
 
     @property
     def misplaced(self) -> str | None:

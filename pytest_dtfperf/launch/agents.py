@@ -6,7 +6,6 @@ once, and each agent picks the part for its own host.
 
 import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
-from pytest_dtfperf.clusters.protocol import Allocation, Host, LossReason, Lost
+from pytest_dtfperf.clusters.protocol import Allocation, Host, LossReason, Lost, get_clock
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
@@ -46,7 +45,8 @@ class Agents:
             argv[0] = config.container_python
             argv = make_module_command(get_python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
-        self._receiver = MessageReceiver(AGENT, len(self._names))
+        self.clock = get_clock(allocation)
+        self._receiver = MessageReceiver(AGENT, len(self._names), self.clock)
         self._given_up: set[int] = set()  # hosts that violated the protocol
         self._over = threading.Event()
         self._channel = allocation.start(argv)
@@ -76,11 +76,11 @@ class Agents:
 
         The loss of a host is an event, too: "lost", with `how` it was lost and its `last_lines`. No other follows.
         """
-        deadline = time.monotonic() + timeout_s
-        while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
+        deadline = self.clock() + timeout_s
+        while (arrived := self._channel.receive(max(0.0, deadline - self.clock()))) is not None:
             host, line = arrived
             if host in self._given_up:
-                if time.monotonic() < deadline:
+                if self.clock() < deadline:
                     continue
                 return None  # such a host may send without end
             if isinstance(line, Lost):
@@ -121,9 +121,9 @@ class Agents:
 
     def _hello(self, within_s: float) -> list[Event]:
         hellos: dict[int, Event] = {}
-        deadline = time.monotonic() + within_s
+        deadline = self.clock() + within_s
         while len(hellos) < len(self._names):
-            event = self.next_event(max(0.0, deadline - time.monotonic()))
+            event = self.next_event(max(0.0, deadline - self.clock()))
             if event is None:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")

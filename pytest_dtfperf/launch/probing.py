@@ -226,7 +226,8 @@ class Probing:
         self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
         self._known = known or Probes()
         self._with_input = with_input
-        self._began = time.monotonic()
+        self._clock = agents.clock
+        self._began = self._clock()
         self._tasks = place(spec, agents.hosts, config)
         self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
         self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._unknown_of(host.name))}
@@ -271,7 +272,7 @@ class Probing:
 
     def collect_probes(self) -> Probes:
         """Return what is known of the training's hosts and links, from this probe and those before."""
-        found = merge_probes(self._known, self._answers.probes(time.monotonic() - self._began))
+        found = merge_probes(self._known, self._answers.probes(self._clock() - self._began))
         hosts = {host.name for host in self._hosts.values()}
         return replace(
             found,
@@ -352,8 +353,8 @@ class Probing:
                 self._answers.lose(host, f"no answer within {within_s:g} s ({what})")
 
     def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
-        deadline = time.monotonic() + within_s
-        while not enough() and time.monotonic() < deadline:
+        deadline = self._clock() + within_s
+        while not enough() and self._clock() < deadline:
             if (event := self._agents.next_event(_POLL_S)) is not None:
                 self._hear(event)
 

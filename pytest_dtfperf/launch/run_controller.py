@@ -1,6 +1,5 @@
 """One run from the controller's side: its orders, and the events that it waits for."""
 
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -58,7 +57,8 @@ class RunController:
         self._roles = roles
         self._tunnel_host = tunnel_host
         self._isolated = exposure.may_be_isolated(spec)
-        self._began = self._last_exit = time.monotonic()
+        self._clock = agents.clock
+        self._began = self._last_exit = self._clock()
         self._task_hosts = {task.name: task.host for task in tasks}
         agents.expect(self.id, self._task_hosts, tunnel_host)
         self._staying = [task for task in tasks if roles.stays(task)]
@@ -78,19 +78,19 @@ class RunController:
         with self._phase("reserve"):
             cluster = self._reserve()
         with self._phase("fork"):
-            self._watch.enter("start", time.monotonic())
+            self._watch.enter("start", self._clock())
             self._start(cluster)
             self._until(lambda: self._watch.all_started)
         with self._phase("ready"):
             self._until(lambda: self._watch.all_ready)
-        self._watch.enter("train", time.monotonic())
+        self._watch.enter("train", self._clock())
         self._notify("go", self._tasks)
         self._until(lambda: self._watch.workers_done)
         with self._phase("stop"):
-            self._watch.enter("leave", time.monotonic())
+            self._watch.enter("leave", self._clock())
             self._notify("leave", self._staying)
             self._until(lambda: self._watch.all_done)
-        self._last_exit = time.monotonic()
+        self._last_exit = self._clock()
 
     def stop(self) -> None:
         """End what is left of the run on all hosts that still listen."""
@@ -164,38 +164,38 @@ class RunController:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
+        began = self._clock()
         yield
-        self._launch_s[name] = time.monotonic() - began
+        self._launch_s[name] = self._clock() - began
 
     def _until(self, done: Callable[[], bool]) -> None:
         """Receive events until it is done, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
             self._receive_all(_POLL_S)
-            for host in self._watch.silent(time.monotonic()):
+            for host in self._watch.silent(self._clock()):
                 if loss := self._agents.why_silent(host):
                     self._receive(loss)
             self._check_connection()
-            self._watch.check(time.monotonic())
+            self._watch.check(self._clock())
 
     def _check_connection(self) -> None:
         """Raise the error of another connection that the run needs, besides those of the agents."""
 
     def _receive_until(self, done: Callable[[], bool], within_s: float) -> None:
         """Receive events until it is done, but not longer; for use after the end of the run."""
-        deadline = time.monotonic() + within_s
-        while not done() and time.monotonic() < deadline:
+        deadline = self._clock() + within_s
+        while not done() and self._clock() < deadline:
             self._receive_all(_POLL_S)
 
     def _receive_all(self, timeout_s: float) -> None:
         """Receive all pending events, so that no host with some of them counts as silent."""
-        enough = time.monotonic() + _BUSY_S
-        while time.monotonic() < enough and (event := self._agents.next_event(timeout_s)) is not None:
+        enough = self._clock() + _BUSY_S
+        while self._clock() < enough and (event := self._agents.next_event(timeout_s)) is not None:
             self._receive(event)
             timeout_s = 0.0
 
     def _receive(self, event: Event) -> None:
-        self._watch.receive(event, time.monotonic())
+        self._watch.receive(event, self._clock())
         if event["event"] == "log":
             self.logs[event["task"]] = event["text"]
 

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.history.where import mask_passwords
@@ -221,6 +222,8 @@ class SessionAdapter:
         parts.append(f"baselines {session.store.folder}")
         if self.options.dry_run:
             parts.append("DRY RUN: nothing is started")
+        elif named.BACKENDS[session.config.backend].is_simulated:
+            parts.append(f"{SIMULATED}: nothing is trained")
         elif warning := named.BACKENDS[session.config.backend].find_exposure(session.config):
             parts.append(warning)
         if session.injected_slowdowns:

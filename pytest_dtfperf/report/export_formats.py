@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.formats import format_count, percent, printable_lines
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.explanations import format_largest_cause
@@ -32,10 +33,13 @@ PYTEST_BENCHMARK_VERSION = "5.1.0"
 
 
 def find_valid_records(stored: StoredSession) -> dict[str, Record]:
-    """Return label -> record, without those that are INVALID, TAINTED, on other hosts, or slowed down on purpose."""
+    """Return label -> record, without those that are INVALID, TAINTED, on other hosts, or slowed down on purpose.
+
+    The labels of simulated measurements begin with their mark, so that no tracker takes them for a real benchmark's.
+    """
     found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
     named = labels(record.spec for record in found)
-    return {named[record.spec]: record for record in found}
+    return {f"{SIMULATED} {named[each.spec]}" if each.measurement.simulated else named[each.spec]: each for each in found}
 
 
 def format_github_action(sessions: Sequence[StoredSession]) -> bytes:

@@ -20,7 +20,7 @@ from pytest_dtfperf.report.grids import (
     make_sweep_grids,
 )
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_measurement_notes
 from pytest_dtfperf.report.notes import list_hints, suggest_accepting
 from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels
@@ -42,7 +42,7 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
         measurements = [record.measurement for record in records]
         lines += [*_format_table(ordered, before, previous), "", f"{format_footnote(measurements)}.", ""]
-        lines += [each for text in list_disturbed_notes(measurements) for each in (f"{text}.", "")]
+        lines += [each for text in list_measurement_notes(measurements) for each in (f"{text}.", "")]
         lines += [f"{_escape_markdown(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
         lines += [f"{_escape_markdown(text)}\n" for text in measurement_text.list_limits(records)]
         lines += _format_grids(make_sweep_grids(records), ABOUT_SWEEPS)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import SIMULATED, Measurement
 from pytest_dtfperf.formats import NONE, percent, rate
 from pytest_dtfperf.limits.limit import describe_limit
 from pytest_dtfperf.records.record import Record
@@ -12,12 +12,15 @@ from pytest_dtfperf.spec import labels
 DISTURBED_MARK = " !"  # behind a rate
 
 
-def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
-    """Return the meaning of the mark behind a rate, if any rate has it."""
-    message = (
-        f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it does not describe the training"
-    )
-    return [message] if any(measurement.disturbances for measurement in measurements) else []
+def list_measurement_notes(measurements: Iterable[Measurement]) -> list[str]:
+    """Return that hosts are simulated, and the meaning of the mark behind the rate of a disturbed measurement."""
+    measurements = list(measurements)
+    clusters = sorted({measurement.simulated for measurement in measurements if measurement.simulated})
+    notes = [f"{SIMULATED}: the hosts of {', '.join(clusters)} are simulated, and nothing was trained"] if clusters else []
+    if any(measurement.disturbances for measurement in measurements):
+        meaning = "something else disturbed every run, so that it does not describe the training"
+        notes.append(f"{DISTURBED_MARK.strip()} behind a rate: {meaning}")
+    return notes
 
 
 def format_rate_with_spread(measurement: Measurement) -> str:

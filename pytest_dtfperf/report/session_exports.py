@@ -87,6 +87,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "date": lambda record, session: session["started"],
     "cluster": lambda record, session: session["cluster"],
     "hosts": lambda record, session: " ".join(record.measurement.hosts),
+    "simulated": lambda record, session: str(bool(record.measurement.simulated)).lower(),
     "system": lambda record, session: system_name(record.measurement.fingerprint.get("hardware", {})),
     "test": lambda record, session: record.test,
     "spec": lambda record, session: record.spec.label,

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
@@ -25,7 +26,7 @@ from pytest_dtfperf.report.grids import (
     make_sweep_grids,
 )
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_measurement_notes
 from pytest_dtfperf.report.notes import (
     AcceptedBaseline,
     VerdictReason,
@@ -57,7 +58,7 @@ MAX_HINTS = 3  # the page has all
 MAX_FIRST = 18  # rows of a session without any baseline, so that it fits on a screen of 80 x 40; the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
-STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
+STYLES = {f"{verdict}{mark}": verdict.row.style for verdict in Verdict for mark in ("", f" {SIMULATED}")}
 
 
 def format_summary(
@@ -89,7 +90,7 @@ def format_summary(
     if is_first:
         rest = format_count(len(records) - len(shown), "measurement")
         blocks.append(wrap_note(f"and {rest} on fewer devices: see report.html, or -v", width))
-    blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
+    blocks += [wrap_note(text, width) for text in list_measurement_notes(record.measurement for record in records)]
     blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), 1 if is_first else MAX_HINTS, "hint")]
     if not verbose:  # with -v there is a table of them
         blocks += [wrap_note(text, width) for text in _shorten(list_published_rates(records), MAX_HINTS, "published rate")]
@@ -313,10 +314,11 @@ def _drop_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], names:
 
 
 def format_verdict(record: Record) -> str:
-    """Return the verdict, whether the measurement has become a baseline, and the attempt of a test that was run again."""
+    """Return the verdict, whether the measurement has become a baseline or is simulated, and the attempt of a repeated test."""
     verdict = record.verdict.when_accepted if record.verdict and record.accepted else record.verdict
-    message = verdict or NONE
-    return f"{message}, attempt {record.attempt}" if record.attempt > 1 else message
+    mark = f" {SIMULATED}" if record.measurement.simulated else ""
+    attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
+    return f"{verdict or NONE}{mark}{attempt}"
 
 
 def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:

@@ -91,7 +91,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[x]\n", r"clusters\.toml: \[x\] lacks its backend. Known: ec2, local, slurm, ssh"),
+        ("[x]\n", r"clusters\.toml: \[x\] lacks its backend. Known: ec2, local, simulated, slurm, ssh"),
         ('[x]\nbackend = "slum"', r"\[x\] unknown backend 'slum'. Did you mean 'slurm'\?"),
         ('[x]\nbackend = "local"\nfixed_port = true', r"\[x\] unknown key 'fixed_port'. Did you mean 'fixed_ports'\?"),
         ('[x]\nbackend = "local"\npartition = "normal"', r"\[x\] unknown key 'partition'"),
@@ -190,6 +190,7 @@ BACKEND_KEYS: dict[str, dict[str, Any]] = {
     "ssh": {"hosts": ["alice", "bob"], "gpus_per_host": 1},
     "slurm": {"gpus_per_node": 1},
     "ec2": {"instance_type": "p2.xlarge", "region": "us-east-2", "count": 4},
+    "simulated": {"hosts": 4, "gpus_per_host": 2},
 }
 
 

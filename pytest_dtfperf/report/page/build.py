@@ -26,7 +26,7 @@ from pytest_dtfperf.report.grids import (
     make_sweep_grids,
 )
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_versions, list_disturbed_notes
+from pytest_dtfperf.report.measurement_text import format_footnote, format_versions, list_measurement_notes
 from pytest_dtfperf.report.notes import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
 from pytest_dtfperf.report.page import card, html
 from pytest_dtfperf.report.page.card import CardContext, axis_limit, make_card
@@ -246,7 +246,7 @@ def _list_legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[
         return []
     return [
         format_footnote(record.measurement for record in records),
-        *list_disturbed_notes(record.measurement for record in records),
+        *list_measurement_notes(record.measurement for record in records),
         card.ABOUT_WORKERS,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),

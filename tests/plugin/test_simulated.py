@@ -1,0 +1,68 @@
+"""Sessions on a simulated cluster: perf tests need no change, and all that is measured is marked."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.markdown import format_markdown_summary
+from tests.plugin.conftest import PerfTests
+
+CLUSTER = """
+[sim]
+backend = "simulated"
+hosts = 4
+gpus_per_host = 2
+kind = "P100"
+rates = { inception3 = 142.0 }
+seed = 1
+"""
+TESTS = """
+def test_throughput(train, baseline, gpus):
+    \"\"\"InceptionV3 trains no slower than its baseline.\"\"\"
+    baseline.check(train(model="inception3", gpus=gpus, num_ps=1, batch_size=64, steps=20, warmup_steps=5))
+"""
+SLOW = "slow_hosts = [{ host = 1, slowdown = 1.4 }]\n"
+
+
+def write(perf: PerfTests, more: str = "") -> None:
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().partition("\n[sim]")[0] + CLUSTER + more)
+    perf.write(TESTS)
+
+
+def test_a_session_is_marked_everywhere(perf: PerfTests) -> None:
+    """Terminal, records, CSV, page, Markdown and JUnit of a session on simulated hosts show that they are."""
+    write(perf)
+    perf.draws = True
+    ended = perf.run("--cluster=sim", "--gpus=1,8", "--junitxml=junit.xml")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("dtfperf: cluster sim (simulated, 4 hosts, 8 gpu devices)", "SIMULATED: nothing is trained")
+    ended.line("gpus=8 num_ps=1", "NO_BASELINE SIMULATED")
+    assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in " ".join((ended.out + ended.err).split())
+    properties = {each.get("name"): each.get("value") for each in ET.parse(perf.folder / "junit.xml").iterfind(".//property")}
+    assert "sim" in [value for name, value in properties.items() if name and name.endswith(": simulated")]
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    records = [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
+    assert {record["fingerprint"]["hardware"]["simulated"] for record in records} == {"sim"}
+    heading, *rows = (folder / "measurements.csv").read_text().splitlines()
+    at = heading.split(",").index("simulated")
+    assert {row.split(",")[at] for row in rows} == {"true"}
+    assert "NO_BASELINE SIMULATED" in (folder / "report.html").read_text()
+    assert "NO_BASELINE SIMULATED" in format_markdown_summary(SessionFolder.open(folder), None, outcome="All tests passed.")
+
+
+def test_baselines_are_those_of_the_simulated_cluster(perf: PerfTests) -> None:
+    """An accepted rate is in a file of its own, a slow host is REGRESSED with it as the cause, and exit codes are as usual."""
+    write(perf)
+    assert perf.run("--cluster=sim", "--gpus=8", "--update-baselines", "--explain=always").code == 0
+    (file,) = (perf.folder / "baselines").glob("*.json")
+    assert file.name == "2x-simulated-p100-of-sim.json"
+    again = perf.run("--cluster=sim", "--gpus=8")
+    assert again.code == 0
+    again.line("gpus=8 num_ps=1", "PASSED SIMULATED")
+    write(perf, SLOW)
+    slow = perf.run("--cluster=sim", "--gpus=8")
+    assert slow.code == 1
+    slow.line("gpus=8 num_ps=1", "REGRESSED SIMULATED")
+    assert re.search(r"sim-0001|worker:[23]", slow.out), slow.out

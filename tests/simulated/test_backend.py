@@ -1,0 +1,171 @@
+"""Simulated clusters: their hosts, their keys, and the events of their agents."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.errors import AllocationOver, ClusterFileError, HostLost, RunFailed
+from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.testing.backends import BackendContract
+
+KEYS: dict[str, Any] = {"hosts": 4, "gpus_per_host": 2, "rates": {"inception3": 142.0}, "link": "10gbit", "seed": 7}
+
+
+class TestSimulated(BackendContract):
+    """The simulated backend does what every backend must: other programs than agents run on this machine."""
+
+    keeps_secrets = False
+
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        return named.open_cluster(
+            ClusterConfig(name="twins", backend="simulated", backend_keys={"hosts": 2, "gpus_per_host": 1})
+        )
+
+
+def config(**keys: Any) -> ClusterConfig:
+    return ClusterConfig(name="sim", backend="simulated", backend_keys={**KEYS, **keys})
+
+
+def spec(**changes: Any) -> Spec:
+    fields = {"model": "inception3", "gpus": 8, "num_ps": 1, "batch_size": 64, "steps": 20, "warmup_steps": 5}
+    return Spec(**{**fields, **changes})
+
+
+def train(cluster: ClusterConfig, training: Spec, folder: Path, *, session: str = "s", **options: Any) -> Run:
+    resources = Resources(devices=training.gpus, session=session)
+    with (
+        named.open_cluster(cluster).allocate(resources) as allocation,
+        Launcher(allocation, cluster, resources) as launcher,
+    ):
+        return launcher.run(training, log_dir=folder, **options)
+
+
+def test_rate_of_one_device_is_that_of_the_file(tmp_path: Path) -> None:
+    """Without noise one device trains exactly as fast as the cluster file says."""
+    run = train(config(noise=0, run_noise=0), spec(gpus=1), tmp_path)
+    assert run.images_per_sec == pytest.approx(142.0)
+    assert len(run.step_s["worker:0"]) == 20
+
+
+def test_rates_without_an_entry_follow_from_arithmetic(tmp_path: Path) -> None:
+    """A model without a rate trains as fast as the devices' FLOP/s allow."""
+    rates = {name: train(config(noise=0, run_noise=0), spec(gpus=1, model=name), tmp_path) for name in ("resnet50", "vgg16")}
+    assert rates["resnet50"].images_per_sec > 2 * rates["vgg16"].images_per_sec
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "collective_all_reduce", "independent"])
+def test_modes(tmp_path: Path, mode: str) -> None:
+    """Each mode trains on several hosts, no faster than its devices, and all step timestamps are consistent."""
+    run = train(config(), spec(variable_update=mode, num_ps=int("server" in mode or "distributed" in mode)), tmp_path)
+    assert 0.3 * 8 * 142 < run.images_per_sec < 1.03 * 8 * 142
+    assert run.worker_timings
+    assert len(run.worker_timings.workers) == 8
+    assert not run.disturbances
+
+
+def test_an_hour_takes_seconds(tmp_path: Path) -> None:
+    """Times of a run are on the virtual clock, which needs no real time."""
+    began_s = time.monotonic()
+    run = train(config(rates={"inception3": 1.0}), spec(gpus=2, steps=60), tmp_path)
+    assert run.elapsed_s > 3600
+    assert run.wall_s > run.elapsed_s
+    assert time.monotonic() - began_s < run.elapsed_s / 10
+
+
+def test_a_seed_repeats_a_session(tmp_path: Path) -> None:
+    """The same seed gives the same rates, another one others."""
+    first, again, other = (train(config(seed=seed), spec(), tmp_path, session=f"s{n}") for n, seed in enumerate((1, 1, 2)))
+    assert first.step_s == again.step_s
+    assert first.step_s != other.step_s
+
+
+def test_a_slow_host_is_the_last(tmp_path: Path) -> None:
+    """A slow host slows the cluster, and its workers have their gradients last."""
+    slow = config(slow_hosts=[{"host": 2, "slowdown": 1.5}])
+    usual, run = train(config(), spec(), tmp_path), train(slow, spec(), tmp_path)
+    assert run.images_per_sec < 0.9 * usual.images_per_sec
+    assert run.worker_timings
+    timings = run.worker_timings.workers
+    late = {worker for worker, timing in timings.items() if (timing.late_s or 0) > 0.1}
+    assert late == {"worker:4", "worker:5"}
+
+
+def test_a_slow_link_begins_in_time(tmp_path: Path) -> None:
+    """A link that becomes slow after a while slows the steps from then on."""
+    run = train(config(slow_links=[{"host": 0, "link": "1gbit", "after": "15s"}]), spec(steps=100), tmp_path)
+    steps = run.step_s["worker:0"]
+    assert steps[-1] > 3 * steps[0]
+
+
+def test_a_host_dies_once(tmp_path: Path) -> None:
+    """A host dies in its step, its allocation is over, and in the next one of the session all hosts live."""
+    cluster = config(deaths=[{"host": 3, "step": 10}])
+    resources = Resources(devices=8, session="dying")
+    with named.open_cluster(cluster).allocate(resources) as allocation, Launcher(allocation, cluster, resources) as launcher:
+        with pytest.raises(HostLost, match=r"sim-0003.*SIMULATED: the host has died in measured step 10"):
+            launcher.run(spec(), log_dir=tmp_path)
+        with pytest.raises(AllocationOver, match="sim-0003"):
+            launcher.run(spec(), log_dir=tmp_path)
+    assert train(cluster, spec(), tmp_path, session="dying").images_per_sec > 0
+
+
+def test_a_queue_takes_no_time() -> None:
+    """The time in a queue is reported, and passes on the virtual clock alone."""
+    heard: list[str] = []
+    with named.open_cluster(config(queue="20min")).allocate(Resources(devices=1, on_status=heard.append)) as allocation:
+        assert allocation.hosts
+    assert heard == ["SIMULATED: waited 20 min of virtual time in the queue"]
+
+
+def test_injected_slowdowns(tmp_path: Path) -> None:
+    """A worker that sleeps in each step slows those that wait for it."""
+    run = train(config(), spec(), tmp_path, injected_slowdowns={"worker:3": 0.5})
+    assert min(run.step_s["worker:0"]) > 0.9
+
+
+def test_probes_show_slow_hosts_and_links(tmp_path: Path) -> None:
+    """Probes of simulated hosts have what the cluster file says of devices and links."""
+    cluster = config(slow_hosts=[{"host": 1, "slowdown": 2.0}], slow_links=[{"host": 2, "link": "1gbit"}])
+    resources = Resources(devices=8)
+    with named.open_cluster(cluster).allocate(resources) as allocation, Launcher(allocation, cluster, resources) as launcher:
+        probes = launcher.probe(spec(num_ps=0, variable_update="collective_all_reduce"))
+    gpus = {host: probe.readings["gpu.0.matmul"].per_s for host, probe in probes.hosts.items()}
+    assert gpus["sim-0001"] == pytest.approx(gpus["sim-0000"] / 2, rel=0.05)
+    links = {name: link.per_s for name, link in probes.links.items()}
+    assert min(links, key=lambda name: links[name]).count("sim-0002")
+
+
+def test_what_is_not_simulated_is_refused(tmp_path: Path) -> None:
+    """An external command fails with the reason, as a task that ends would."""
+    with pytest.raises(RunFailed, match="SIMULATED hosts run no external commands"):
+        train(config(), Spec(model="mine", command=("true",), batch_size=1), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hosts = 2", "lacks gpus_per_host"),
+        ("gpus_per_host = 1\nrates = { inception9 = 1 }", "rates: unknown model 'inception9'"),
+        ("gpus_per_host = 1\nrates = { inception3 = 0 }", "rates must be a table of models and their images/sec"),
+        ("gpus_per_host = 1\nlink = '10'", "link must be a rate with its unit"),
+        ("gpus_per_host = 1\nnoise = 0.5", "noise must be a fraction below 0.5"),
+        ("gpus_per_host = 1\nqueue = 'none'", "queue must be a time"),
+        ("gpus_per_host = 1\nslow_hosts = [{ host = 1, slowdown = 2.0 }]", "slow_hosts: there is no host 1 of 1 host"),
+        ("gpus_per_host = 1\nslow_links = [{ host = 0 }]", "slow_links must be a list of tables with host and link"),
+        ("gpus_per_host = 1\ndeaths = [{ host = 0, step = 0 }]", "deaths must be a list of tables with host and step"),
+    ],
+)
+def test_mistakes_in_keys(tmp_path: Path, text: str, message: str) -> None:
+    """Each mistake is one line with the key and what it must be."""
+    file = tmp_path / "clusters.toml"
+    file.write_text(f'[sim]\nbackend = "simulated"\n{text}\n')
+    with pytest.raises(ClusterFileError, match=message):
+        named.load(file)
