@@ -192,9 +192,12 @@ class HostIsolation:
         self._search = HostSearch(self._hosts, self._policy, suspects=suspects)
         self._group_size = self._search.size
         self._estimate(self._round_s or None)
-        found = "".join(f"; {text}" for text in self._late.values())
+        for text in self._late.values():
+            self._on_status(text)
+        if suspects:
+            self._on_status(f"2 rounds of 2 trainings confirm each of {', '.join(suspects)}, or all hosts are searched")
         limit = f", at most until {in_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
-        self._on_status(f"the search takes {self._cost}{limit}{found}")
+        self._on_status(f"the search takes {self._cost}{limit}")
 
     def _estimate(self, run_s: float | None) -> None:
         """Set the cost, with the time of one run if it is known."""
