@@ -330,7 +330,7 @@ _SUPERVISOR_FAILED: Table = {
     "environment": record({"why": REASON, "hint": REASON}),
     "program": record({"program": text(4096)}),
 }
-_SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "survivors": list_of(PID, 1 << 16)})
+_SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "survivors": list_of(PID, 1 << 16)})
 
 
 def parse_supervisor_message(message: Message) -> Message:

@@ -4,7 +4,7 @@
                             ` end of stdin? ....... supervisor (the agent's parent)
 
 Only the agent reads stdin. The supervisor sees its end and waits for the agent. When the agent ends, when stdin ends but the
-agent does not, when the agent is stopped for longer than its time-out or exceeds its time limit, the supervisor kills all its
+agent does not, when the agent is stopped for longer than its time-out, the supervisor kills all its
 descendants, daemons included. If the supervisor itself is killed, the kernel kills the agent and its tasks; daemons are found
 by their environment (`node/sweep.py`).
 
@@ -38,22 +38,16 @@ CANNOT_START = 127  # the exit code of shells for a missing program
 _TICK_S = 0.5
 
 
-class TimeLimitExceeded(Exception):
-    """The command exceeded its time limit, or was stopped for longer than the heartbeat time-out."""
-
-
 def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
     """Execute orders, end all processes and exit. `borrowed` is a folder to remove at the end."""
     leave_on_signals()
     processes.adopt_orphans()
-    code, ended, late = 1, None, False
+    code, ended = 1, None
     if temporary_folder:
         with suppress(OSError):
             run_folder.set_owner(temporary_folder)  # if this process is killed, the next supervisor removes it
     try:
         code = ended = _serve(header)
-    except TimeLimitExceeded:
-        late = True
     except (Leave, BrokenPipeError, SystemExit) as exc:
         code = exc.code if isinstance(exc, SystemExit) and isinstance(exc.code, int) else 1
     except Exception:  # the supervisor must end what it started after any error; the traceback has the error
@@ -67,7 +61,7 @@ def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
         shutil.rmtree(temporary_folder, ignore_errors=True)
     with suppress(OSError):  # the reader may be gone
         os.set_blocking(2, False)
-        os.write(2, f"\n{MARK}{json.dumps({'ended': ended, 'late': late, 'survivors': survivors})}\n".encode())
+        os.write(2, f"\n{MARK}{json.dumps({'ended': ended, 'survivors': survivors})}\n".encode())
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -88,9 +82,7 @@ def _serve(header: Mapping[str, Any]) -> int:
         report(at="swept", survivors=sweep.sweep(order["sweep"]))
 
 
-def _run(
-    argv: Sequence[str], env: Mapping[str, str], heartbeat_timeout_s: float | None = None, within_s: float | None = None
-) -> int:
+def _run(argv: Sequence[str], env: Mapping[str, str], heartbeat_timeout_s: float | None = None) -> int:
     environment = {**os.environ, **env}
     program = _find_program(argv[0], environment.get("PATH", os.defpath))
     if program is None:
@@ -98,7 +90,6 @@ def _run(
     return supervise(
         lambda: _execute(program, argv, environment),
         heartbeat_timeout_s=heartbeat_timeout_s,
-        within_s=within_s,
         began=lambda: report(at="started"),
     )
 
@@ -107,7 +98,6 @@ def supervise(
     become: Callable[[], object],
     *,
     heartbeat_timeout_s: float | None = None,
-    within_s: float | None = None,
     began: Callable[[], object] = lambda: None,
 ) -> int:
     """Fork a process that runs `become`, wait for it and end its descendants, and return its exit code."""
@@ -126,7 +116,7 @@ def supervise(
     began()
     os.close(go)
     try:
-        return _Supervised(pid, heartbeat_timeout_s, within_s).wait(sigchld)
+        return _Supervised(pid, heartbeat_timeout_s).wait(sigchld)
     finally:
         sigchld.close()
 
@@ -134,10 +124,9 @@ def supervise(
 class _Supervised:
     """The command under supervision."""
 
-    def __init__(self, pid: int, heartbeat_timeout_s: float | None, within_s: float | None) -> None:
+    def __init__(self, pid: int, heartbeat_timeout_s: float | None) -> None:
         self._pid = pid
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._deadline = None if within_s is None else time.monotonic() + within_s
         self._hung_up_at: float | None = None  # when stdin ended
         self._stopped_since: float | None = None
         self._code: int | None = None
@@ -163,14 +152,12 @@ class _Supervised:
     def _check(self, now: float) -> None:
         if self._hung_up_at is not None and now - self._hung_up_at > GRACE_S:
             raise Leave
-        if self._deadline is not None and now > self._deadline:
-            raise TimeLimitExceeded
         seen = processes.inspect(self._pid)
         self._stopped_since = (self._stopped_since or now) if seen and seen.stopped else None
         if self._heartbeat_timeout_s is None or self._stopped_since is None:
             return
         if now - self._stopped_since > self._heartbeat_timeout_s:
-            raise TimeLimitExceeded  # it cannot watch its own heartbeat
+            raise Leave  # it cannot watch its own heartbeat
 
 
 def survey_host() -> dict[str, Any]:

@@ -390,7 +390,7 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
         {"at": "python"}, {"at": "setup", "line": 1}, {"at": "environment", "doing": "waiting"}, {"at": "ready", **survey},
         {"at": "ready"}, {"at": "swept", "survivors": []}, {"failed": "setup", "line": 1, "code": 3}, {"failed": "python"},
         {"failed": "folder", "folder": "/scratch", "why": "it is not there"},
-        {"failed": "environment", "why": "it failed", "hint": "fix it"}, {"ended": 0, "late": False, "survivors": [7]},
+        {"failed": "environment", "why": "it failed", "hint": "fix it"}, {"ended": 0, "survivors": [7]},
     ]  # fmt: skip
     for message in fetches:
         assert validate_message(FETCH, message) == message

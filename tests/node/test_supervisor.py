@@ -43,7 +43,7 @@ def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
     with BareHost(tmp_path) as host:
         host.ready()
         host.run(sys.executable, "-c", leave, env={sweep.SESSION: session})
-        assert host.ended() == (code, {"ended": code, "late": False, "survivors": []})
+        assert host.ended() == (code, {"ended": code, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
@@ -52,7 +52,7 @@ def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
     with BareHost(tmp_path) as host:
         agent = min(up(host, session))
         processes.kill(agent)
-        assert host.ended() == (137, {"ended": -9, "late": False, "survivors": []})
+        assert host.ended() == (137, {"ended": -9, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
@@ -61,7 +61,7 @@ def test_end_of_the_line(tmp_path: Path, session: str) -> None:
     with BareHost(tmp_path) as host:
         assert len(up(host, session)) == 2
         host.hang_up()
-        assert host.ended() == (1, {"ended": None, "late": False, "survivors": []})
+        assert host.ended() == (1, {"ended": None, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
@@ -72,7 +72,7 @@ def test_agent_has_the_line_to_itself(tmp_path: Path, session: str) -> None:
         host.send(b"some words\n")
         assert host.line() == "some words"
         host.hang_up()
-        assert host.ended() == (0, {"ended": 0, "late": False, "survivors": []})
+        assert host.ended() == (0, {"ended": 0, "survivors": []})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -81,7 +81,7 @@ def test_supervisor_that_is_asked_to_go(tmp_path: Path, session: str, number: si
     with BareHost(tmp_path) as host:
         up(host, session)
         host.process.send_signal(number)
-        assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
+        assert host.ended()[1] == {"ended": None, "survivors": []}
         assert sweep.find_left_processes([session]) == []
 
 
@@ -96,21 +96,12 @@ def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
         wait_until("the daemon is gone", lambda: sweep.find_left_processes([session]) == [])
 
 
-def test_time_is_over(tmp_path: Path, session: str) -> None:
-    """What takes longer than it may is ended, and that was why."""
-    with BareHost(tmp_path) as host:
-        host.ready()
-        host.run(*WITH_DAEMON, env={sweep.SESSION: session}, within_s=1.0)
-        assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
-        assert sweep.find_left_processes([session]) == []
-
-
 def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
     """An agent that is stopped for longer than its time-out cannot see to that, and is ended."""
     with BareHost(tmp_path) as host:
         agent = min(up(host, session, heartbeat_timeout_s=0.5))
         os.kill(agent, signal.SIGSTOP)
-        assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
+        assert host.ended()[1] == {"ended": None, "survivors": []}
         assert sweep.find_left_processes([session]) == []
 
 
@@ -137,7 +128,7 @@ def test_no_order_in_time(tmp_path: Path) -> None:
     """A supervisor without orders leaves: its controller may have been cut off."""
     with BareHost(tmp_path) as host:
         host.ready(patience_s=0.2)
-        assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
+        assert host.ended()[1] == {"ended": None, "survivors": []}
 
 
 def test_survey(tmp_path: Path) -> None:

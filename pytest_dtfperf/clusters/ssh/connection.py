@@ -1,4 +1,4 @@
-"""Parallel connections to hosts: to all or none for a training, to as many as possible for a short command.
+"""Parallel connections to hosts: to all or none for a training, to as many as possible to clean up.
 
 ssh -- script --> sh -- set-up lines --> python <-- header, bundle -- supervisor <-- orders: "sweep", "run"
 """
@@ -7,11 +7,8 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 
-from pytest_dtfperf.clusters.children import LineTooLong
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.ssh import bootstrap
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
@@ -20,7 +17,6 @@ from pytest_dtfperf.node.retry import retry
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to answer
 _STATUS_S = 0.5
-_ANSWER_BYTES = 1 << 20  # limit of the output of a short command
 _START_S = 30.0  # from the order to start a command to its start, on a host that has answered before
 
 
@@ -111,91 +107,6 @@ def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[
         for line in lines:
             line.let_go()
         raise
-
-
-@dataclass(frozen=True)
-class HostOutput:
-    """The output of a short command on one host."""
-
-    endpoint: Endpoint
-    lines: Sequence[bytes]  # of its stdout
-    failure: str | None = None  # None: the command ended with exit code 0
-
-
-def run_everywhere(
-    config: ClusterConfig,
-    endpoints: Sequence[Endpoint],
-    argv: Sequence[str],
-    within_s: float,
-    *,
-    env: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
-) -> list[HostOutput]:
-    """Run a short command on each host in parallel, mostly `python -m pytest_dtfperf.node.X`, and return its output.
-
-    It gets `stdin`, complete lines, but no end of file: the end of the connection ends it. `within_s` counts from its
-    start. The failure of one host does not affect the others.
-    """
-    handshake = Handshake.of(config)
-    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
-        try:
-            asked = [
-                pool.submit(
-                    _run_on_host,
-                    handshake,
-                    index,
-                    endpoint,
-                    over,
-                    bootstrap.adapt_argv(config, argv),
-                    within_s,
-                    env or {},
-                    stdin,
-                )
-                for index, endpoint in enumerate(endpoints)
-            ]
-            return [each.result() for each in asked]
-        except BaseException:
-            over.cancel()
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _run_on_host(
-    handshake: Handshake,
-    index: int,
-    endpoint: Endpoint,
-    over: CancelToken,
-    argv: Sequence[str],
-    within_s: float,
-    env: Mapping[str, str],
-    stdin: bytes,
-) -> HostOutput:
-    try:
-        line = open_process(handshake, index, endpoint, over)
-    except Unreachable as exc:
-        return HostOutput(endpoint, (), str(exc))
-    heard: list[bytes] = []
-    try:
-        environment = {**env, "DTFPERF_HOST_INDEX": str(index)}
-        line.order({"run": {"argv": list(argv), "env": environment, "within_s": within_s}})
-        line.answer(_START_S, over)
-        line.write(stdin)
-        deadline = time.monotonic() + within_s + 5
-        while time.monotonic() < deadline and over.wait([line.stdout.fileno()], deadline - time.monotonic()):
-            lines = line.read_lines()
-            if lines is None:
-                break
-            heard += lines
-            if sum(map(len, heard)) > _ANSWER_BYTES:
-                raise Unreachable(f"host {endpoint.name} answers with more than {_ANSWER_BYTES >> 20} MiB")
-        failure = line.verdict(within_s)
-    except Unreachable as exc:
-        failure = str(exc)
-    except LineTooLong as exc:
-        failure = f"host {endpoint.name} does not answer: {exc}"
-    finally:
-        line.let_go()
-    return HostOutput(endpoint, heard, failure)
 
 
 def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: float) -> None:

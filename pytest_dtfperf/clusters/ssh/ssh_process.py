@@ -298,28 +298,17 @@ class SshProcess(Child):
         ssh = self.exit_code(_ENDING_S)
         if there := self._ended_there():
             code = there["ended"]
-            return (
-                Lost(LossReason.ENDED, "the agent was ended by what watches over it") if code is None else make_exit_loss(code)
-            )
+            return Lost(LossReason.ENDED, "its supervisor ended the agent") if code is None else make_exit_loss(code)
         name = self.endpoint.name
         if ssh is None:
-            return Lost(LossReason.CUT_OFF, f"ssh, the line to {name}, is still there, but the agent does not listen")
+            return Lost(LossReason.CUT_OFF, f"ssh, the connection to {name}, still runs, but the agent does not read from it")
         if ssh == -signal.SIGXFSZ:
             return Lost(LossReason.FLOODED, f"{name} sent more than {_STDERR_BYTES >> 20} MiB to stderr")
         if ssh < 0:
-            return Lost(LossReason.CUT_OFF, f"ssh, the line to {name}, was killed by {signal_name(-ssh)}")
+            return Lost(LossReason.CUT_OFF, f"ssh, the connection to {name}, was killed by {signal_name(-ssh)}")
         if ssh == _SSH_FAILED and (lines := self._stderr_lines()) and _BY_SSH.match(lines[-1]):
             return Lost(LossReason.CUT_OFF, connection_failures.explain_failure(lines[-1], self.endpoint).message)
-        return Lost(LossReason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
-
-    def verdict(self, within_s: float) -> str | None:
-        """Return what was wrong with a short command that has ended; None if nothing was."""
-        self.exit_code(_ENDING_S)
-        there = self._ended_there()
-        if there and there["ended"] == 0:
-            return None
-        how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().description})"
-        return self._text(f"does not answer: {how}", lines=self._stderr_lines())
+        return Lost(LossReason.CUT_OFF, f"the supervisor of the agent on {name} was killed, and the agent with it")
 
     def end(self, patience_s: float) -> bool:
         if self.exit_code(patience_s) is None:

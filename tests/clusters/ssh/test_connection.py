@@ -1,6 +1,5 @@
-"""Asking hosts something, side by side."""
+"""Connections to several hosts at the same time."""
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -8,65 +7,13 @@ import pytest
 
 from pytest_dtfperf.clusters.ssh import connection
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
-from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints
+from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
 from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 
-READY_S = 20.0
 A_DAY_S = 86400  # a test that waits for so long hangs
-
-
-def program(text: str) -> list[str]:
-    return [sys.executable, "-c", text]
-
-
-def test_every_host_answers(lab: Lab) -> None:
-    """Each host runs the same command with its index and settings in the environment, and returns its lines."""
-    text = "import os; print(os.environ['DTFPERF_HOST_INDEX']); print(os.environ['WORD']); print(input())"
-    answers = connection.run_everywhere(
-        lab.config(), list_endpoints(lab.config()), program(text), READY_S, env={"WORD": "w"}, stdin=b"in\n"
-    )
-    assert [each.endpoint.name for each in answers] == ["m1", "m2"]
-    assert [each.failure for each in answers] == [None, None]
-    assert [each.lines for each in answers] == [[b"0", b"w", b"in"], [b"1", b"w", b"in"]]
-
-
-def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
-    """An unreachable host, or a failed program, does not affect the other hosts' answers."""
-    hosts = [*list_endpoints(lab.config()), Endpoint("m3", "m1", options=("-F", str(lab.ssh_config), "-p", "1"))]
-    text = "import os, sys; print('here'); sys.exit('no' if os.environ['DTFPERF_HOST_INDEX'] == '1' else 0)"
-    first, second, third = connection.run_everywhere(lab.config(), hosts, program(text), READY_S)
-    assert (first.lines, first.failure) == ([b"here"], None)
-    assert second.failure == "host m2 does not answer: (the agent left with exit code 1)\n    | no"
-    assert third.failure
-    assert third.failure.startswith("m3 cannot be reached")
-
-
-def test_answer_that_takes_too_long(lab: Lab) -> None:
-    """A command beyond its time limit is ended, and reported as late."""
-    answers = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program("input()"), 1.0)
-    assert [each.failure for each in answers] == [
-        f"host {name} does not answer: it took longer than 1 s" for name in ("m1", "m2")
-    ]
-
-
-def test_answer_without_end(lab: Lab) -> None:
-    """A host that answers with a line that never ends, or with too many, is its own failure; the others' answers are heard."""
-    text = """
-import os
-while os.environ["DTFPERF_HOST_INDEX"] == "0":
-    os.write(1, b"x" * 65536)
-print("here")
-"""
-    first, second = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program(text), READY_S)
-    assert first.failure == "host m1 does not answer: it sent more than 16 MiB without the end of a line"
-    assert (second.lines, second.failure) == ([b"here"], None)
-    text = text.replace("65536", "65536 + b'\\n'")
-    first, second = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program(text), READY_S)
-    assert first.failure == "host m1 answers with more than 1 MiB"
-    assert (second.lines, second.failure) == ([b"here"], None)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +26,9 @@ def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, v
         monkeypatch.setenv("PATH", "/nowhere")
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    first, _ = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), ["true"], READY_S)
-    assert first.failure == f"cannot start ssh: {words}"
+    with pytest.raises(Unreachable) as raised:
+        connection.open_processes(Handshake.of(lab.config()), list(enumerate(list_endpoints(lab.config()))))
+    assert str(raised.value) == f"cannot start ssh: {words}"
 
 
 def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
-from pytest_dtfperf.clusters.ssh.connection import run_everywhere
+from pytest_dtfperf.clusters.ssh.connection import open_processes
 from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, explain_failure
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints, make_ssh_argv
+from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
@@ -615,8 +617,9 @@ def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> N
         with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=1)):
             pass
         assert str(refused.value).startswith(f"{who} {REFUSED}")
-        (answer,) = run_everywhere(config, list_endpoints(config), ["true"], within_s=30)
-        assert (answer.failure or "").startswith(f"{who} {REFUSED}")
+        with pytest.raises(Unreachable) as unreachable:
+            open_processes(Handshake.of(config), list(enumerate(list_endpoints(config))))
+        assert str(unreachable.value).startswith(f"{who} {REFUSED}")
         asked = lab["m2" if gate == "kept out" else "m1"]
         assert asked.run("cat", "/etc/logins").splitlines() == ["login", "login"]  # one for each of the two above
 

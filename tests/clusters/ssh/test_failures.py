@@ -225,9 +225,9 @@ def sshd_of(lab: Lab, session: str) -> int:
 
 
 HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
-    "ssh": (lambda lab, session: ssh_of_first_host(), "ssh, the line to m1, was killed by SIGKILL"),
+    "ssh": (lambda lab, session: ssh_of_first_host(), "ssh, the connection to m1, was killed by SIGKILL"),
     "sshd": (sshd_of, "m1 ended the connection"),
-    "supervisor": (supervisor_of, "what watches over the agent on m1 was killed, and the agent with it"),
+    "supervisor": (supervisor_of, "the supervisor of the agent on m1 was killed, and the agent with it"),
 }
 
 
@@ -298,7 +298,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
         assert parrots.answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
         wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
-        assert until_lost(parrots) == Lost(LossReason.ENDED, "the agent was ended by what watches over it")
+        assert until_lost(parrots) == Lost(LossReason.ENDED, "its supervisor ended the agent")
 
 
 def until_lost(parrots: ParrotChannel) -> Lost:
