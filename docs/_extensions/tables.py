@@ -37,7 +37,7 @@ def comments(of: type) -> Mapping[str, str]:
 
 
 def _with_links(text: str) -> str:
-    return text.replace("docs/command.md", "[An external command](../command.md)").replace("packing.py", "its mode")
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", text).replace("packing.py", "its mode")
 
 
 def _default(field: Any) -> str:

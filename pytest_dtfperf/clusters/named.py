@@ -33,14 +33,14 @@ class Limits:
     """The time limits of each part of a run, in seconds."""
 
     hello_s: float = 180.0  # an agent's start: importing TensorFlow from a cold network file system takes minutes
-    reserve_s: float = 10.0
+    reserve_s: float = 10.0  # to reserve the ports of all tasks
     ready_s: float = 120.0  # from the order to start until every task has bound its port
-    first_step_s: float = 900.0  # building, compiling and the first step of a large model on a slow CPU
+    first_step_s: float = 900.0  # to build and compile, and for the first step: long for a large model on a slow CPU
     progress_s: float = 300.0  # between two signs of progress of one worker, evaluation included
-    leave_s: float = 20.0  # for a parameter server, once the workers are done
-    stop_s: float = 10.0  # ending everything on a host
-    silence_s: float = 10.0  # an agent sends a sign of life every second
-    run_s: float = 6 * 3600.0
+    leave_s: float = 20.0  # for the end of a parameter server after the workers
+    stop_s: float = 10.0  # to end all tasks on a host
+    silence_s: float = 10.0  # without a message of an agent, which sends one every second
+    run_s: float = 6 * 3600.0  # for the whole run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,35 +48,35 @@ class ClusterConfig:
     """One cluster, as clusters.toml describes it."""
 
     name: str
-    backend: str = "local"
+    backend: str = "local"  # source of the hosts: local, ssh, slurm or ec2
     folder: Path | None = None  # of the file; relative paths start there
     backend_keys: Mapping[str, Any] = field(default_factory=dict)  # the keys of its backend
-    devices_per_host: int | None = None  # None: its number of GPUs, else 2, or 1 on a single core
-    device: str | None = None  # "gpu" or "cpu"; None: GPUs if there are some
-    devices_per_worker: int = 1  # but a variable update of one process gives it all devices
-    workers_per_host: int | None = None  # alternative to devices_per_worker: each worker gets its part of the host's devices
-    ps_on_worker_hosts: bool = True
-    ps_per_host: int | None = None  # default: `most_ps_per_host`
-    fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
-    start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
+    devices_per_host: int | None = None  # devices of one host; not set: its number of GPUs, else 2, or 1 on a single core
+    device: str | None = None  # device that computes; not set: "gpu" if there are GPUs
+    devices_per_worker: int = 1  # devices of one worker process; a variable update of one process gives it all
+    workers_per_host: int | None = None  # alternative to devices_per_worker: worker processes per host
+    ps_on_worker_hosts: bool = True  # false: parameter servers are on separate hosts
+    ps_per_host: int | None = None  # maximum number of parameter servers on one host; not set: evenly
+    fixed_ports: bool = False  # true: port 2230 + index for a ps, 2220 + index for a worker, for firewalls
+    start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it
     container: str | None = None  # beginning of a command line that ends with an image: agents and tasks run in it
     container_python: str = "python3"  # interpreter in that image
-    python: str | None = None  # of the hosts; None: the default of `python` below
-    interface: str | None = None  # name of an interface, or a network: tasks use its address; None: that of the backend
-    cache_dir: str | None = None  # on hosts, for what is kept between sessions; None: $XDG_CACHE_HOME, else ~/.cache
-    scratch_dir: str | None = None  # on hosts, for temporary files; None: $TMPDIR, else /tmp
+    python: str | None = None  # interpreter of the hosts
+    interface: str | None = None  # name of an interface, or a network: tasks use its address; not set: the backend's
+    cache_dir: str | None = None  # folder on hosts for files between sessions; not set: $XDG_CACHE_HOME, else ~/.cache
+    scratch_dir: str | None = None  # folder on hosts for temporary files; not set: $TMPDIR, else /tmp
     environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
     entry: str = "pytest_dtfperf.training.task:run"  # function of a task; another program may use the same protocol
-    alone: bool = True  # False: other jobs run on these hosts, too, and do not taint a run
-    heartbeat_timeout_s: float = 15.0  # hosts without a heartbeat for so long end everything
-    allocation: str = "session"  # "session": hosts are allocated once for all tests; "test": anew for each
-    max_jobs: int | None = None  # allocations at the same time; default: `jobs_at_once`
-    time_budget: str | None = None  # for the measurements of a session, as "6min"; None: no limit
-    limits: Limits = field(default_factory=Limits)
-    thresholds: str | None = None  # file in baselines/ with thresholds for systems that have no file of their own
-    training: Mapping[str, Any] = field(default_factory=dict)
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    alone: bool = True  # false: other jobs run on these hosts, too, and do not taint a run
+    heartbeat_timeout_s: float = 15.0  # seconds without a heartbeat after which hosts end all tasks
+    allocation: str = "session"  # "session": hosts are allocated once for all tests; "test": for each measurement
+    max_jobs: int | None = None  # maximum number of simultaneous allocations
+    time_budget: str | None = None  # time for the measurements of a session, as "6min"; not set: no limit
+    limits: Limits = field(default_factory=Limits)  # time limits of the parts of a run
+    thresholds: str | None = None  # file in baselines/ with thresholds for systems without a file
+    training: Mapping[str, Any] = field(default_factory=dict)  # defaults of all runs
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # defaults of the runs of one model
 
     @property
     def max_hosts(self) -> int | None:

@@ -24,7 +24,7 @@ class Bound(JsonData):
     resource: Resource = field(metadata=describe("The resource that is limited"))
     host: str = field(metadata=describe("The host of the resource"))
     step_s: float = field(metadata=describe("The least duration of a step", unit="s", above=0))
-    needs: str = field(metadata=describe("How much of the resource a step takes, and how much the host has"))
+    needs: str = field(metadata=describe("Amount of the resource that a step takes, and that the host has"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,10 @@ class Limit(JsonData):
         default=None, metadata=describe("The highest rate; null: not known", unit="images/sec", above=0)
     )
     bounds: Sequence[Bound] = field(
-        default=(), metadata=describe("For each resource the host that takes the longest for a step, the longest first")
+        default=(), metadata=describe("For each resource the host with the longest time for a step, the longest first")
     )
     unknown: Mapping[str, str] = field(
-        default_factory=dict, metadata=describe("Resource to why it, or that of some hosts, is not counted")
+        default_factory=dict, metadata=describe("Resource to the reason for leaving it, or that of some hosts, out")
     )
 
     @property
@@ -64,7 +64,7 @@ class SweepState(JsonData):
         default_factory=dict, metadata=describe("Number of servers to the predicted rate", **_count_of_servers, **rate)
     )
     failed: dict[str, str] = field(
-        default_factory=dict, metadata=describe("Number of servers to why it was excluded", **_count_of_servers)
+        default_factory=dict, metadata=describe("Number of servers to the reason for its exclusion", **_count_of_servers)
     )
 
 
@@ -98,8 +98,8 @@ class Cause(JsonData):
     share: float = field(metadata=describe("Fraction of the step's change"))
     location: str | None = field(metadata=describe("A task, a host, or a link as in ps:0>worker:1; null: the whole cluster"))
     words: str = field(metadata=describe("The cause in one line"))
-    evidence: Sequence[str] = field(metadata=describe("What supports it, one line each"))
-    confidence: Confidence = field(metadata=describe("How sure it is"))
+    evidence: Sequence[str] = field(metadata=describe("Data that support it, one line each"))
+    confidence: Confidence = field(metadata=describe("Confidence"))
     next: str | None = field(metadata=describe("The command to investigate further"))
 
 
@@ -107,13 +107,13 @@ class Cause(JsonData):
 class Explanation(JsonData):
     """Why a step takes longer than in the baseline (`explain/causes.py`)."""
 
-    causes: Sequence[Cause] = field(metadata=describe("The largest first"))
+    causes: Sequence[Cause] = field(metadata=describe("Causes, the largest first"))
     step_s: float = field(metadata=describe("Current duration of a step", unit="s", above=0))
     baseline_step_s: float = field(metadata=describe("Duration of a step in the baseline", unit="s", above=0))
     unexplained_s: float = field(metadata=describe("The rest of the change; negative: something else became shorter", unit="s"))
-    noise_s: float = field(metadata=describe("A smaller increase is no cause", unit="s", at_least=0))
-    notes: Sequence[str] = field(default_factory=list, metadata=describe("What is missing for a better explanation"))
-    against: str = field(default="", metadata=describe("What it was compared with; empty: not known"))
+    noise_s: float = field(metadata=describe("Noise: a smaller increase is no cause", unit="s", at_least=0))
+    notes: Sequence[str] = field(default_factory=list, metadata=describe("Data that are missing for a better explanation"))
+    against: str = field(default="", metadata=describe("Other side of the comparison; empty: not known"))
     search: str = field(
         default="",
         metadata=describe(
@@ -136,8 +136,8 @@ class Tried(JsonData):
 
     kind: str = field(metadata=describe("Kind of the cause"))
     location: str | None = field(metadata=describe("A task, host or link; null: the whole cluster"))
-    trial: str = field(metadata=describe("What was changed"))
-    step_s: float | None = field(metadata=describe("Its duration of a step; null: it gave no result", unit="s"))
+    trial: str = field(metadata=describe("The change of the training"))
+    step_s: float | None = field(metadata=describe("Duration of a step of the experiment; null: no result", unit="s"))
     instead_of_s: float = field(metadata=describe("Duration of a step of the measurement", unit="s"))
-    outcome: Outcome = field(metadata=describe("What it shows of the cause"))
+    outcome: Outcome = field(metadata=describe("Result for the cause"))
     words: str = field(metadata=describe("The result in one line"))

@@ -26,37 +26,41 @@ class Run(JsonData):
     """One training of one spec, over all its tasks."""
 
     # Devices x batch x measured steps / the chief's elapsed time, or the rate that an external command reports.
-    images_per_sec: float = field(metadata=describe("Of the whole cluster", **rate))
+    images_per_sec: float = field(metadata=describe("Rate of the whole cluster", **rate))
     elapsed_s: float = field(
         metadata=describe(
             "The chief's measured window; of an external command: its life, or the steps that it reports", **_positive_seconds
         )
     )
-    step_s: Mapping[str, Sequence[float]] = field(metadata=describe("Worker to its measured steps", **_positive_seconds))
-    loss: Sequence[float] = field(metadata=describe("The chief's, one per measured step", is_finite=False))
-    startup_s: Mapping[str, float] = field(metadata=describe("By phase, of the slowest task", **seconds))
-    bytes_sent: int = field(metadata=describe("By all hosts of workers, all interfaces, within the measured steps", **_bytes))
-    bytes_received: int = field(metadata=describe("Likewise", **_bytes))
-    peak_rss_bytes: Mapping[str, int] = field(metadata=describe("By task", **_bytes))
+    step_s: Mapping[str, Sequence[float]] = field(
+        metadata=describe("Worker to the durations of its measured steps", **_positive_seconds)
+    )
+    loss: Sequence[float] = field(metadata=describe("Losses of the chief, one per measured step", is_finite=False))
+    startup_s: Mapping[str, float] = field(metadata=describe("Phase to the duration of the slowest task", **seconds))
+    bytes_sent: int = field(
+        metadata=describe("Bytes sent by all hosts of workers, all interfaces, within the measured steps", **_bytes)
+    )
+    bytes_received: int = field(metadata=describe("Bytes received, likewise", **_bytes))
+    peak_rss_bytes: Mapping[str, int] = field(metadata=describe("Task to its largest resident memory", **_bytes))
     cpu_s: Mapping[str, float] = field(
-        metadata=describe("By task, within the measured steps; of a ps over its life", **seconds)
+        metadata=describe("Task to its CPU time within the measured steps; of a ps over its life", **seconds)
     )
     wall_s: float = field(metadata=describe("From the first order to the last exit, on the controller's clock", **seconds))
-    accuracy: float | None = field(default=None, metadata=describe("Of the last evaluation", **fraction))
-    evaluations: Sequence[Evaluation] = field(default_factory=list, metadata=describe("On the test set"))
+    accuracy: float | None = field(default=None, metadata=describe("Top-1 accuracy of the last evaluation", **fraction))
+    evaluations: Sequence[Evaluation] = field(default_factory=list, metadata=describe("Evaluations on the test set"))
     round_s: float | None = field(
         default=None,
         metadata=describe(
-            "Unix time at which its round began, which runs that are made in turn share", **seconds, omit_empty=True
+            "Unix time of the start of its round. Runs that are made in turn share it", **seconds, omit_empty=True
         ),
     )
-    hosts: Sequence[str] = field(default_factory=list, metadata=describe("That its tasks ran on"))
+    hosts: Sequence[str] = field(default_factory=list, metadata=describe("Hosts of its tasks"))
     task_hosts: Mapping[str, str] = field(default_factory=dict, metadata=describe("Task to its host", omit_empty=True))
     task_threads: Mapping[str, int] = field(
         default_factory=dict, metadata=describe("Task to the cores that it may use", **count, omit_empty=True)
     )
     task_devices: Mapping[str, int] = field(
-        default_factory=dict, metadata=describe("Worker to how many devices it had", **count, omit_empty=True)
+        default_factory=dict, metadata=describe("Worker to the number of its devices", **count, omit_empty=True)
     )
     reported_rates: Mapping[str, str] = field(
         default_factory=dict, metadata=describe("Worker to an external command's own images/sec")
@@ -65,26 +69,26 @@ class Run(JsonData):
         default_factory=dict, metadata=describe("Host to its own state before, during and after the run", schema=_OBJECTS)
     )
     disturbances: Sequence[str] = field(
-        default_factory=list, metadata=describe("Why this run does not show the hosts' speed, one phrase each. Empty: it does")
+        default_factory=list, metadata=describe("Disturbances of the run, one phrase each; empty: none")
     )
     out_of_step: Mapping[str, float] = field(
         default_factory=dict,
         metadata=describe(
-            "Worker to how much later than the chief it was, where a disturbance excuses that. Below 0: it was earlier",
+            "Worker to its delay after the chief, if a disturbance excuses it; below 0: it was earlier",
             unit="s",
             omit_empty=True,
         ),
     )
     step_breakdown: StepBreakdown | None = field(
-        default=None, metadata=describe("Where the time of a step goes, if it was traced", omit_empty=True)
+        default=None, metadata=describe("Breakdown of a step's time, if it was traced", omit_empty=True)
     )
-    unexplained: str = field(default="", metadata=describe("Why it could not be traced", omit_empty=True))
+    unexplained: str = field(default="", metadata=describe("Reason for a missing trace", omit_empty=True))
     worker_timings: WorkerTimings | None = field(
         default=None, metadata=describe("Times of its workers in the measured steps, if they are known", omit_empty=True)
     )
-    network: NetworkFacts | None = field(default=None, metadata=describe("What an own model is", omit_empty=True))
+    network: NetworkFacts | None = field(default=None, metadata=describe("Properties of an own model", omit_empty=True))
     program: Mapping[str, Any] = field(
-        default_factory=dict, metadata=describe("What it ran: a part of the fingerprint", is_stored=False)
+        default_factory=dict, metadata=describe("Graph and settings: a part of the fingerprint", is_stored=False)
     )
 
 
@@ -98,7 +102,7 @@ class Measurement(JsonData):
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> s per step
     probes: Probes | None = field(
-        default=None, metadata=describe("What its hosts and links could do, if they were probed", omit_empty=True)
+        default=None, metadata=describe("Probed capacities of its hosts and links, if they were probed", omit_empty=True)
     )
     traced: Run | None = None  # a short run only for a trace: it does not count, and is not in `runs`
 

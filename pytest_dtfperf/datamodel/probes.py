@@ -12,14 +12,14 @@ class Reading(JsonData):
 
     per_s: float = field(metadata=describe("Median of the repeats: FLOP/s, bytes/s or images/s", above=0, at_most=1e24))
     spread: float = field(metadata=describe("Half of (largest - smallest) / median", at_least=0, at_most=1e6))
-    repeats: int = field(metadata=describe("How often it was measured", at_least=1))
+    repeats: int = field(metadata=describe("Number of repeats", at_least=1))
     how: Mapping[str, float | str] = field(
         default_factory=dict, metadata=describe("Threads, bytes, ...: readings that differ in it are not compared")
     )
     cpu_share: float | None = field(
         default=None,
         metadata=describe(
-            "Fraction of its cores' time that it had; below 1, others had the cores, or it reached a limit",
+            "Fraction of its cores' time that it had; below 1, other processes used the cores, or it reached a limit",
             at_least=0,
             at_most=2,
         ),
@@ -32,7 +32,7 @@ class Link(Reading):
 
     streams: Mapping[str, float] = field(
         default_factory=dict,
-        metadata=describe("Of several streams: host at the other end to its part of per_s", unit="bytes/s", at_least=0),
+        metadata=describe("For several streams: host at the other end to its part of per_s", unit="bytes/s", at_least=0),
     )
 
 
@@ -53,9 +53,7 @@ class HostProbe(JsonData):
     others_cores: float | None = field(
         default=None, metadata=describe("Work of other processes on its cores during the probe", unit="cores", at_least=0)
     )
-    unknown: Mapping[str, str] = field(
-        default_factory=dict, metadata=describe("Capacity that could not be measured to the reason")
-    )
+    unknown: Mapping[str, str] = field(default_factory=dict, metadata=describe("Capacity without a measurement to the reason"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +68,6 @@ class Probes(JsonData):
         ),
     )
     unknown: Mapping[str, str] = field(
-        default_factory=dict, metadata=describe("A host, a link, or * for all of them to why it was not probed")
+        default_factory=dict, metadata=describe("A host, a link, or * for all of them to the reason for a missing probe")
     )
     seconds: float = field(default=0.0, metadata=describe("Duration of all probes", unit="s", at_least=0, at_most=1e9))

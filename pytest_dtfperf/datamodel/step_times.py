@@ -30,14 +30,14 @@ class Part(JsonData):
     kind: str = field(metadata=describe("Kind of work", **_kind))
     location: str | None = field(metadata=describe("A task, or a link as in ps:0>worker:1; null: several small ones"))
     variable: str | None = field(metadata=describe("The transferred variable; null: none, or not known"))
-    seconds: float = field(metadata=describe("Of a step", **_seconds))
+    seconds: float = field(metadata=describe("Seconds of a step", **_seconds))
 
 
 @dataclass(frozen=True)
 class TaskTime(JsonData):
     """The time of one task in a step."""
 
-    wall_s: float = field(metadata=describe("Of its step", **_seconds))
+    wall_s: float = field(metadata=describe("Duration of its step", **_seconds))
     cpu_s: float | None = field(metadata=describe("CPU time of its process; null: it has no session of its own", **_seconds))
     parts: Mapping[str, float] = field(metadata=describe("Kind of work to seconds, which add up to wall_s", **_by_kind))
 
@@ -48,9 +48,11 @@ class LinkTraffic(JsonData):
 
     source: str = field(metadata=describe("The task that sends"))
     destination: str = field(metadata=describe("The task that receives"))
-    size_bytes: float = field(metadata=describe("Per step", unit="bytes", at_least=0))
+    size_bytes: float = field(metadata=describe("Bytes per step", unit="bytes", at_least=0))
     busy_s: float | None = field(
-        metadata=describe("Per step, while anything was under way; null: the clocks are not known well enough", **_seconds)
+        metadata=describe(
+            "Seconds per step with a transfer in progress; null: the errors of the clocks are too large", **_seconds
+        )
     )
     variables: Mapping[str, float] = field(
         metadata=describe("The largest variables to their bytes per step", unit="bytes", at_least=0)
@@ -65,10 +67,10 @@ class LinkTraffic(JsonData):
 class StepBreakdown(JsonData):
     """The seconds of a step: means over the traced steps of one training."""
 
-    steps: int = field(metadata=describe("Traced steps that these are the means of", at_least=1))
+    steps: int = field(metadata=describe("Number of traced steps", at_least=1))
     wall_s: float = field(
         metadata=describe(
-            "From the first worker's begin to the last one's end; where steps are not in lockstep: of the slowest worker",
+            "From the first worker's begin to the last one's end; of the slowest worker if steps are not in lockstep",
             **_seconds,
         )
     )
@@ -84,9 +86,7 @@ class StepBreakdown(JsonData):
     )
     error_s: Mapping[str, float] = field(
         default_factory=dict,
-        metadata=describe(
-            "Kind of work to the standard error of its mean over the steps, of the worker with the largest", **_by_kind
-        ),
+        metadata=describe("Kind of work to the largest standard error of a worker's mean over the steps", **_by_kind),
     )
 
     @property
@@ -102,8 +102,8 @@ class StepBreakdown(JsonData):
 class Pause(JsonData):
     """A step that was much longer than those around it."""
 
-    step: int = field(metadata=describe("Among the measured steps; the first is 1", at_least=1))
-    seconds: float = field(metadata=describe("By which it was longer than usual", **_seconds))
+    step: int = field(metadata=describe("Number of the step among the measured ones; the first is 1", at_least=1))
+    seconds: float = field(metadata=describe("Difference from the usual duration", **_seconds))
     worker: str | None = field(metadata=describe(_WORKER))
 
 
@@ -113,7 +113,7 @@ class Period(JsonData):
 
     steps: float = field(metadata=describe("From one pause to the next", above=0))
     seconds: float = field(metadata=describe("From one pause to the next", **_seconds))
-    pauses: int = field(metadata=describe("Pauses that keep to it", at_least=0))
+    pauses: int = field(metadata=describe("Number of pauses with this period", at_least=0))
     worker: str | None = field(metadata=describe(_WORKER))
 
 
@@ -129,8 +129,8 @@ class WorkerTiming(JsonData):
             **_seconds,
         )
     )
-    receive_s: float | None = field(metadata=describe("Until the values of its variables are there", **_seconds))
-    compute_s: float | None = field(metadata=describe("Until its last gradient is there", **_seconds))
+    receive_s: float | None = field(metadata=describe("Until the values of its variables have arrived", **_seconds))
+    compute_s: float | None = field(metadata=describe("Until its last gradient is ready", **_seconds))
     finish_s: float | None = field(
         metadata=describe("Until the step's end: sending, updating, and waiting for the others", **_seconds)
     )
@@ -143,7 +143,7 @@ class WorkerTiming(JsonData):
     )
     late_s: float | None = field(
         default=None,
-        metadata=describe("By which its gradients came after the median of the others; negative: before", unit="s"),
+        metadata=describe("Delay of its gradients after the median of the others; negative: before", unit="s"),
     )
     late_error_s: float | None = field(default=None, metadata=describe("Standard error of late_s", **_seconds))
     behind: float | None = field(

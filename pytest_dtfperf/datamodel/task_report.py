@@ -18,7 +18,7 @@ rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
 class StepGraph(JsonData):
     """The graph that TensorFlow runs in a step, without names and order."""
 
-    hash: str = field(metadata=describe("Of its operations and their connections", pattern="[0-9a-f]{8,128}"))
+    hash: str = field(metadata=describe("Hash of its operations and their connections", pattern="[0-9a-f]{8,128}"))
     operations: Mapping[str, int] = field(metadata=describe("Kind of operation to its number", **count))
 
 
@@ -26,23 +26,29 @@ class StepGraph(JsonData):
 class Score(JsonData):
     """The score on the whole test set."""
 
-    images: int = field(metadata=describe("How many the test set has", at_least=1))
-    loss: float = field(metadata=describe("Cross-entropy, mean over the images", is_finite=False))
+    images: int = field(metadata=describe("Number of images of the test set", at_least=1))
+    loss: float = field(metadata=describe("Mean cross-entropy over the images", is_finite=False))
     # The weight decay's part is its factor times half the sum of squares of all variables that decay.
-    total_loss: float = field(metadata=describe("With weight decay's part", is_finite=False))
-    top_1: float = field(metadata=describe("The part of the images that is answered rightly; a tie is no answer", **fraction))
-    top_5: float = field(metadata=describe("The part whose right answer is among the best five", **fraction))
+    total_loss: float = field(metadata=describe("Loss with the weight decay", is_finite=False))
+    top_1: float = field(
+        metadata=describe(
+            "Fraction of the images with the highest score for the right class; a tie counts as wrong", **fraction
+        )
+    )
+    top_5: float = field(
+        metadata=describe("Fraction of the images with the right class among the five highest scores", **fraction)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(JsonData):
     """An evaluation on the test set, within training or after it."""
 
-    step: int = field(metadata=describe("Steps trained until then, warm-up included", at_least=1))
+    step: int = field(metadata=describe("Trained steps before the evaluation, warm-up included", at_least=1))
     trained_s: float = field(
-        metadata=describe("Measured steps until then, on the chief's clock, without evaluations", **seconds)
+        metadata=describe("Duration of the measured steps before it, on the chief's clock, without evaluations", **seconds)
     )
-    score: Score = field(metadata=describe("Its result"))
+    score: Score = field(metadata=describe("Result of the evaluation"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +56,13 @@ class NetworkFacts(JsonData):
     """The properties of an own model, as determined by the task that trained it."""
 
     image_shape: Sequence[int] = field(metadata=describe("Height, width, channels", **count))
-    classes: int = field(metadata=describe("Of its output", **count))
-    parameters: int = field(metadata=describe("All numbers of its variables", **count))
-    trained_parameters: int = field(metadata=describe("Of these, the ones that replicas exchange", **count))
-    multiply_adds: int | None = field(default=None, metadata=describe("Forward, per image; null: not known", at_least=0))
-    uncounted: str = field(default="", metadata=describe("Why that is not known"))
+    classes: int = field(metadata=describe("Number of its classes", **count))
+    parameters: int = field(metadata=describe("Number of values in all of its variables", **count))
+    trained_parameters: int = field(metadata=describe("Number of values that replicas exchange", **count))
+    multiply_adds: int | None = field(
+        default=None, metadata=describe("Multiply-adds of the forward pass, per image; null: not known", at_least=0)
+    )
+    uncounted: str = field(default="", metadata=describe("Reason for unknown multiply-adds"))
     variables: Mapping[str, Sequence[int]] = field(
         default_factory=dict, metadata=describe("Trained variables to their shapes; not kept in records", omit_empty=True)
     )
@@ -68,25 +76,27 @@ class TaskReport(JsonData):
     index: int = field(metadata=describe("Number of the task within its job", at_least=0, at_most=999_999))
     num_devices: int = field(default=0, metadata=describe("Devices of the task", **count))
     step_s: Sequence[float] = field(
-        default=(), metadata=describe("One per measured step, as seen by this worker; empty for a ps", **seconds)
+        default=(), metadata=describe("Durations of the measured steps of this worker; empty for a ps", **seconds)
     )
     elapsed_s: float = field(
         default=0.0,
         metadata=describe("From the common start to this worker's end; asynchronous: to the end of the last worker", **seconds),
     )
-    loss: Sequence[float] = field(default=(), metadata=describe("One per measured step", is_finite=False))
+    loss: Sequence[float] = field(default=(), metadata=describe("Losses, one per measured step", is_finite=False))
     startup_s: Mapping[str, float] = field(
-        default_factory=dict, metadata=describe("By phase: server, build, session, first_step, warmup", **seconds)
+        default_factory=dict, metadata=describe("Phase to its duration: server, build, session, first_step, warmup", **seconds)
     )
     bytes_sent: int = field(
         default=0,
-        metadata=describe("By the task's host, all interfaces, within the measured steps", unit="bytes", **count),
+        metadata=describe("Bytes sent by the task's host, all interfaces, within the measured steps", unit="bytes", **count),
     )
-    bytes_received: int = field(default=0, metadata=describe("Likewise", unit="bytes", **count))
-    peak_rss_bytes: int = field(default=0, metadata=describe("Of the task, over its life", unit="bytes", **count))
+    bytes_received: int = field(default=0, metadata=describe("Bytes received, likewise", unit="bytes", **count))
+    peak_rss_bytes: int = field(default=0, metadata=describe("Largest resident memory of the task", unit="bytes", **count))
     cpu_s: float = field(default=0.0, metadata=describe("User and system time within the measured steps", **seconds))
-    devices: Sequence[str] = field(default=(), metadata=describe("Where the gradients were computed, as placed by TensorFlow"))
-    evaluations: Sequence[Evaluation] = field(default=(), metadata=describe("The chief's, if the spec requests them"))
+    devices: Sequence[str] = field(default=(), metadata=describe("Devices of the gradients, as placed by TensorFlow"))
+    evaluations: Sequence[Evaluation] = field(
+        default=(), metadata=describe("Evaluations of the chief, if the spec requests them")
+    )
     variable_bytes: Mapping[str, int] = field(
         default_factory=dict, metadata=describe("Device to the bytes of variables placed there", unit="bytes", **count)
     )
@@ -95,15 +105,13 @@ class TaskReport(JsonData):
         default_factory=dict, metadata=describe("TensorFlow's settings that are not in the graph")
     )
     reported_rate: str | None = field(default=None, metadata=describe("The images/sec that an external command printed"))
-    unclear_rate: str | None = field(
-        default=None, metadata=describe("Why the last printed rate cannot be read", omit_empty=True)
-    )
+    unclear_rate: str | None = field(default=None, metadata=describe("Reason for an invalid printed rate", omit_empty=True))
     last_lines: Sequence[str] = field(
-        default=(), metadata=describe("Of a program that has printed no rate; or the one invalid line")
+        default=(), metadata=describe("Output of a program without a printed rate, or the invalid line")
     )
     images: float = field(
         default=0.0,
-        metadata=describe("Trained by this worker in the steps that a program reports", omit_empty=True, at_least=0),
+        metadata=describe("Images of this worker in the steps that a program reports", omit_empty=True, at_least=0),
     )
     window_s: float = field(
         default=0.0,
@@ -117,8 +125,12 @@ class TaskReport(JsonData):
         default=0.0,
         metadata=describe("From its start until that window; programs are started together", omit_empty=True, **seconds),
     )
-    impossible_steps: str | None = field(default=None, metadata=describe("Why its reported steps are refused", omit_empty=True))
-    network: NetworkFacts | None = field(default=None, metadata=describe("The chief's own model", omit_empty=True))
+    impossible_steps: str | None = field(
+        default=None, metadata=describe("Reason for refusing its reported steps", omit_empty=True)
+    )
+    network: NetworkFacts | None = field(
+        default=None, metadata=describe("Properties of the chief's own model", omit_empty=True)
+    )
 
     @property
     def name(self) -> str:

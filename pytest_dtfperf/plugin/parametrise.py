@@ -20,10 +20,10 @@ DEFAULT_UPDATE = ("parameter_server",)
 class Marker:
     """The declarations of a test: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
 
-    margin: float | None = None  # largest loss of rate, as a fraction of the baseline
-    efficiency: float | None = None  # least scaling efficiency, as a fraction
+    margin: float | None = None  # largest allowed loss of rate, as a fraction of the baseline
+    efficiency: float | None = None  # smallest allowed scaling efficiency, as a fraction
     checks: int | None = None  # number of its checks, which share its part of the false alarms evenly
-    min_gpus: int = 1  # fewest devices for a meaningful test
+    min_gpus: int = 1  # minimum number of devices of the test
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | None = None
     variable_update: tuple[str, ...] = DEFAULT_UPDATE

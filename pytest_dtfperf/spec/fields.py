@@ -32,87 +32,95 @@ class Fields:
     docs/training.md describes all fields.
     """
 
-    model: str
+    model: str = field(metadata=describe("name of the model: docs/models.md, or of an external command"))
     batch_size: int = field(metadata=describe("images per device and step; 0: an external command sets it", at_least=0))
     gpus: int = _option(1, "devices of the whole cluster, GPUs or shares of cores", at_least=1, at_most=1_000_000)
     num_ps: int = _count(0, "parameter servers")
 
-    variable_update: str = _option("parameter_server")
+    variable_update: str = _option("parameter_server", "way in which replicas share variables: docs/variable-update.md")
     cross_replica_sync: bool = _option(True, "`false`: workers apply their gradients without waiting for each other")
-    variable_placement: str = _option("greedy")
-    local_parameter_device: str = _option("cpu")
-    all_reduce_spec: str | None = _option(None)
-    hierarchical_copy: bool = _option(False)
-    gradient_repacking: int = _count(0, "equal parts into which the gradients are cut before they are added; 0: as they are")
+    variable_placement: str = _option("greedy", "server of each variable: greedy, round_robin, largest_first or split")
+    local_parameter_device: str = _option("cpu", "place where a worker keeps fetched values: cpu or gpu")
+    all_reduce_spec: str | None = _option(None, "algorithm that adds gradients")
+    hierarchical_copy: bool = _option(False, "add within each half of the devices, then across")
+    gradient_repacking: int = _count(0, "equal parts into which the gradients are cut before they are added; 0: not cut")
     agg_small_grads_max_bytes: int | None = _count(
-        None, "larger variables are never packed; none: see packing.py, 0: none is packed", unit="bytes"
+        None, "largest size of a packed variable; none: see packing.py, 0: no packs", unit="bytes"
     )
-    agg_small_grads_max_group: int | None = _count(None, "most variables in a pack; none: as many as have room", at_least=1)
-    staged_vars: bool = _option(False, "fetch the variables during the step before: they are one step old")
-    variable_consistency: str = _option("strong", "`relaxed`: apply the gradients of the step before")
-    wire_precision: str = _option("fp32", "of values and gradients between tasks; variables, sums and updates are always fp32")
+    agg_small_grads_max_group: int | None = _count(
+        None, "maximum number of variables in a pack; none: as many as fit", at_least=1
+    )
+    staged_vars: bool = _option(False, "fetch the variables during the previous step: they are one step old")
+    variable_consistency: str = _option("strong", "`relaxed`: apply the gradients of the previous step")
+    wire_precision: str = _option("fp32", "precision between tasks; variables, sums and updates are always fp32")
 
-    data: str = _option("synthetic")
-    data_dir: str | None = _option(None, "on the hosts")
-    distortions: bool = _option(False)
-    resize_method: str = _option("bilinear")
-    datasets_num_private_threads: int | None = _count(None, at_least=1)
-    datasets_prefetch_buffer_size: int = _count(2, "batches")
+    data: str = _option("synthetic", "input: docs/inputs.md")
+    data_dir: str | None = _option(None, "folder of the data set on the hosts, or s3://...")
+    distortions: bool = _option(False, "random crops, mirroring and colours of images")
+    resize_method: str = _option("bilinear", "nearest, bilinear, bicubic, area or round_robin")
+    datasets_num_private_threads: int | None = _count(
+        None, "separate threads for reading and decoding; none: the threads that train", at_least=1
+    )
+    datasets_prefetch_buffer_size: int = _count(2, "batches that are prefetched per device")
 
-    data_format: str = _option("NHWC")
-    precision: str = _option("fp32", "of the arithmetic; variables are always kept in fp32")
-    fp16_loss_scale: float | None = _number(None, at_least=1)
-    fp16_enable_auto_loss_scale: bool = _option(False)
-    fp16_inc_loss_scale_every_n: int = _count(1000, at_least=1)
+    data_format: str = _option("NHWC", "NHWC or NCHW")
+    precision: str = _option("fp32", "precision of the arithmetic; variables are always fp32")
+    fp16_loss_scale: float | None = _number(None, "factor of the loss in fp16; none: 128", at_least=1)
+    fp16_enable_auto_loss_scale: bool = _option(False, "adjust the loss scale automatically")
+    fp16_inc_loss_scale_every_n: int = _count(1000, "steps with finite gradients before the loss scale doubles", at_least=1)
     xla: bool = _option(False, "compile the operations that can be grouped")
     xla_compile: bool = _option(False, "compile the whole step of each tower")
 
-    optimizer: str = _option("sgd")
-    learning_rate: float = _number(0.005)
-    weight_decay: float = _number(4e-5)
+    optimizer: str = _option("sgd", "sgd, momentum, rmsprop or adam")
+    learning_rate: float = _number(0.005, "learning rate")
+    weight_decay: float = _number(4e-5, "factor of the variables that is added to their gradients")
     # A mean that forgets nothing never moves: these decays are below 1.
-    momentum: float = _number(0.9, below=1)
-    rmsprop_decay: float = _number(0.9, below=1)
-    rmsprop_momentum: float = _number(0.9, below=1)
-    rmsprop_epsilon: float = _number(1.0, above=0)
-    adam_beta1: float = _number(0.9, below=1)
-    adam_beta2: float = _number(0.999, below=1)
-    adam_epsilon: float = _number(1e-8, above=0)
-    gradient_clip: float | None = _number(None, above=0)
-    piecewise_learning_rate_schedule: str | None = _option(None)
-    num_epochs_per_decay: float = _number(0.0)
-    learning_rate_decay_factor: float = _number(0.0)
-    minimum_learning_rate: float = _number(0.0)
-    num_learning_rate_warmup_epochs: float = _number(0.0)
-    forward_only: bool = _option(False, "neither gradients nor updates")
+    momentum: float = _number(0.9, "decay of the optimizer momentum", below=1)
+    rmsprop_decay: float = _number(0.9, "decay of the mean square", below=1)
+    rmsprop_momentum: float = _number(0.9, "momentum of rmsprop", below=1)
+    rmsprop_epsilon: float = _number(1.0, "term in the denominator of rmsprop", above=0)
+    adam_beta1: float = _number(0.9, "decay of the mean of gradients", below=1)
+    adam_beta2: float = _number(0.999, "decay of the mean of their squares", below=1)
+    adam_epsilon: float = _number(1e-8, "term in the denominator of adam", above=0)
+    gradient_clip: float | None = _number(None, "largest absolute value of a gradient; none: no limit", above=0)
+    piecewise_learning_rate_schedule: str | None = _option(None, "rates and the epochs between them, as 0.1;10;0.01")
+    num_epochs_per_decay: float = _number(0.0, "epochs between two decays of the learning rate; 0: no decay")
+    learning_rate_decay_factor: float = _number(0.0, "factor of each decay")
+    minimum_learning_rate: float = _number(0.0, "minimum of the decay")
+    num_learning_rate_warmup_epochs: float = _number(0.0, "epochs in which the learning rate grows linearly from zero")
+    forward_only: bool = _option(False, "compute only the loss, without gradients and updates")
 
-    num_intra_threads: int | None = _count(None, "none: the task's share of its host's cores", at_least=1)
-    num_inter_threads: int | None = _count(None, at_least=1)
-    cpu_affinity: bool = _option(True, "tasks keep to their share of the cores")
-    onednn: bool | None = _option(None, "none: TensorFlow decides")
-    allow_growth: bool = _option(True)
-    gpu_thread_mode: str = _option("gpu_private")
-    per_gpu_thread_count: int = _count(2, at_least=1)
+    num_intra_threads: int | None = _count(
+        None, "threads within operations; none: the task's share of its host's cores", at_least=1
+    )
+    num_inter_threads: int | None = _count(
+        None, "threads between operations; none: the task's share of its host's cores", at_least=1
+    )
+    cpu_affinity: bool = _option(True, "tasks run only on their share of the cores")
+    onednn: bool | None = _option(None, "use TensorFlow's oneDNN kernels; none: TensorFlow decides")
+    allow_growth: bool = _option(True, "take GPU memory when it is needed")
+    gpu_thread_mode: str = _option("gpu_private", "threads that launch kernels: global, gpu_private or gpu_shared")
+    per_gpu_thread_count: int = _count(2, "number of these threads for each GPU", at_least=1)
     environment: tuple[str, ...] = _option(
         (), "NAME=value for every task, in addition to the variables of its host: NCCL_ALGO=Ring"
     )
 
-    own_model: str | None = _option(
-        None, "`layers` or `tensorflow` of a model of your own: docs/own-models.md", omit_empty=True
-    )
+    own_model: str | None = _option(None, "kind of an own model, `layers` or `tensorflow`: docs/own-models.md", omit_empty=True)
 
     command: tuple[str, ...] = _option((), "an external command that trains: docs/command.md")
-    command_dir: str | None = _option(None, "its working directory, on the hosts")
-    rate_pattern: str | None = _option(None, "the lines with its images/sec; none: those of tf_cnn_benchmarks")
-    rate_of: str = _option("chief", "how the numbers of its workers become the cluster's")
+    command_dir: str | None = _option(None, "working directory of the command, on the hosts")
+    rate_pattern: str | None = _option(None, "pattern of the lines with images/sec; none: that of tf_cnn_benchmarks")
+    rate_of: str = _option("chief", "rule that makes one rate of the workers' numbers")
     role_flags: tuple[str, ...] | str | None = _option(
-        None, "how its tasks receive their roles; none: the flags of tf_cnn_benchmarks"
+        None, "arguments that give tasks their roles; none: the flags of tf_cnn_benchmarks"
     )
 
     evaluate: bool = _option(False, "measure loss and accuracy on the test set after training, outside the measured steps")
     stop_at_top_1_accuracy: float | None = _number(None, "end at this accuracy on the test set, 0 to 1", above=0, at_most=1)
-    eval_during_training_every_n_steps: int | None = _count(None, "outside the measured steps, too", at_least=1)
-    warmup_steps: int = _count(10)
+    eval_during_training_every_n_steps: int | None = _count(
+        None, "measured steps between two evaluations, which are not measured", at_least=1
+    )
+    warmup_steps: int = _count(10, "steps before the measured ones")
     steps: int = _count(100, "measured steps", at_least=1)
     seed: int = _option(1234, "`tf_random_seed` of tf_cnn_benchmarks", at_least=0, at_most=MAX_SEED)
 
