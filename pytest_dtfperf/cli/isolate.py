@@ -150,8 +150,8 @@ def _print_result(result: "IsolationResult", folder: Path, args: argparse.Namesp
         print_table(["slow", "training with it", "runs that confirm it"], rows)
     fit = f"{len(found.fit)} of {format_count(len(result.hosts), 'host')} fit"
     pairs = f", {percent(found.pairs)} of all pairs of hosts trained together"
-    print(f"{found.outcome.capitalize()}: {found.reason} ({fit}{pairs})")
-    if found.unknown:
+    print(f"{found.outcome.capitalize()}: {found.reason}{f' ({fit}{pairs})' if found.fit else ''}")
+    if found.unknown and (found.fit or not found.findings):
         print(f"Not known: {', '.join(found.unknown)}")
     if result.exclude:
         print(f"To train without them: --exclude={','.join(result.exclude)}")

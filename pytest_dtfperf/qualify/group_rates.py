@@ -24,6 +24,7 @@ LEAST_DEGREES = 2.0  # of freedom, below which no question is answered
 MOST_OF_LIMIT = 0.75  # of the log likelihood ratio that is needed, which one run contributes at most
 GROUPS_OF_MEDIAN = 4  # at least, for a median of their spreads
 MOST_OF_USUAL = 6.0  # of a normal distribution with one degree of freedom, the median is two thirds of the deviation
+PART_OF_LOSS, STANDARD_ERRORS = 0.8, 3.0  # that the mean of many groups must differ by, from that of others
 DEGREES_TO_STOP = 6.0  # of freedom, from which the spread is known well enough to give up
 TOO_MANY = 2  # times the allowed runs of a question
 SLOW_PENALTY = 4.0  # log likelihood by which a group must be better explained as slow than as fit
@@ -143,10 +144,10 @@ class GroupRates:
         return (1 - math.exp(statistics.fmean(known)) if known else 1.0), len(question.rates)
 
     def is_slower(self, runs: Sequence[float], others: Sequence[float]) -> bool:
-        """Return whether the mean of runs is lower than that of others, by half of the smallest loss, and clearly."""
+        """Return whether the mean of runs is lower than that of others, by most of the smallest loss, and clearly."""
         difference = statistics.fmean(others) - statistics.fmean(runs)
         spread = self._widened_spread(self._policy.error) * math.sqrt(1 / len(runs) + 1 / len(others))
-        return difference > max(-math.log(1 - self._policy.smallest) / 2, 3 * spread)
+        return difference > max(-PART_OF_LOSS * math.log(1 - self._policy.smallest), STANDARD_ERRORS * spread)
 
     def check_noise(self) -> None:
         """Raise `TooNoisy` if one question would take several times the runs that are allowed."""

@@ -195,6 +195,8 @@ class HostSearch:
             return Outcome.NOT_JUDGED, self._why_noisy
         if self._unresolved:
             return Outcome.UNRESOLVED, "a group is slow, and no host or link in it was confirmed"
+        if self.findings and not self._fit:
+            return Outcome.FOUND, "late by step timings, and confirmed in two groups; the other hosts were not searched"
         if self.findings:
             return Outcome.FOUND, "confirmed beside fit hosts"
         if not self._fit:

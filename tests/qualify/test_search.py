@@ -111,6 +111,7 @@ def test_search_confirms_the_host_that_step_timings_show() -> None:
     cluster = SimulatedCluster(make_hosts(8), {"n3": 0.2}, {}, 0.01)
     conclusion = find(cluster, suspects=("n3",)).conclude()
     assert (list_findings(conclusion), conclusion.runs, conclusion.rounds) == ([("host", {"n3"})], 4, 2)
+    assert conclusion.reason.endswith("the other hosts were not searched")
 
 
 def test_search_looks_further_if_the_suspect_is_fit() -> None:
