@@ -1,4 +1,4 @@
-"""Software stacks with a planted slow-down, compared by whole runs; and what a comparison that was killed leaves behind."""
+"""Software stacks with a injected slow-down, compared by whole runs; and what a comparison that was killed leaves behind."""
 
 import json
 import signal
@@ -55,17 +55,17 @@ def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
 
 
-def plant_sleep(perf: PerfTests) -> str:
+def inject_sleep(perf: PerfTests) -> str:
     """Write a sitecustomize.py that sleeps in each step, and return the variant that has it."""
-    (perf.folder / "planted").mkdir()
-    (perf.folder / "planted" / "sitecustomize.py").write_text(SLEEPS)
+    (perf.folder / "injected").mkdir()
+    (perf.folder / "injected" / "sitecustomize.py").write_text(SLEEPS)
     path = f"{perf.folder / 'planted'}:{perf.environ()['PYTHONPATH']}"
     return f"slow: environment=PYTHONPATH={path}"
 
 
 def test_a_sleep_that_a_stack_adds_to_each_step_is_found(perf: PerfTests) -> None:
     """A sitecustomize.py of one stack makes it SLOWER."""
-    ended = compare(perf, "old:", plant_sleep(perf), "--command=python train.py", "gpus=1")
+    ended = compare(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1")
     assert ended.code == 1, ended.err
     (found,) = comparisons(perf)
     assert found["verdict"] == "SLOWER"
@@ -74,7 +74,7 @@ def test_a_sleep_that_a_stack_adds_to_each_step_is_found(perf: PerfTests) -> Non
 @pytest.mark.campaign(only=True)
 def test_a_sleep_that_a_stack_adds_to_each_step_is_sized(perf: PerfTests) -> None:
     """The sleep is as long as a step without it, and the difference has that size within 20 %."""
-    assert compare(perf, "old:", plant_sleep(perf), "--command=python train.py", "gpus=1").code == 1
+    assert compare(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1").code == 1
     (found,) = comparisons(perf)
     assert found["estimate"]["ratio"] == pytest.approx(SLOW / (SLOW + 0.05), rel=0.2)
 
