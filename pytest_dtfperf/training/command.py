@@ -56,7 +56,7 @@ class Program:
     """
 
     def __init__(self, order: TaskOrder, steps: ReportedSteps | None = None) -> None:
-        argv, folder, environment = task_arguments(order), order.spec.command_dir, _environment(order)
+        argv, folder, environment = task_arguments(order), order.spec.command_dir, _build_environment(order)
         self._steps = steps
         if steps:
             environment[VARIABLE] = steps.path
@@ -76,7 +76,7 @@ class Program:
                 preexec_fn=partial(processes.die_with, os.getpid()),
             )
         except OSError as exc:
-            refuse(_why_not(argv[0], environment["PATH"], exc))
+            refuse(_format_start_error(argv[0], environment["PATH"], exc))
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
         self.peak_rss_bytes = 0  # of the program itself, without its children
@@ -133,7 +133,7 @@ class Program:
                     self.peak_rss_bytes = int(line.split()[1]) * 1024
 
 
-def _environment(order: TaskOrder) -> dict[str, str]:
+def _build_environment(order: TaskOrder) -> dict[str, str]:
     """Return the host's variables, the task's devices, the spec's variables, and the tasks' interpreter as `python`."""
     with open("/proc/self/environ", "rb") as file:  # the environment when the agent started
         hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
@@ -146,7 +146,7 @@ def _environment(order: TaskOrder) -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **found, **task_variables(order)}
 
 
-def _why_not(program: str, path: str, exc: OSError) -> str:
+def _format_start_error(program: str, path: str, exc: OSError) -> str:
     if not isinstance(exc, FileNotFoundError):
         return f"cannot start {program}: {exc.strerror}"
     if os.sep in program:
@@ -176,10 +176,10 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     processes.end_group_with_parent()
     connection.send("ready")  # nothing is prepared: programs start together and wait for each other, as TensorFlow's do
     if connection.wait() != "leave":
-        (_serve if task.stays else _work)(task, connection)
+        (_serve if task.stays else _run_worker)(task, connection)
 
 
-def _work(order: TaskOrder, connection: AgentConnection) -> None:
+def _run_worker(order: TaskOrder, connection: AgentConnection) -> None:
     output = Output(rate_pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)

@@ -51,16 +51,16 @@ def devices_of(order: TaskOrder) -> Devices:
     """Return the task's devices. Raises `InfrastructureError` if TensorFlow does not see the GPUs that were requested."""
     if order.device == "gpu":
         _check_gpus(order)
-    tasks = [(_task(order, worker), count) for worker, count in _devices_of_workers(order).items()]
+    tasks = [(_name_task(order, worker), count) for worker, count in _devices_of_workers(order).items()]
     return Devices(
-        host=f"{_task(order, order.index)}/device:CPU:0",
+        host=f"{_name_task(order, order.index)}/device:CPU:0",
         towers=tuple(f"{task}/device:{order.device.upper()}:{i}" for task, count in tasks for i in range(count)),
         hosts=tuple(f"{task}/device:CPU:0" for task, count in tasks for _ in range(count)),
         servers=tuple(f"/job:ps/task:{i}/device:CPU:0" for i in range(len(order.cluster.get("ps", ())))),
     )
 
 
-def _task(order: TaskOrder, worker: int) -> str:
+def _name_task(order: TaskOrder, worker: int) -> str:
     return f"/job:worker/task:{worker}" if order.cluster else ""
 
 
@@ -171,23 +171,23 @@ _NO_MATTER = ("GRPC_DEFAULT_SSL_", "GRPC_SSL_", "GRPC_TRACE", "GRPC_VERBOSITY", 
 
 def settings_of(order: TaskOrder) -> dict[str, str]:
     """Return the settings that differ from TensorFlow's defaults, by name and as text."""
-    config = dict(_fields(config_of(order)))
+    config = dict(_iterate_fields(config_of(order)))
     return {
         "malloc": MEMORY_SETTING,
         **{name: value for name, value in sorted(config.items()) if not name.startswith(_ROLE)},
-        **{name: value for name, value in sorted(os.environ.items()) if _matters(name)},
+        **{name: value for name, value in sorted(os.environ.items()) if _affects_speed(name)},
     }
 
 
-def _matters(variable: str) -> bool:
+def _affects_speed(variable: str) -> bool:
     return variable.startswith(_VARIABLES) and not variable.startswith(_NO_MATTER)
 
 
-def _fields(message: Any, within: str = "") -> Iterator[tuple[str, str]]:
+def _iterate_fields(message: Any, within: str = "") -> Iterator[tuple[str, str]]:
     """Yield the fields that are set in a protocol buffer: `gpu_options.allow_growth`."""
     for field, value in message.ListFields():
         name = f"{within}{field.name}"
         if field.message_type is not None and not hasattr(value, "__len__"):
-            yield from _fields(value, f"{name}.")
+            yield from _iterate_fields(value, f"{name}.")
         else:
             yield name, str(list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else value)

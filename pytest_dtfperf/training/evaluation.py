@@ -30,12 +30,12 @@ def build_evaluation(spec: Spec, logits: tf.Tensor, test_set: TestSet, values: M
     `logits` (images, classes) are the network's for a batch of the test set, `values` its variables by name.
     """
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=test_set.labels, logits=logits)
-    counts = [tf.ones_like(entropy), entropy, *(tf.cast(_right(logits, test_set.labels, k), tf.float32) for k in (1, TOP))]
+    counts = [tf.ones_like(entropy), entropy, *(tf.cast(_is_right(logits, test_set.labels, k), tf.float32) for k in (1, TOP))]
     squares = [tf.nn.l2_loss(value) for name, value in values.items() if has_weight_decay(name)]
     return EvaluationTensors(test_set, tf.reduce_sum(tf.stack(counts), axis=1), spec.weight_decay * tf.add_n(squares))
 
 
-def _right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
+def _is_right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     """Return for each image whether fewer than k other classes have a logit as high as the right one.
 
     So a network with equal logits for all classes has no right answers.

@@ -51,32 +51,32 @@ def plan_packs(
     No pack is larger than one parameter server's even share of all packs. The variables of batch norm have packs of their own,
     as weight decay does not apply to them.
     """
-    small = [variable for variable in variables if _bytes([variable]) <= small_bytes]
-    full_bytes = min(PACK_BYTES, -(-_bytes(small) // servers))
+    small = [variable for variable in variables if _sum_bytes([variable]) <= small_bytes]
+    full_bytes = min(PACK_BYTES, -(-_sum_bytes(small) // servers))
     packs: list[Pack] = []
     for kind, decaying in (("small", True), (BATCH_NORM, False)):
         rows: list[list[Variable]] = []
         filled_bytes = 0  # of the last row
         for variable in (each for each in small if has_weight_decay(each.name) == decaying):
-            filled_bytes += _bytes([variable])
+            filled_bytes += _sum_bytes([variable])
             if not rows or len(rows[-1]) == most or filled_bytes > full_bytes:
                 rows.append([])
-                filled_bytes = _bytes([variable])
+                filled_bytes = _sum_bytes([variable])
             rows[-1].append(variable)
         packs += [Pack(f"{kind}_pack{number}", tuple(row)) for number, row in enumerate(rows) if len(row) > 1]
     return packs
 
 
-def _bytes(variables: Iterable[Variable]) -> int:
+def _sum_bytes(variables: Iterable[Variable]) -> int:
     return 4 * sum(variable.size for variable in variables)
 
 
 def plan_task_packs(order: TaskOrder) -> list[Pack]:
     """Return the packs of a task's variables: those that the spec asks for, or by default those that save time."""
-    return _packs(order.spec, crosses_the_wire=bool(order.cluster))
+    return _plan_spec_packs(order.spec, crosses_the_wire=bool(order.cluster))
 
 
-def _packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
+def _plan_spec_packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
     small_bytes = spec.agg_small_grads_max_bytes
     if small_bytes is None:
         crosses_the_wire = crosses_the_wire and "agg_small_grads_max_bytes" in spec.mode.knows
@@ -119,7 +119,7 @@ def sizes_of(order: TaskOrder) -> dict[str, int]:
     parts = parts_of(order)
     return {
         part: size_of((rows, *shape[1:]))
-        for name, shape in _shapes(order).items()
+        for name, shape in _list_shapes(order).items()
         for part, rows in parts.get(name, {name: rows_of(shape)}).items()
     }
 
@@ -135,8 +135,8 @@ def bytes_on_servers(spec: Spec) -> list[int]:
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
         return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
-    shapes = list(shapes_of(variables, _packs(spec, crosses_the_wire=True)).values())
-    return held_by(shapes, _pieces_of(spec, shapes, spec.num_ps), spec.num_ps)
+    shapes = list(shapes_of(variables, _plan_spec_packs(spec, crosses_the_wire=True)).values())
+    return held_by(shapes, _place_pieces(spec, shapes, spec.num_ps), spec.num_ps)
 
 
 class Exchange(NamedTuple):
@@ -153,7 +153,7 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
     Without parameter servers all belong to server 0.
     """
     variables = outline_of(spec).trained
-    packs = _packs(spec, crosses_the_wire=True)
+    packs = _plan_spec_packs(spec, crosses_the_wire=True)
     first_of = {variable.name: number for number, variable in enumerate(variables)}
     first_of.update({pack.name: first_of[pack.members[0].name] for pack in packs})
     named = shapes_of(variables, packs)
@@ -161,7 +161,7 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         placed = round_robin(shapes, servers)
     else:
-        placed = _cut_between_hosts(spec, shapes, _pieces_of(spec, shapes, servers), servers)
+        placed = _cut_between_hosts(spec, shapes, _place_pieces(spec, shapes, servers), servers)
     return [
         Exchange(first_of[name], piece.server, size_of((piece.rows, *shape[1:])))
         for (name, shape), pieces in zip(named.items(), placed, strict=True)
@@ -169,15 +169,15 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
     ]
 
 
-def _shapes(order: TaskOrder) -> dict[str, Shape]:
+def _list_shapes(order: TaskOrder) -> dict[str, Shape]:
     return shapes_of(outline_of(order.spec).trained, plan_task_packs(order))
 
 
 def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
     spec = order.spec
-    named = _shapes(order)
+    named = _list_shapes(order)
     shapes = list(named.values())
-    placed = _pieces_of(spec, shapes, servers)
+    placed = _place_pieces(spec, shapes, servers)
     if order.is_between_hosts:
         placed = _cut_between_hosts(spec, shapes, placed, servers)
     return dict(zip(named, placed, strict=True))
@@ -190,7 +190,7 @@ def _cut_between_hosts(spec: Spec, shapes: Sequence[Shape], placed: Placed, serv
     return cut_large_variables(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
 
 
-def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
+def _place_pieces(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
     """Return the pieces of each variable.
 
     A single process counts its own devices as servers. It sends nothing, so that its variables are not cut.
@@ -219,8 +219,10 @@ class Wave(NamedTuple):
 
 def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
     """Return the waves of values of these sizes, in the network's order. Values in no wave are sent immediately."""
-    awaited = [names for names in dict.fromkeys(_first(sizes, part) for part in AWAITED) if names]
-    before = [_sent_until(sizes, servers, names) for names in awaited]  # bytes of each server that are sent before the wave
+    awaited = [names for names in dict.fromkeys(_take_first(sizes, part) for part in AWAITED) if names]
+    before = [
+        _count_sent_bytes(sizes, servers, names) for names in awaited
+    ]  # bytes of each server that are sent before the wave
     held_back: list[list[str]] = [[] for _ in awaited]
     sent: Counter[int] = Counter()
     for name, size in sizes.items():
@@ -230,7 +232,7 @@ def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]
     return [Wave(frozenset(names), frozenset(theirs)) for names, theirs in zip(awaited, held_back, strict=True) if theirs]
 
 
-def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
+def _take_first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
     """Return the names of the first values whose sizes add up to at most this part of all bytes."""
     total, before = sum(sizes.values()), 0
     found = []
@@ -242,7 +244,7 @@ def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _sent_until(sizes: Mapping[str, int], servers: Mapping[str, int], awaited: Iterable[str]) -> float:
+def _count_sent_bytes(sizes: Mapping[str, int], servers: Mapping[str, int], awaited: Iterable[str]) -> float:
     """Return the bytes that keep a server's link busy until these values have come from all servers."""
     theirs: Counter[int] = Counter()
     for name in awaited:

@@ -56,11 +56,11 @@ def _find_needed_nodes(nodes: Sequence[Any], fetches: Collection[str]) -> list[A
         name = left.pop()
         if name not in found:
             found[name] = by_name[name]
-            left.extend(_source(text)[0] for text in by_name[name].input)
+            left.extend(_split_input(text)[0] for text in by_name[name].input)
     return list(found.values())
 
 
-def _source(text: str) -> tuple[str, str]:
+def _split_input(text: str) -> tuple[str, str]:
     """Return an input's operation and the number of its output; "^" stands for a control input."""
     if text.startswith("^"):
         return text[1:], "^"
@@ -96,17 +96,17 @@ def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequ
     """Return the colours of all operations and arguments, and how many operations there are of each kind."""
     index = {each.name: i for i, each in enumerate([*arguments, *nodes])}
     by_name = {node.name: node for node in nodes}
-    keys = _keys(nodes)
+    keys = _find_keys(nodes)
     operations: Counter[str] = Counter()
     first = [_digest("argument", i, each.type) for i, each in enumerate(arguments)]
     for node in nodes:
-        device = _device(node, by_name)
-        first.append(_digest(node.op, device, *_attributes(node, functions, operations, valued=node.name not in keys)))
+        device = _describe_device(node, by_name)
+        first.append(_digest(node.op, device, *_iterate_attributes(node, functions, operations, valued=node.name not in keys)))
         operations[node.op] += 1
     sources, consumers, hows = [], [], []
     for node in nodes:
         for position, text in enumerate(node.input):
-            name, output = _source(text)
+            name, output = _split_input(text)
             if name not in index:  # it is in `without`
                 continue
             sources.append(index[name])
@@ -135,12 +135,12 @@ def _mix_bits(values: Colours) -> Colours:
     return values ^ (values >> np.uint64(31))
 
 
-def _keys(nodes: Sequence[Any]) -> set[str]:
+def _find_keys(nodes: Sequence[Any]) -> set[str]:
     """Return the constants among the inputs of collective operations: keys that depend on what was built before."""
-    return {_source(text)[0] for node in nodes if node.op.startswith(_KEYED) for text in node.input}
+    return {_split_input(text)[0] for node in nodes if node.op.startswith(_KEYED) for text in node.input}
 
 
-def _device(node: Any, by_name: Mapping[str, Any]) -> str:
+def _describe_device(node: Any, by_name: Mapping[str, Any]) -> str:
     """Return the kind of device and the job, without numbers. A node that is colocated (`_class`) has the other node's."""
     seen = set()
     while not node.device and node.name not in seen:
@@ -150,10 +150,10 @@ def _device(node: Any, by_name: Mapping[str, Any]) -> str:
         if not beside:
             break
         node = by_name[beside[0]]
-    return " ".join(_device_parts(node.device))
+    return " ".join(_iterate_device_parts(node.device))
 
 
-def _device_parts(device: str) -> Iterator[str]:
+def _iterate_device_parts(device: str) -> Iterator[str]:
     for part in device.split("/"):
         kind, _, rest = part.partition(":")
         if kind == "job" and rest != "localhost":  # what the eager runtime calls a process that has no cluster yet
@@ -164,7 +164,7 @@ def _device_parts(device: str) -> Iterator[str]:
             yield kind.upper()
 
 
-def _attributes(node: Any, functions: _Functions, operations: Counter[str], *, valued: bool) -> Iterator[str]:
+def _iterate_attributes(node: Any, functions: _Functions, operations: Counter[str], *, valued: bool) -> Iterator[str]:
     for name in sorted(node.attr):
         if name in _NAMES or (name.startswith("_") and name not in _INTERNAL):
             continue
@@ -176,12 +176,12 @@ def _attributes(node: Any, functions: _Functions, operations: Counter[str], *, v
                 operations.update(within)
                 yield f"{name}={body}"
         elif value.WhichOneof("value") == "tensor":
-            yield f"{name}={_tensor(value.tensor, valued=valued)}"
+            yield f"{name}={_describe_tensor(value.tensor, valued=valued)}"
         else:
             yield f"{name}={value.SerializeToString(deterministic=True).hex()}"
 
 
-def _tensor(tensor: Any, *, valued: bool) -> str:
+def _describe_tensor(tensor: Any, *, valued: bool) -> str:
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     values = ""
     if valued and tensor.dtype == _INT32 and (count := int(np.prod(shape))) <= _MOST_VALUES:

@@ -46,12 +46,12 @@ class DynamicLossScale(LossScale):
     def __init__(self, order: TaskOrder) -> None:
         self._every_n = order.spec.fp16_inc_loss_scale_every_n
         shared = bool(order.cluster.get("ps"))
-        self._device = "/job:ps/task:0/device:CPU:0" if shared else _host(order)
-        self._scale = _variable("loss_scale", order.spec.fp16_loss_scale or DEFAULT, self._device, shared=shared)
-        self._finite_steps = _variable("loss_scale_normal_steps", 0.0, self._device, shared=shared)
+        self._device = "/job:ps/task:0/device:CPU:0" if shared else _name_host(order)
+        self._scale = _make_scale_variable("loss_scale", order.spec.fp16_loss_scale or DEFAULT, self._device, shared=shared)
+        self._finite_steps = _make_scale_variable("loss_scale_normal_steps", 0.0, self._device, shared=shared)
         with v1.device(self._device):
             value = self._scale.read_value()
-        with v1.device(_host(order)):  # a step reads the scale once, to scale and to unscale
+        with v1.device(_name_host(order)):  # a step reads the scale once, to scale and to unscale
             super().__init__(tf.identity(value))
 
     def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:
@@ -104,10 +104,10 @@ def dynamic_loss_scale() -> DynamicLossScale | None:
     return found[0] if found else None
 
 
-def _host(order: TaskOrder) -> str:
+def _name_host(order: TaskOrder) -> str:
     return f"/job:worker/task:{order.index}/device:CPU:0" if order.cluster else "/device:CPU:0"
 
 
-def _variable(name: str, start: float, device: str, *, shared: bool) -> tf.Variable:
+def _make_scale_variable(name: str, start: float, device: str, *, shared: bool) -> tf.Variable:
     with v1.device(device), v1.name_scope(None):
         return make_variable(start, name, shared=shared)

@@ -24,19 +24,19 @@ def make_imagenet(
             with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{of:05}"))) as writer:
                 for image, label in numbered[first:end]:
                     chance = np.random.default_rng((seed, part, image))
-                    writer.write(_example(name, image, 1 + label, size, make_pattern(label, 3, seed), chance))
+                    writer.write(_make_example(name, image, 1 + label, size, make_pattern(label, 3, seed), chance))
     return (
         f"{images} training images in {shards} shards and {test_images} validation images in {test_shards}, "
         f"JPEGs of {width} x {height} in TFRecord files"
     )
 
 
-def _example(
+def _make_example(
     part: str, image: int, label: int, size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> bytes:
     """Return a serialised Example with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
     height, width = size
-    pixels, (top, left, bottom, right) = _picture(size, pattern_of, chance)
+    pixels, (top, left, bottom, right) = _draw_picture(size, pattern_of, chance)
     features = {
         "image/height": _ints(height),
         "image/width": _ints(width),
@@ -57,7 +57,7 @@ def _example(
     return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
 
-def _picture(
+def _draw_picture(
     size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> tuple[Pixels, tuple[int, int, int, int]]:
     """Draw an image with the pattern in a box, and faintly everywhere else."""

@@ -25,7 +25,7 @@ class MeasuredSteps:
     evaluations: list[Evaluation] = field(default_factory=list)
     used: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
 
-    def use(self, before: Counters, after: Counters) -> None:
+    def add_usage(self, before: Counters, after: Counters) -> None:
         used = after.since(before)
         for name in _SUMMED:
             self.used[name] += getattr(used, name)
@@ -38,7 +38,7 @@ def run_measured_steps(
     """Train the measured steps of a worker."""
     spec = order.spec
     measured = MeasuredSteps()
-    for last, steps in _windows(spec.steps, spec.eval_during_training_every_n_steps):
+    for last, steps in _iterate_windows(spec.steps, spec.eval_during_training_every_n_steps):
         training.barrier("start")
         before = counters()
         window = time_steps(training.step, steps, after_each)
@@ -47,7 +47,7 @@ def run_measured_steps(
             training.barrier("end")
         if not spec.in_lockstep:  # the window ends when all workers have trained its steps
             elapsed_s = perf_counter() - window.started
-        measured.use(before, counters())
+        measured.add_usage(before, counters())
         measured.elapsed_s += elapsed_s
         measured.step_s += window.step_s
         measured.loss += window.loss
@@ -64,17 +64,17 @@ def lend_devices(order: TaskOrder, training: Training, counters: Callable[[], Co
     """Stand by while the chief's session computes on this worker's devices."""
     spec = order.spec
     measured = MeasuredSteps()
-    for last, _ in _windows(spec.steps, spec.eval_during_training_every_n_steps):
+    for last, _ in _iterate_windows(spec.steps, spec.eval_during_training_every_n_steps):
         training.barrier("start")
         before = counters()
         training.barrier("end")
-        measured.use(before, counters())
+        measured.add_usage(before, counters())
         if spec.eval_during_training_every_n_steps is None or training.broadcast(False) or last:
             break
     return measured
 
 
-def _windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
+def _iterate_windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
     """Yield for each window whether it is the last, and the number of its steps."""
     every = every or steps
     for start in range(0, steps, every):

@@ -189,29 +189,29 @@ def apply_all(
     variable changes if any gradient is not finite.
     """
     updates = list(updates)
-    on_devices = [_OnDevice(spec, theirs, devices or spec.gpus, state) for theirs in _by_device(updates).values()]
+    on_devices = [_OnDevice(spec, theirs, devices or spec.gpus, state) for theirs in _group_by_device(updates).values()]
     applied: dict[int, tf.Operation] = {}
     scale = dynamic_loss_scale()
-    finite = scale.are_finite(_once(updates)) if scale else None
+    finite = scale.are_finite(_list_gradients(updates)) if scale else None
     for there in on_devices:
         applied |= there.apply() if finite is None else there.apply_if(finite)
     found = [applied[id(update)] for update in updates]
-    return found if finite is None else [*found[:-1], _with_learning(found[-1], scale, finite)]
+    return found if finite is None else [*found[:-1], _learn_scale_after(found[-1], scale, finite)]
 
 
-def _by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
+def _group_by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
     found: dict[str, list[Update]] = {}
     for update in updates:
         found.setdefault(update.variable.device, []).append(update)
     return found
 
 
-def _once(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
+def _list_gradients(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
     """Return each gradient once with a device that needs it: copies of a variable share their gradient."""
     return list({id(each): (update.variable.device, each) for update in updates for each in update.gradients}.values())
 
 
-def _with_learning(last: tf.Operation, scale: DynamicLossScale | None, finite: tf.Tensor) -> tf.Operation:
+def _learn_scale_after(last: tf.Operation, scale: DynamicLossScale | None, finite: tf.Tensor) -> tf.Operation:
     assert scale is not None
     return tf.group(last, scale.learn(finite))
 
@@ -243,7 +243,7 @@ class _OnDevice:
         """Return an update operation by the id of each `Update`."""
         with v1.device(self._device):
             powers = [power.read_value() for power in self._powers]
-            common = Common(self._spec, self._rate_now(), powers)
+            common = Common(self._spec, self._compute_rate_now(), powers)
             applied = [
                 apply_in_one_pass(update.variable, update.gradients, partial(self._apply_one, common, update, slots))
                 for update, slots in zip(self._updates, self._slots, strict=True)
@@ -261,7 +261,7 @@ class _OnDevice:
         with v1.control_dependencies(list(self.apply().values())):
             return tf.constant(True)
 
-    def _rate_now(self) -> float | tf.Tensor:
+    def _compute_rate_now(self) -> float | tf.Tensor:
         if self._batches is None:
             return self._rate.values[0]
         return compute_rate(self._rate, self._batches.read_value() // self._spec.gpus)

@@ -176,7 +176,7 @@ class Output:
             try:
                 found = find(self._pattern, text, begin=begin, end=end)
             except UnclearNumber as why:
-                self.rate, self.unclear = None, (str(why), _excerpt(text, why.at))
+                self.rate, self.unclear = None, (str(why), _quote_around(text, why.at))
             else:
                 if found is not None:
                     self.rate, self.unclear = found, None
@@ -198,7 +198,7 @@ class Output:
             self._connection.send("progress", step=self._signs, of=0)  # the number of lines is not known in advance
 
 
-def _excerpt(line: str, at: int) -> str:
+def _quote_around(line: str, at: int) -> str:
     """Return the text around the number that begins at `at`."""
     begin, end = max(0, at - _QUOTED), at + _QUOTED
     return f"{'...' * (begin > 0)}{line[begin:end]}{'...' * (end < len(line))}"

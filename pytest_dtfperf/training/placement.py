@@ -59,12 +59,12 @@ class GreedyLoadBalancing:
 def greedy(shapes: Sequence[Shape], servers: int) -> Placed:
     """Place each variable, in the network's order, on the server with the fewest bytes so far, as tf_cnn_benchmarks does."""
     balance = GreedyLoadBalancing(servers)
-    return _whole(shapes, (balance.place(size_of(shape)) for shape in shapes))
+    return _make_whole_pieces(shapes, (balance.place(size_of(shape)) for shape in shapes))
 
 
 def round_robin(shapes: Sequence[Shape], servers: int) -> Placed:
     """Put each variable on the next server, whatever its size: TensorFlow's default."""
-    return _whole(shapes, (number % servers for number in range(len(shapes))))
+    return _make_whole_pieces(shapes, (number % servers for number in range(len(shapes))))
 
 
 def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
@@ -74,8 +74,8 @@ def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
     J. Appl. Math. 17, 1969).
     """
     balance = GreedyLoadBalancing(servers)
-    found = {number: balance.place(size_of(shapes[number])) for number in _descending(map(size_of, shapes))}
-    return _whole(shapes, (found[number] for number in range(len(shapes))))
+    found = {number: balance.place(size_of(shapes[number])) for number in _sort_descending(map(size_of, shapes))}
+    return _make_whole_pieces(shapes, (found[number] for number in range(len(shapes))))
 
 
 def split(shapes: Sequence[Shape], servers: int) -> Placed:
@@ -89,23 +89,23 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
     """
     found = largest_first(shapes, servers)
     mean = sum(map(size_of, shapes)) / servers
-    closest = _distance(shapes, found, servers)
-    for cut, rounding in product(_cuts(shapes, mean), (math.ceil, math.floor)):
+    closest = _compute_distance(shapes, found, servers)
+    for cut, rounding in product(_iterate_cuts(shapes, mean), (math.ceil, math.floor)):
         if closest <= BALANCE * mean:
             break
         placed = _cut(shapes, servers, cut, rounding)
-        if (distance := _distance(shapes, placed, servers)) < closest:
+        if (distance := _compute_distance(shapes, placed, servers)) < closest:
             found, closest = placed, distance
     return found
 
 
-def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
+def _iterate_cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
     """Yield the variables to cut: first those that no server may have whole, then repeatedly twice as many of the largest.
 
     Each variable that is cut costs a copy: a worker that fetches it joins its parts.
     """
     sizes = [size_of(shape) for shape in shapes]
-    can_be_cut = [i for i in _descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
+    can_be_cut = [i for i in _sort_descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
     count = max(1, sum(sizes[number] > (1 + BALANCE) * mean for number in can_be_cut))
     while count < len(can_be_cut):
         yield can_be_cut[:count]
@@ -124,7 +124,7 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
     mean = sum(sizes) / servers
     balance = GreedyLoadBalancing(servers)
     found: dict[int, list[Piece]] = {number: [] for number in cut}
-    for number in _descending(sizes):
+    for number in _sort_descending(sizes):
         if number not in found:
             found[number] = [Piece(balance.place(sizes[number]), rows_of(shapes[number]))]
     for number in sorted(cut, key=lambda number: -size_of(shapes[number][1:])):
@@ -133,7 +133,7 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
             room = mean - balance.held[balance.lightest]
             rows = min(left, max(1, rounding(room / row_bytes)))
             server = balance.place(rows * row_bytes)
-            found[number] += [Piece(server, each) for each in _evenly(rows, row_bytes, mean)]
+            found[number] += [Piece(server, each) for each in _split_evenly(rows, row_bytes, mean)]
             left -= rows
     return [tuple(found[number]) for number in range(len(shapes))]
 
@@ -147,7 +147,9 @@ def refine_pieces(shapes: Sequence[Shape], placed: Placed, servers: int, pieces:
             (server, sum(piece.rows for piece in each)) for server, each in groupby(theirs, lambda piece: piece.server)
         ]
         row_bytes = size_of(shape) // rows_of(shape)
-        found.append(tuple(Piece(server, n) for server, rows in of_servers for n in _evenly(rows, row_bytes, mean, pieces)))
+        found.append(
+            tuple(Piece(server, n) for server, rows in of_servers for n in _split_evenly(rows, row_bytes, mean, pieces))
+        )
     return found
 
 
@@ -163,19 +165,19 @@ def cut_large_variables(shapes: Sequence[Shape], placed: Placed, servers: int, p
     return [pieces_of if size_of(shape) > mean else whole for shape, whole, pieces_of in zip(shapes, placed, fine, strict=True)]
 
 
-def _evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
+def _split_evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
     """Return the rows of each part of one server's rows."""
     least_bytes = max(mean / pieces, LEAST_PIECE_BYTES)
     parts = max(1, min(rows, int(rows * row_bytes // least_bytes)))
     return (rows * (part + 1) // parts - rows * part // parts for part in range(parts))
 
 
-def _descending(sizes: Iterable[int]) -> list[int]:
+def _sort_descending(sizes: Iterable[int]) -> list[int]:
     """Return the indices of the sizes, the largest first. Equal sizes stay in their order."""
     return [number for number, _ in sorted(enumerate(sizes), key=lambda pair: -pair[1])]
 
 
-def _whole(shapes: Sequence[Shape], servers: Iterable[int]) -> Placed:
+def _make_whole_pieces(shapes: Sequence[Shape], servers: Iterable[int]) -> Placed:
     return [(Piece(server, rows_of(shape)),) for shape, server in zip(shapes, servers, strict=True)]
 
 
@@ -188,7 +190,7 @@ def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
     return held
 
 
-def _distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
+def _compute_distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
     """Return the bytes between the mean and the server that is farthest from it."""
     held = held_by(shapes, placed, servers)
     return max(abs(each - sum(held) / servers) for each in held)

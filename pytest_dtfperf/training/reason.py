@@ -26,7 +26,7 @@ def format_reason(error: BaseException) -> list[str]:
     if isinstance(error, DtfPerfError):
         return [_cut(line, MOST_OF_OURS) for line in f"{type(error).__name__}: {error}".splitlines()[:MOST_LINES]]
     if isinstance(error, tf.errors.OpError | UnicodeDecodeError):
-        lines = list(dict.fromkeys(_essence(get_message(error))))
+        lines = list(dict.fromkeys(_iterate_essential_lines(get_message(error))))
         return [f"{type(error).__name__}: {lines[0]}", *lines[1:MOST_LINES]] if lines else []
     return []
 
@@ -43,7 +43,7 @@ def get_message(error: BaseException) -> str:
     return str(error.message if isinstance(error, tf.errors.OpError) else error)
 
 
-def _essence(message: str) -> Iterator[str]:
+def _iterate_essential_lines(message: str) -> Iterator[str]:
     for line in message.splitlines():
         if line.strip() and not _ABOUT_THE_GRAPH.match(line):
             essence = _NUMBER.sub("", _NODES.sub("", line)).strip()

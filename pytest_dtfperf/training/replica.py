@@ -51,7 +51,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     v1.set_random_seed(spec.seed)
     mode: UpdateStrategy = load(spec.mode.implementation)(order, devices)
     update = pack_small_variables(split_large_variables(mode, order, devices), order)
-    towers = _towers(order, devices, update)
+    towers = _build_towers(order, devices, update)
     with v1.device(devices.host):
         loss = tf.add_n([tower.loss for tower in towers]) / len(towers)
     updates = [op for tower in towers for op in tower.updates]
@@ -59,7 +59,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         updates = [*update.update([tower.gradients for tower in towers]), *updates]
     evaluation = towers[0].evaluate() if spec.evaluates and order.is_chief else None
     return Replica(
-        **_company(order),
+        **_build_barriers(order),
         towers=devices.towers,
         loss=loss,
         updates=updates,
@@ -80,10 +80,12 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
 def build_barriers_only(order: TaskOrder, devices: Devices) -> Replica:
     """Return the graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
     nothing = tf.no_op()
-    return Replica(**_company(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)
+    return Replica(
+        **_build_barriers(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing
+    )
 
 
-def _company(order: TaskOrder) -> dict[str, Any]:
+def _build_barriers(order: TaskOrder) -> dict[str, Any]:
     barrier = Barrier(order)
     return {
         "barriers": {name: barrier.wait(name) for name in BARRIERS},
@@ -92,7 +94,7 @@ def _company(order: TaskOrder) -> dict[str, Any]:
     }
 
 
-def _towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) -> list[Tower]:
+def _build_towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) -> list[Tower]:
     """Return one tower on each device, fed by the CPU beside it."""
     network = network_of(order.spec)
     feed_class = load(order.spec.input.implementation)

@@ -34,7 +34,7 @@ class Step:
     def __call__(self) -> float:
         timestamped = self._order.timestamped[self._begun % len(self._order.timestamped)]
         self._begun += 1
-        return self._run_timestamped_step() if timestamped else self._plain()
+        return self._run_timestamped_step() if timestamped else self._run_plain_step()
 
     def _run_timestamped_step(self) -> float:
         cpu_s = process_time()
@@ -44,7 +44,7 @@ class Step:
         self.log.note(cpu_s, called, called_s, results[1 : 1 + len(self._timestamps)])
         return float(results[0])
 
-    def _plain(self) -> float:
+    def _run_plain_step(self) -> float:
         self._sleep()
         return float(self._run(timestamped=False)[0])
 
@@ -54,7 +54,7 @@ class Step:
             sleep(self._order.sleep_s)
 
     def _run(self, *, timestamped: bool) -> list[Any]:
-        results: list[Any] = self._runs[timestamped]() if self.devices else self._first(self._fetches[timestamped])
+        results: list[Any] = self._runs[timestamped]() if self.devices else self._run_first_step(self._fetches[timestamped])
         return results
 
     @property
@@ -62,7 +62,7 @@ class Step:
         """Return the names of the operations that a step fetches, without its timestamps, which compute nothing."""
         return [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in self._fetches[False]]
 
-    def _first(self, fetches: Sequence[Any]) -> list[Any]:
+    def _run_first_step(self, fetches: Sequence[Any]) -> list[Any]:
         options = v1.RunOptions(output_partition_graphs=True)
         metadata = v1.RunMetadata()
         results: list[Any] = self._session.run(fetches, options=options, run_metadata=metadata)

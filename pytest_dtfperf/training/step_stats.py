@@ -39,7 +39,7 @@ class Tracer:
 
     def note_graphs(self, graphs: Sequence[Any]) -> None:
         """Note the edges of `RunMetadata.partition_graphs`. Call it before steps are added."""
-        self._edges |= {node.name: tuple(map(_operation_of, node.input)) for graph in graphs for node in graph.node}
+        self._edges |= {node.name: tuple(map(_strip_output, node.input)) for graph in graphs for node in graph.node}
 
     def add(self, step_stats: Any, *, begin_us: int, called_us: int, end_us: int, cpu_us: int) -> None:
         """Add one step. Its times are in Unix microseconds, `cpu_us` in microseconds."""
@@ -74,7 +74,7 @@ class Tracer:
         if not match:
             return Operation(node.node_name, node.node_name, device, ())
         name, kind, inputs = match.groups()
-        named = map(_operation_of, filter(None, inputs.split(", ")))
+        named = map(_strip_output, filter(None, inputs.split(", ")))
         return Operation(name, kind, device, tuple(dict.fromkeys([*named, *self._edges.get(name, ())])))
 
     def _tensor(self, node: Any) -> Tensor | None:
@@ -133,11 +133,11 @@ class _Kernels:
                 yield (*key, KERNEL, span)
 
 
-def _operation_of(text: str) -> str:
+def _strip_output(text: str) -> str:
     return re.sub(r":\d+$", "", text.removeprefix("^"))
 
 
-def queues_of(operations: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def iterate_queues(operations: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield the queues among a graph's operations, with the names that all workers know them by."""
     for operation in operations:
         if operation.type == "FIFOQueueV2":

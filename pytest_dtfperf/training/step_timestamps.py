@@ -16,7 +16,7 @@ from pytest_dtfperf.traces import StepTimestamps
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.joined_values import parts_in
 from pytest_dtfperf.training.tower import Tower
-from pytest_dtfperf.training.variable_update.base import one_per_device
+from pytest_dtfperf.training.variable_update.base import group_by_device
 
 v1 = tf.compat.v1
 
@@ -54,7 +54,7 @@ def add_worker_timestamps(order: TaskOrder, towers: Sequence[Tower], devices: De
 
 def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
     """Return one operation per device; for another worker, one in all."""
-    joined = _joined_of(tensors)
+    joined = _join_by_device(tensors)
     if host == own:
         return joined
     with v1.device(host), v1.control_dependencies(joined):
@@ -74,16 +74,16 @@ def add_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor],
     """
     graph = v1.get_default_graph()
     before = len(graph.get_operations())
-    pair = (add_timestamp(_joined_of(values), device), add_timestamp(_joined_of(gradients), device))
+    pair = (add_timestamp(_join_by_device(values), device), add_timestamp(_join_by_device(gradients), device))
     return pair, [operation.name for operation in graph.get_operations()[before:]]
 
 
-def _joined_of(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
+def _join_by_device(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
     """Return one operation per device that runs when all tensors are there. Joined values count by their parts."""
-    return one_per_device(list(dict.fromkeys(_maker(part.op) for tensor in tensors for part in parts_in(tensor))))
+    return group_by_device(list(dict.fromkeys(_find_maker(part.op) for tensor in tensors for part in parts_in(tensor))))
 
 
-def _maker(operation: tf.Operation) -> tf.Operation:
+def _find_maker(operation: tf.Operation) -> tf.Operation:
     """Return the operation that makes a value on this device, before its copies under other names.
 
     These would be pruned if no operation followed them.
@@ -139,8 +139,8 @@ class TimestampLog:
 def convert_batches(worker: str, batches: Sequence[Sequence[float]]) -> StepTimestamps:
     """Return a worker's timestamps of the batches that a coordinator gave it: of each its begin and its pair."""
     unknown = [None] * len(batches)
-    variables = [_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
-    gradients = [_us(done - begun) if begun <= done else None for begun, _, done in batches]
+    variables = [_to_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
+    gradients = [_to_us(done - begun) if begun <= done else None for begun, _, done in batches]
     return StepTimestamps(
         worker=worker, python_us=unknown, variables_us=variables, gradients_us=gradients, end_us=unknown, cpu_us=unknown
     )
@@ -154,14 +154,14 @@ class _Step:
         self._called, called_s, ended, ended_s, cpu_s = noted[:_FIXED]
         session_s = ended_s - called_s
         self._is_set = abs(ended - self._called - session_s) > _SET_S + _SET_PART * session_s
-        self.end_us = _us(session_s)
-        self.python_us = _us(whole_s - session_s)
-        self.cpu_us = _us(cpu_s)
+        self.end_us = _to_us(session_s)
+        self.python_us = _to_us(whole_s - session_s)
+        self.cpu_us = _to_us(cpu_s)
 
     def until(self, *columns: int) -> int | None:
         """Return the microseconds from the call to the earliest of these timestamps; None: a clock was set."""
-        return None if self._is_set else min(self.end_us, _us(min(self._noted[column] for column in columns) - self._called))
+        return None if self._is_set else min(self.end_us, _to_us(min(self._noted[column] for column in columns) - self._called))
 
 
-def _us(seconds: float) -> int:
+def _to_us(seconds: float) -> int:
     return max(0, round(1e6 * seconds))

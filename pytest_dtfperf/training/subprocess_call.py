@@ -44,7 +44,7 @@ def call_in_fork(
     pid = os.fork()
     if pid == 0:
         os.close(answer)
-        _work(function, format_error, theirs, parent)
+        _run_in_fork(function, format_error, theirs, parent)
     os.close(theirs)
     deadline = time.monotonic() + within_s
     data = b""
@@ -61,10 +61,10 @@ def call_in_fork(
     if late:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return _answer(data, code, within_s if late else None)
+    return _read_answer(data, code, within_s if late else None)
 
 
-def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
+def _read_answer(data: bytes, code: int, late_s: float | None) -> Answer:
     if late_s is not None:
         raise NoAnswer(f"no answer within {late_s:g} s")
     if code < 0:
@@ -77,7 +77,9 @@ def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
     return found
 
 
-def _work(function: Callable[[], Answer], format_error: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
+def _run_in_fork(
+    function: Callable[[], Answer], format_error: Callable[[Exception], str], output: int, parent: int
+) -> NoReturn:
     """Call the function in the fork, write its result to `output`, and end the process."""
     code = 1
     try:

@@ -41,7 +41,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     if "probe" in order:
         host.run(order, connection)
         return
-    if lacking := _lacking(order):
+    if lacking := _find_missing(order):
         connection.send("missing", what=lacking[0], name=lacking[1])
         return
     task = TaskOrder.from_json(order)
@@ -49,7 +49,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
         command.run(order, connection)
         return
     try:
-        _live(task, connection)
+        _run_task(task, connection)
     except Exception as error:
         if lines := format_reason(error):
             with suppress(OSError):  # no process listens any more
@@ -57,7 +57,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
         raise
 
 
-def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_missing(order: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the kind and name of what this host lacks for the order; None: it has everything.
 
     It may lack a row that another package has added to a table, or a module that the mode needs.
@@ -75,7 +75,7 @@ def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
     return ("module", module) if module and importlib.util.find_spec(module.partition(".")[0]) is None else None
 
 
-def _live(task: TaskOrder, connection: AgentConnection) -> None:
+def _run_task(task: TaskOrder, connection: AgentConnection) -> None:
     keep_freed_memory()
     building.register_own_model(task)
     (_serve if task.job == "ps" else _train)(task, connection)

@@ -38,7 +38,7 @@ def weights_first() -> Iterator[None]:
 
 
 @tf.RegisterGradient(_GRADIENTS["Conv2D"])  # type: ignore[untyped-decorator]  # TensorFlow has no types
-def _of_conv2d(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _compute_conv2d_gradients(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     images, weights = op.inputs
     same = {name: op.get_attr(name) for name in ("strides", "explicit_paddings", "dilations")}
     same |= {name: op.get_attr(name).decode() for name in ("padding", "data_format")} | {"out_backprop": gradient}
@@ -50,7 +50,7 @@ def _of_conv2d(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
 
 
 @tf.RegisterGradient(_GRADIENTS["MatMul"])  # type: ignore[untyped-decorator]  # TensorFlow has no types
-def _of_matmul(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _compute_matmul_gradients(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     vectors, weights = op.inputs
     of_weights = tf.raw_ops.MatMul(a=vectors, b=gradient, transpose_a=True)
     with v1.control_dependencies([of_weights]):
@@ -102,7 +102,7 @@ class Tower:
         self._number = number
         self._device = device
         self._values: dict[str, tf.Tensor] = {}
-        self._average = average or PackedAverages(outline(network), _host_of(device))
+        self._average = average or PackedAverages(outline(network), _get_host(device))
         self._scale = loss_scale_of(order)
         for values in (variable.values for variable in outline(network).variables if variable.values and average is None):
             values.prepare()
@@ -125,7 +125,7 @@ class Tower:
         if forward_only:
             return Pass(loss, {}, [], [losses])
         gradients = self._gradients(tf.add_n([loss, *net.penalties]) if net.penalties else loss)
-        computed = [_before_cast(part) for gradient in gradients.values() for part in parts_in(gradient)]
+        computed = [_undo_cast(part) for gradient in gradients.values() for part in parts_in(gradient)]
         return Pass(loss, gradients, net.updates, computed)
 
     @property
@@ -137,7 +137,7 @@ class Tower:
         """Return gradients by the parts of values, so that each is known when it is computed."""
         parts = {name: parts_in(value) for name, value in self._values.items()}
         values = [part for theirs in parts.values() for part in theirs]
-        found = _dense(tf.gradients(self._scale.scale_loss(loss) if self._scale else loss, values), values)
+        found = _make_dense(tf.gradients(self._scale.scale_loss(loss) if self._scale else loss, values), values)
         if self._scale:
             found = self._scale.unscale_gradients(found)
         each = iter(found)
@@ -195,12 +195,12 @@ class Tower:
             return build_evaluation(self._order.spec, logits, test_set, self._values)
 
 
-def _host_of(device: str) -> str:
+def _get_host(device: str) -> str:
     """Return the CPU beside a device."""
     return str(tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string())
 
 
-def _dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def _make_dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return gradients as tensors in the values' shapes.
 
     Those of an own model's embeddings are slices, and those of variables that it does not use are None.
@@ -211,7 +211,7 @@ def _dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Seq
     ]
 
 
-def _before_cast(gradient: tf.Tensor) -> tf.Tensor:
+def _undo_cast(gradient: tf.Tensor) -> tf.Tensor:
     """Return the gradient as it was computed, for example in bf16.
 
     TensorFlow may move the cast to wherever it is cheaper, under another name.

@@ -22,7 +22,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep, WallClock
 from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.replica import Replica
-from pytest_dtfperf.training.step_stats import Tracer, queues_of
+from pytest_dtfperf.training.step_stats import Tracer, iterate_queues
 from pytest_dtfperf.training.subprocess_call import Answer, NoAnswer, call_in_fork
 from pytest_dtfperf.training.xspace import Activity, Profile
 
@@ -63,7 +63,7 @@ def trace_steps(
     tracer.note_graphs(taken[0][0].partition_graphs)
     for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not between steps: other workers would wait
         tracer.add(metadata.step_stats, begin_us=begin_us, called_us=called_us, end_us=end_us, cpu_us=cpu_us)
-    return tracer.trace(dict(queues_of(session.graph.get_operations())))
+    return tracer.trace(dict(iterate_queues(session.graph.get_operations())))
 
 
 MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
@@ -86,7 +86,7 @@ class Profiled:
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # begin, called, end, CPU: microseconds
 
     @contextmanager
-    def or_record_why(self) -> Iterator[None]:
+    def recording_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -101,19 +101,19 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
     """
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
-        with done.or_record_why():
-            stop = _way_to_stop(order)
+        with done.recording_errors():
+            stop = _choose_stop(order)
             folder = held.enter_context(run_folder.temporary())
             tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
         yield done
         if done.why_not is None:
-            with done.or_record_why():
+            with done.recording_errors():
                 stop()
                 clock.check()
                 done.profile = Profile(_read_xspace(Path(folder)), order.name)
 
 
-def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
+def _choose_stop(order: TaskOrder) -> Callable[[], None]:
     """Return a function that stops this task's profiler without ending the task. Raise `ValueError` where there is none."""
     if order.is_chief or not order.spec.mode.workers_communicate:
         return _stop_here
@@ -188,7 +188,7 @@ def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: f
 
 def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
     """Return the trace of a worker that makes its own steps. Raise the profiler's error if there is no profile."""
-    profile = _profile(done)
+    profile = _get_profile(done)
     return _trace(task, profile.activities(), done.steps)
 
 
@@ -197,7 +197,7 @@ def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
 
     Each batch is a step, with the wait for it.
     """
-    profile = _profile(done)
+    profile = _get_profile(done)
     batches = profile.batches()
     idle = Operation("", NO_BATCH, f"{task}/CPU:0", ())
     waits = [Activity(idle, before[1], after[0]) for before, after in pairwise(batches)]
@@ -206,7 +206,7 @@ def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
     return _trace(task, [*profile.activities(), *waits], steps)
 
 
-def _profile(done: Profiled) -> Profile:
+def _get_profile(done: Profiled) -> Profile:
     if done.profile is None:
         raise done.why_not or ValueError("TensorFlow's profiler has reported nothing")
     return done.profile

@@ -56,7 +56,7 @@ class _Event:
     @cached_property
     def stats(self) -> Mapping[str, Any]:
         """Return the statistics of the event and of its kind, read on first use: most are never used."""
-        return {**_stats(self._plane, self._kind.stats), **_stats(self._plane, self._event.stats)}
+        return {**_read_stats(self._plane, self._kind.stats), **_read_stats(self._plane, self._event.stats)}
 
 
 class Profile:
@@ -72,9 +72,9 @@ class Profile:
 
     def activities(self) -> list[Activity]:
         """Return all operations that ran, sorted by their start."""
-        on_gpus = [activity for plane in self._space.planes for activity in self._on_gpu(plane)]
+        on_gpus = [activity for plane in self._space.planes for activity in self._find_on_gpu(plane)]
         launched = {activity.operation.name for activity in on_gpus}
-        on_host = [each for each in self._on_host() if each.operation.name not in launched]
+        on_host = [each for each in self._find_on_host() if each.operation.name not in launched]
         return sorted([*on_host, *on_gpus], key=lambda each: (each.start_us, each.end_us))
 
     def batches(self) -> list[tuple[int, int]]:
@@ -86,7 +86,7 @@ class Profile:
         """Return the begin of the profile in nanoseconds since 1970."""
         for plane in self._space.planes:
             if plane.name == "Task Environment":
-                return int(_stats(plane, plane.stats).get("profile_start_time", 0))
+                return int(_read_stats(plane, plane.stats).get("profile_start_time", 0))
         return 0
 
     def _host_lines(self) -> Iterator[list[_Event]]:
@@ -100,19 +100,19 @@ class Profile:
 
     # -- the host
 
-    def _on_host(self) -> Iterator[Activity]:
+    def _find_on_host(self) -> Iterator[Activity]:
         lines = list(self._host_lines())
         for line in lines:
-            yield from self._ran(line)
+            yield from self._find_operations(line)
             yield from self._find_compiled_runs(line, "CPU:0")
         yield from self._find_received(lines)
 
-    def _ran(self, line: list[_Event]) -> Iterator[Activity]:
+    def _find_operations(self, line: list[_Event]) -> Iterator[Activity]:
         for event in line:
             if event.name == _NEXT_BATCH:
-                yield self._activity(event, "IteratorGetNext", "IteratorGetNext")
+                yield self._make_activity(event, "IteratorGetNext", "IteratorGetNext")
             elif (found := _OPERATION.match(event.name)) and event.name not in _NO_OPERATIONS and not _is_handed_over(event):
-                yield self._activity(event, found[1], found[2])
+                yield self._make_activity(event, found[1], found[2])
 
     def _find_received(self, lines: list[list[_Event]]) -> Iterator[Activity]:
         """Yield transfers from other tasks, each from when this task began to wait for it.
@@ -150,23 +150,23 @@ class Profile:
 
     # -- GPUs
 
-    def _on_gpu(self, plane: Any) -> Iterator[Activity]:
+    def _find_on_gpu(self, plane: Any) -> Iterator[Activity]:
         if not (found := _GPU.match(plane.name)):
             return
         for line in plane.lines:
             if line.name.startswith("Stream"):
                 events = list(self._events(plane, line))
                 yield from self._find_compiled_runs(events, found[1])
-                yield from (self._kernel(e, found[1]) for e in events if not e.stats.get("hlo_module"))
+                yield from (self._make_kernel(e, found[1]) for e in events if not e.stats.get("hlo_module"))
 
-    def _kernel(self, event: _Event, device: str) -> Activity:
+    def _make_kernel(self, event: _Event, device: str) -> Activity:
         named = _OPERATION.match(str(event.stats.get("tf_op", "")))
         name = named[1] if named else event.name
         if event.name.startswith(("Memcpy", "nccl")):
-            return self._activity(event, name, event.name, device)
-        return self._activity(event, name, named[2] if named else KERNEL, device)
+            return self._make_activity(event, name, event.name, device)
+        return self._make_activity(event, name, named[2] if named else KERNEL, device)
 
-    def _activity(self, event: _Event, name: str, kind: str, device: str = "CPU:0") -> Activity:
+    def _make_activity(self, event: _Event, name: str, kind: str, device: str = "CPU:0") -> Activity:
         operation = Operation(name, kind, f"{self._task}/{device}", ())
         return Activity(operation, event.start_ns // 1000, event.end_ns // 1000)
 
@@ -182,7 +182,7 @@ def _is_handed_over(event: _Event) -> bool:
     return len(parts) > 2 and parts[0].rpartition("/device:")[0] == parts[2].rpartition("/device:")[0]
 
 
-def _stats(plane: Any, stats: Any) -> dict[str, Any]:
+def _read_stats(plane: Any, stats: Any) -> dict[str, Any]:
     """Return statistics by name. Texts may be references to names, which the plane has once."""
     found = {}
     for stat in stats:

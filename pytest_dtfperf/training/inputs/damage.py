@@ -37,7 +37,7 @@ def find_cause(message: str, shards: Sequence[Path], classes: int) -> DataError 
     """Return the cause of TensorFlow's message, if it is in one of these files."""
     try:
         if match := _ASSERTED.search(message):
-            return _foreign(_path_of(match[1]), int(match[2]), classes)
+            return _describe_foreign_record(_unescape_path(match[1]), int(match[2]), classes)
         if match := _CORRUPTED.search(message):
             return _locate_corruption(shards, int(match[1]))
         if _UNPARSED.search(message):
@@ -59,30 +59,30 @@ def _locate_corruption(shards: Sequence[Path], offset: int) -> DataError:
     return DataError(f"a record at byte {offset} is damaged, in a shard of {shards[0].parent}")
 
 
-def _path_of(quoted: str) -> Path:
+def _unescape_path(quoted: str) -> Path:
     r"""Return the path in a message, where TensorFlow escapes quotation marks as C does: `bob\'s/train-00000-of-00001`."""
     return Path(os.fsdecode(quoted.encode().decode("unicode_escape").encode("latin-1")))
 
 
-def _foreign(path: Path, number: int, classes: int) -> DataError:
+def _describe_foreign_record(path: Path, number: int, classes: int) -> DataError:
     record = next(islice(iterate_records(path), number, None))
-    return _in(path, record, find_problem(read_content(path, record), classes) or "is no labelled image")
+    return _make_error(path, record, find_problem(read_content(path, record), classes) or "is no labelled image")
 
 
 def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
     """Return the error for the first JPEG that cannot be decoded, of `size` bytes if TensorFlow has named its size."""
     about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
-    with _decoder() as undecodable:
+    with _open_decoder() as undecodable:
 
         def wrong(content: bytes) -> str | None:
-            jpeg = _jpeg(content)
+            jpeg = _get_jpeg(content)
             return undecodable(jpeg) if size is None or len(jpeg) == size else None
 
         return _locate_wrong_record(shards, wrong, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about)
 
 
 @contextmanager
-def _decoder() -> Iterator[Wrong]:
+def _open_decoder() -> Iterator[Wrong]:
     """Yield a function that decodes a JPEG, and returns what is wrong with it. Any thread may call it."""
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         jpeg = tf.compat.v1.placeholder(tf.string, ())
@@ -108,7 +108,7 @@ def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length
             problems = threads.map(lambda each: wrong(read_content(*each)), batch)
             for (path, record), problem in zip(batch, problems, strict=True):
                 if problem:
-                    return _in(path, record, problem)
+                    return _make_error(path, record, problem)
             checked += len(batch)
             if monotonic() - began > SEARCH_S:
                 return DataError(
@@ -118,7 +118,7 @@ def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length
     return DataError(f"a record in a shard of {shards[0].parent} {what}")
 
 
-def _in(path: Path, record: TFRecord, what: str) -> DataError:
+def _make_error(path: Path, record: TFRecord, what: str) -> DataError:
     return DataError(f"{path}: the record at byte {record.offset} {what}. Fetch or make the file again.")
 
 
@@ -128,27 +128,27 @@ def find_problem(content: bytes, classes: int) -> str | None:
         features = tf.train.Example.FromString(content).features.feature
     except Exception:  # protobuf's own error, which moves between its versions
         return "is no tf.train.Example"
-    wrong = _wrong_image(features) or _wrong_label(features, classes) or _wrong_boxes(features)
+    wrong = _check_image(features) or _check_label(features, classes) or _check_boxes(features)
     return wrong and f"is no labelled image: {wrong}"
 
 
-def _wrong_image(features: Mapping[str, Any]) -> str | None:
-    values = _values(features, IMAGE)
+def _check_image(features: Mapping[str, Any]) -> str | None:
+    values = _get_values(features, IMAGE)
     if len(values) == 1 and isinstance(values[0], bytes) and values[0].startswith(_START_OF_JPEG):
         return None
     it = f"there are {len(values)}" if len(values) > 1 else "it is no JPEG" if values else "it is missing"
     return f"{IMAGE} must be a JPEG, and {it}"
 
 
-def _wrong_label(features: Mapping[str, Any], classes: int) -> str | None:
-    values = _values(features, LABEL)
+def _check_label(features: Mapping[str, Any], classes: int) -> str | None:
+    values = _get_values(features, LABEL)
     if len(values) == 1 and isinstance(values[0], int) and 0 <= values[0] < classes:
         return None
     return f"{LABEL} must be one number from 0 to {classes - 1}, not {values or 'missing'}"
 
 
-def _wrong_boxes(features: Mapping[str, Any]) -> str | None:
-    sides = [_values(features, name) for name in BOX]
+def _check_boxes(features: Mapping[str, Any]) -> str | None:
+    sides = [_get_values(features, name) for name in BOX]
     if len({len(values) for values in sides}) > 1:
         return f"{', '.join(BOX)} must be as many each, not {', '.join(str(len(values)) for values in sides)}"
     for name, values in zip(BOX, sides, strict=True):
@@ -163,13 +163,13 @@ def _wrong_boxes(features: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _values(features: Mapping[str, Any], name: str) -> list[Any]:
+def _get_values(features: Mapping[str, Any], name: str) -> list[Any]:
     """Return the values of a feature of any kind: bytes, float or int."""
     kind = features[name].WhichOneof("kind") if name in features else None
     return list(getattr(features[name], kind).value) if kind else []
 
 
-def _jpeg(content: bytes) -> bytes:
+def _get_jpeg(content: bytes) -> bytes:
     values = tf.train.Example.FromString(content).features.feature[IMAGE].bytes_list.value
     return bytes(values[0]) if values else b""
 

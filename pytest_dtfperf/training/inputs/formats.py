@@ -123,7 +123,7 @@ def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
     """
     path = _find(folder, name)
     header_bytes = 4 + 4 * dimensions
-    header, there = _beginning(path, HEAD_BYTES)
+    header, there = _read_beginning(path, HEAD_BYTES)
     if not there:
         raise SpecError(f"{path} is empty: fetch or make it again")
     magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
@@ -163,7 +163,7 @@ def _find(folder: Path, name: str) -> Path:
     )
 
 
-def _beginning(path: Path, count: int) -> tuple[bytes, int]:
+def _read_beginning(path: Path, count: int) -> tuple[bytes, int]:
     """Return the first bytes of a file's content, at most `count`, and the size of the content; that of gzip is unpacked."""
     if _is_gzip(path):
         content = read_content(path)
@@ -190,10 +190,10 @@ def read_content(path: Path) -> bytes:
     """Return the content of a file, of all members of a gzip file, with verified checksums. Raises `SpecError`."""
     with _open_file(path) as file:
         content = file.read()
-    return b"".join(_members(path, content)) if content.startswith(GZIP) else content
+    return b"".join(_unpack_members(path, content)) if content.startswith(GZIP) else content
 
 
-def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
+def _unpack_members(path: Path, compressed: bytes) -> Iterator[bytes]:
     """Yield the content of each member of a gzip file, which has one or more of them (RFC 1952)."""
     rest = compressed
     while rest:
@@ -253,10 +253,10 @@ def open_cifar10(folder: Path, names: tuple[str, ...]) -> dict[Path, int]:
     Raises `SpecError` if one is missing, cut short, empty or of another format.
     """
     inner = next((each for each in iterate_folders(folder, CIFAR_FOLDERS) if (each / names[0]).exists()), folder)
-    return {path: _images(path, folder) for path in (inner / name for name in names)}
+    return {path: _count_images(path, folder) for path in (inner / name for name in names)}
 
 
-def _images(path: Path, folder: Path) -> int:
+def _count_images(path: Path, folder: Path) -> int:
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -58,7 +58,7 @@ class ZmqProducer(FedInput):
                 try:
                     while True:
                         if producer.poll() is not None:
-                            raise InfrastructureError(_last(producer))
+                            raise InfrastructureError(_describe_end(producer))
                         if socket.poll(PATIENCE_MS):
                             yield read_batch(socket.recv_multipart(copy=False), wanted)
                 finally:
@@ -121,6 +121,6 @@ def read_batch(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
     return batch
 
 
-def _last(producer: "subprocess.Popen[bytes]") -> str:
+def _describe_end(producer: "subprocess.Popen[bytes]") -> str:
     how = format_exit(producer.returncode)
     return f"the process {producer.pid} ({os.environ.get(COMMAND, 'ours')}) {how}. Its output is in this task's log."

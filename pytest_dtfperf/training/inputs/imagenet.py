@@ -50,18 +50,18 @@ class TFRecords(PipelineInput):
         shards = find_shards(self._folder, "train")
         mine = plan_reading(len(shards), share)
         self._check([shards[number] for lane in mine.lanes for number in lane])
-        numbered = tf.data.Dataset.zip((_positions(share), _sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
-        images = numbered.map(self._training, num_parallel_calls=tf.data.AUTOTUNE)
-        return images.batch(spec.batch_size, drop_remainder=True).map(self._in_format)
+        numbered = tf.data.Dataset.zip((_make_positions(share), _make_sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
+        images = numbered.map(self._distort_record, num_parallel_calls=tf.data.AUTOTUNE)
+        return images.batch(spec.batch_size, drop_remainder=True).map(self._convert_batch)
 
     def test_set(self) -> TestSet:
         shards = find_shards(self._folder, "validation")
         self._check(shards)
         with on_host(self._host):
             paths = tf.data.Dataset.from_tensor_slices([str(shard) for shard in shards])
-            numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _in_turn(paths)))
+            numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _read_in_turn(paths)))
             images = numbered.map(self._resize_whole, num_parallel_calls=tf.data.AUTOTUNE)
-            iterator = v1.data.make_initializable_iterator(images.batch(TEST_BATCH).map(self._in_format).prefetch(1))
+            iterator = v1.data.make_initializable_iterator(images.batch(TEST_BATCH).map(self._convert_batch).prefetch(1))
             return TestSet(iterator.initializer, *iterator.get_next())
 
     def explain(self, message: str) -> DataError | None:
@@ -72,7 +72,7 @@ class TFRecords(PipelineInput):
         self._read += [shard for shard in shards if shard not in self._read]
 
     @mark_unconverted
-    def _training(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    def _distort_record(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         if not self._spec.distortions:
             return self._resize_whole(position, record)
         jpeg, label, boxes = self._parse_record(*record)
@@ -94,7 +94,7 @@ class TFRecords(PipelineInput):
             return tf.identity(jpeg), tf.cast(label, tf.int32), tf.stack(sides, axis=1)[None]
 
     @mark_unconverted
-    def _in_format(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _convert_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return convert_format(scale_around_zero(images), self._spec.data_format), labels
 
 
@@ -108,12 +108,12 @@ def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.equal(sizes, sizes[0])) & inside & tf.reduce_all((top < bottom) & (left < right))
 
 
-def _positions(share: Share) -> tf.data.Dataset:
+def _make_positions(share: Share) -> tf.data.Dataset:
     """Return the positions of a tower's images in the sequence of all images."""
     return tf.data.Dataset.counter(start=share.tower, step=share.towers)
 
 
-def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
+def _make_sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
     """Return an endless series of a tower's records: path of the shard, number in the shard, content."""
     lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
     count, of_lane = lanes.shape
@@ -122,12 +122,12 @@ def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Data
     @mark_unconverted
     def lane(number: tf.Tensor) -> tf.data.Dataset:
         paths = tf.data.Dataset.from_tensor_slices(lanes[number]).shuffle(of_lane, seed)
-        return _in_turn(paths).shuffle(room, seed).repeat()
+        return _read_in_turn(paths).shuffle(room, seed).repeat()
 
     return tf.data.Dataset.range(count).interleave(lane, cycle_length=count, block_length=1).shard(mine.every, mine.first)
 
 
-def _in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
+def _read_in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
     """Return all records of one file after the other: path, number in the file, content."""
 
     @mark_unconverted

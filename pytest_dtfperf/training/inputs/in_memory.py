@@ -108,7 +108,7 @@ class IdxFiles(InMemoryInput):
     def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         part = "train" if training else "t10k"
         images, labels = open_mnist(self._folder, part, self._network.image_shape, self._network.classes)
-        return _content(images), _content(labels)
+        return _read_content(images), _read_content(labels)
 
     @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -116,7 +116,7 @@ class IdxFiles(InMemoryInput):
         return convert_format(images, self._order.spec.data_format), tf.cast(labels, tf.int32)
 
 
-def _content(file: IdxFile) -> tf.Tensor:
+def _read_content(file: IdxFile) -> tf.Tensor:
     """Return a file's unsigned bytes in the shape of its header, read when the training begins."""
     content = tf.io.read_file(str(file.path))
     if file.is_gzip:
@@ -131,7 +131,7 @@ class BinaryFiles(InMemoryInput):
     """CIFAR-10's binary files. Pixels are from -1 to 1, as in tf_cnn_benchmarks."""
 
     def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        return _cifar_content(open_cifar10(self._folder, TRAINING_FILES if training else TEST_FILES))
+        return _read_cifar_content(open_cifar10(self._folder, TRAINING_FILES if training else TEST_FILES))
 
     @mark_unconverted
     def _distort(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -156,7 +156,7 @@ class BinaryFiles(InMemoryInput):
         return tf.gather(padded, tf.repeat(columns[:, None, :], CHANNELS, axis=1), axis=3, batch_dims=2)
 
 
-def _cifar_content(files: Mapping[Path, int]) -> tuple[tf.Tensor, tf.Tensor]:
+def _read_cifar_content(files: Mapping[Path, int]) -> tuple[tf.Tensor, tf.Tensor]:
     """Return pixels (images, channels, height, width) and labels (images,), unsigned bytes, read when the training begins."""
     read = tf.strings.join([tf.io.read_file(str(path)) for path in files])
     records = tf.reshape(tf.io.decode_raw(read, tf.uint8), [sum(files.values()), RECORD_BYTES])

@@ -49,7 +49,7 @@ def distort_image(
     corner, part, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(jpeg),
         boxes,
-        _seed(seed, 0),
+        _derive_seed(seed, 0),
         min_object_covered=OBJECT_COVERED,
         aspect_ratio_range=ASPECT_RATIOS,
         area_range=AREAS,
@@ -57,7 +57,7 @@ def distort_image(
         use_image_if_no_bounding_boxes=True,
     )
     image = _decode_jpeg(jpeg, tf.concat([corner[:2], part[:2]], 0))
-    image = tf.image.stateless_random_flip_left_right(image, _seed(seed, 1))
+    image = tf.image.stateless_random_flip_left_right(image, _derive_seed(seed, 1))
     return _distort_colours(resize_image(image, size, method, position) / 255, position, seed) * 255
 
 
@@ -76,14 +76,14 @@ def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor)
 
 def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Change the colours of an image with values from 0 to 1. Every second image has its contrast changed first."""
-    image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
+    image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _derive_seed(seed, 2))
 
     def contrast(it: tf.Tensor) -> tf.Tensor:
-        return tf.image.stateless_random_contrast(it, *CONTRAST, _seed(seed, 3))
+        return tf.image.stateless_random_contrast(it, *CONTRAST, _derive_seed(seed, 3))
 
     def colours(it: tf.Tensor) -> tf.Tensor:
-        it = tf.image.stateless_random_saturation(it, *SATURATION, _seed(seed, 4))
-        return tf.image.stateless_random_hue(it, HUE, _seed(seed, 5))
+        it = tf.image.stateless_random_saturation(it, *SATURATION, _derive_seed(seed, 4))
+        return tf.image.stateless_random_hue(it, HUE, _derive_seed(seed, 5))
 
     image = tf.cond(tf.equal(position % 2, 0), lambda: contrast(colours(image)), lambda: colours(contrast(image)))
     return tf.clip_by_value(image, 0.0, 1.0)
@@ -94,6 +94,6 @@ def _decode_jpeg(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.image.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
 
 
-def _seed(seed: tf.Tensor, number: int) -> tf.Tensor:
+def _derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:
     """Return a seed of its own for each use."""
     return seed + tf.constant([number << 32, 0], tf.int64)

@@ -159,7 +159,9 @@ class PythonDataset(PipelineInput):
             tf.TensorSpec((batch_size, *self._network.image_shape), tf.uint8),
             tf.TensorSpec((batch_size,), tf.int32),
         )
-        return tf.data.Dataset.from_generator(partial(self._check_batches, tower), output_signature=kinds).map(self._numbers)
+        return tf.data.Dataset.from_generator(partial(self._check_batches, tower), output_signature=kinds).map(
+            self._convert_batch
+        )
 
     def batches(self, tower: int) -> Iterator[Batch]:
         """Return an endless iterator over a tower's batches."""
@@ -169,7 +171,7 @@ class PythonDataset(PipelineInput):
         return self._failures[0].error(self._order.name) if self._failures else None
 
     @mark_unconverted
-    def _numbers(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _convert_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return convert_format(scale_around_zero(images), self._order.spec.data_format), labels
 
     def _check_batches(self, tower: int) -> Iterator[Batch]:

@@ -100,13 +100,13 @@ def _read_record(path: Path, record: TFRecord) -> tuple[bytes, bytes]:
         return file.read(record.length), file.read(FOOTER_BYTES)
 
 
-def _remainder(byte: int) -> int:
+def _compute_remainder(byte: int) -> int:
     for _ in range(8):
         byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
     return byte
 
 
-_TABLE = tuple(_remainder(byte) for byte in range(256))
+_TABLE = tuple(_compute_remainder(byte) for byte in range(256))
 
 
 MOST_LANES = 256  # open files of a lone process
@@ -123,7 +123,7 @@ def find_shards(folder: Path, part: str) -> list[Path]:
     for each in iterate_folders(folder, (part,)):
         matches = [match for name in list_names(each) if (match := _NAME.fullmatch(name)) and match["part"] == part]
         if matches:
-            return _whole_set(each, part, matches)
+            return _check_whole_set(each, part, matches)
     found = describe_folder(folder, (part,))
     raise SpecError(
         f"{folder} has no shards, where files like {part}-00000-of-01024 of one set are needed.{found} "
@@ -131,7 +131,7 @@ def find_shards(folder: Path, part: str) -> list[Path]:
     )
 
 
-def _whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> list[Path]:
+def _check_whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> list[Path]:
     sets = sorted({match["of"] + (match["end"] or "") for match in matches})
     if len(sets) > 1:
         raise SpecError(
@@ -170,14 +170,14 @@ def plan_reading(shards: int, share: Share) -> ShardReading:
 
 def check_shards(shards: Sequence[Path]) -> None:
     """Check that no shard is empty, cut short, or of another format, as far as this is quick. Raises `DataError`."""
-    whole = sum(map(_size, shards)) <= WALKED_BYTES
+    whole = sum(map(_get_size, shards)) <= WALKED_BYTES
     for path in shards:
         for _ in iterate_records(path):
             if not whole:
                 break
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     """Return the size of a shard in bytes; 0 if it cannot be read, for which `records` then raises the reason."""
     try:
         return path.stat().st_size

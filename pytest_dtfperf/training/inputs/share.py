@@ -42,11 +42,11 @@ def iterate_batches(share: Share, images: int, seed: int) -> Iterator[list[int]]
     step = 0
     while True:
         start = share.start(step)
-        yield [_order(images, seed, at // images)[at % images] for at in range(start, start + share.batch_size)]
+        yield [_draw_order(images, seed, at // images)[at % images] for at in range(start, start + share.batch_size)]
         step += 1
 
 
 @lru_cache(maxsize=4)  # a batch may be of two passes, and towers at different positions
-def _order(images: int, seed: int, epoch: int) -> list[int]:
+def _draw_order(images: int, seed: int, epoch: int) -> list[int]:
     order: list[int] = np.random.default_rng((seed, epoch)).permutation(images).tolist()
     return order

@@ -55,7 +55,7 @@ def network_of(spec: Spec) -> Network:
     size = {name: value for name, value in fixed.items() if value is not None}
     if not spec.own_model:
         return make_network(spec.model, **size)
-    return check_fit(spec, _own(spec, size), size)
+    return check_fit(spec, _make_own_network(spec, size), size)
 
 
 def default_network(model: str) -> Network:
@@ -103,7 +103,7 @@ def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _own(spec: Spec, size: Size) -> Network:
+def _make_own_network(spec: Spec, size: Size) -> Network:
     if spec.model in _kept:
         model = _kept[spec.model]
         return cast("Network", call_with_size(model, size) if isinstance(model, type) else model)

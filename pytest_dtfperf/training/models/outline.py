@@ -86,17 +86,17 @@ _seen: dict[tuple[str, ...], Outline] = {}  # of own models that tasks have repo
 
 def keep_outline(spec: Spec, found: Outline) -> None:
     """Keep the outline that a task reported of an own model, for a process that cannot make it."""
-    _seen[_code_and_input(spec)] = found
+    _seen[_make_key(spec)] = found
 
 
-def _code_and_input(spec: Spec) -> tuple[str, ...]:
+def _make_key(spec: Spec) -> tuple[str, ...]:
     mine = tables.find_own_model(spec.model)
     return spec.model, spec.data, mine.digest if mine else ""
 
 
 def outline_of(spec: Spec) -> Outline:
     """Return the outline of the spec's network. Raises `SpecError` for an own model with no reported outline yet."""
-    found = _seen.get(_code_and_input(spec)) if spec.own_model else None
+    found = _seen.get(_make_key(spec)) if spec.own_model else None
     return found or outline(network_of(spec))
 
 
@@ -147,7 +147,11 @@ class Shapes:
         self._variable(f"{name}/weights", kernel, stddev=weights(kernel))
         if bias is not None:
             self._variable(f"{name}/bias", (filters,), start=bias)
-        out = (_slid(images[0], height, stride, padding), _slid(images[1], width, stride, padding), filters)
+        out = (
+            _count_positions(images[0], height, stride, padding),
+            _count_positions(images[1], width, stride, padding),
+            filters,
+        )
         self.work[f"{name}/weights"] = out[0] * out[1] * math.prod(kernel)
         return out
 
@@ -172,7 +176,11 @@ class Shapes:
         return one
 
     def max_pool(self, images: Shape, size: int, *, stride: int, padding: str = "VALID") -> Shape:
-        return (_slid(images[0], size, stride, padding), _slid(images[1], size, stride, padding), images[2])
+        return (
+            _count_positions(images[0], size, stride, padding),
+            _count_positions(images[1], size, stride, padding),
+            images[2],
+        )
 
     avg_pool = max_pool
 
@@ -215,7 +223,7 @@ class Shapes:
         return f"{kind}{number}"
 
 
-def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
+def _count_positions(pixels: int, size: int, stride: int, padding: str) -> int:
     """Return the number of positions of a window of `size` along a side of `pixels`."""
     positions = (pixels + sum(compute_padding(padding, size, pixels, stride)) - size) // stride + 1
     if positions < 1:

@@ -202,13 +202,13 @@ class TensorLayers:
         kernel = self._weights(name, (height, width, self._channels(images), filters), weights)
 
         def convolve(x: tf.Tensor, layout: str) -> tf.Tensor:
-            if self._multiplies(kernel, layout, stride) and bias is None:
+            if self._is_product(kernel, layout, stride) and bias is None:
                 return _convolve_by_product(x, kernel, name)
             x, around = _pad_images(x, layout, padding, (height, width), stride)
-            strides = _spatial(stride, layout)
+            strides = _expand_spatial(stride, layout)
             return tf.raw_ops.Conv2D(input=x, filter=kernel, strides=strides, data_format=layout, name=name, **around)
 
-        images = self._spatially(images, convolve)
+        images = self._apply_spatially(images, convolve)
         if bias is None:
             return images
         return tf.raw_ops.BiasAdd(value=images, bias=self._bias(name, filters, bias), data_format=self._format)
@@ -278,31 +278,31 @@ class TensorLayers:
         """Drop values: other ones in every tower, and the same in every run with one seed."""
         if not self._training:
             return vectors
-        return tf.nn.dropout(vectors, rate, seed=_op_seed(f"{self._name('dropout')} of tower {self._tower}"))
+        return tf.nn.dropout(vectors, rate, seed=_compute_op_seed(f"{self._name('dropout')} of tower {self._tower}"))
 
     def stage(self, name: str, x: tf.Tensor) -> tf.Tensor:
         self.stages[name] = x
         return x
 
     def _pool(self, op: Any, operand: str, images: tf.Tensor, size: int, stride: int, padding: str) -> tf.Tensor:
-        return self._spatially(
+        return self._apply_spatially(
             images,
             lambda x, layout: op(
-                ksize=_spatial(size, layout),
-                strides=_spatial(stride, layout),
+                ksize=_expand_spatial(size, layout),
+                strides=_expand_spatial(stride, layout),
                 padding=padding,
                 data_format=layout,
                 **{operand: x},
             ),
         )
 
-    def _spatially(self, images: tf.Tensor, op: Callable[[tf.Tensor, str], tf.Tensor]) -> tf.Tensor:
+    def _apply_spatially(self, images: tf.Tensor, op: Callable[[tf.Tensor, str], tf.Tensor]) -> tf.Tensor:
         """Apply `op` in the model's format, or between two transpositions where no kernel has that format."""
         if self._format == "NHWC" or self._device == "gpu":
             return op(images, self._format)
         return tf.transpose(op(tf.transpose(images, [0, 2, 3, 1]), "NHWC"), [0, 3, 1, 2])
 
-    def _multiplies(self, kernel: tf.Tensor, layout: str, stride: int) -> bool:
+    def _is_product(self, kernel: tf.Tensor, layout: str, stride: int) -> bool:
         """Return whether a convolution is computed as a matrix product: where it is one, and on CPUs.
 
         There oneDNN computes the gradient of weights of 1 x 1 1.3 times as fast so, and the rest as fast. In float16, which
@@ -316,7 +316,7 @@ class TensorLayers:
 
     def _weights_in_float32(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
         name = f"{name}/weights"
-        return self._trained(name, shape, lambda: _drawn(shape, stddev(shape), self._seed, _op_seed(name)))
+        return self._trained(name, shape, lambda: _draw_values(shape, stddev(shape), self._seed, _compute_op_seed(name)))
 
     def _bias(self, name: str, units: int, start: float) -> tf.Tensor:
         return self._cast(self._constant(f"{name}/bias", (units,), start))
@@ -345,10 +345,10 @@ def first_value(variable: Variable, seed: int) -> tf.Tensor:
         return variable.values()
     if variable.stddev is None:
         return tf.constant(variable.start, shape=variable.shape)
-    return _drawn(variable.shape, variable.stddev, seed, _op_seed(variable.name))
+    return _draw_values(variable.shape, variable.stddev, seed, _compute_op_seed(variable.name))
 
 
-def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.Tensor:
+def _draw_values(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.Tensor:
     """Draw values by an operation of its own, once per process, so that they depend only on the seeds, not on the device.
 
     TensorFlow's stateless operation is not used: the graph optimiser computes all of its values again, and discards them.
@@ -356,7 +356,7 @@ def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.T
     return tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32, seed=seed, seed2=op_seed) * stddev
 
 
-def _spatial(size: int, layout: str) -> list[int]:
+def _expand_spatial(size: int, layout: str) -> list[int]:
     """Return a window's or a stride's size in all four dimensions."""
     return [1, size, size, 1] if layout == "NHWC" else [1, 1, size, size]
 
@@ -368,7 +368,7 @@ def _convolve_by_product(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.
     return tf.reshape(product, [-1, *images.shape[1:3], filters])
 
 
-def _op_seed(name: str) -> int:
+def _compute_op_seed(name: str) -> int:
     return zlib.crc32(name.encode()) | 1  # with two seeds of zero TensorFlow would choose others in each run
 
 

@@ -68,9 +68,9 @@ class _Builder:
             set_up(self._order, computes=False)
             self._is_set_up = True
         with tf.device("/CPU:0"):
-            return self._of_tensors(spec, size)
+            return self._build_from_tensors(spec, size)
 
-    def _of_tensors(self, spec: Spec, size: Size) -> Network:
+    def _build_from_tensors(self, spec: Spec, size: Size) -> Network:
         keras_backend.check(spec.model)
         import keras
 
@@ -78,9 +78,11 @@ class _Builder:
         keras.config.set_dtype_policy(POLICIES[spec.precision])
         host = devices_of(self._order).host
         model = _import_model(spec)
-        if not isinstance(model, keras.Model) and _takes_images(model):
-            return _of_function(spec, model, size, host)
-        return _network(KerasNetwork.of(spec, _keras_model(spec, model, size), asked_shape(spec, model, size), host))
+        if not isinstance(model, keras.Model) and _is_function_of_images(model):
+            return _build_from_function(spec, model, size, host)
+        return _as_network(
+            KerasNetwork.of(spec, _make_keras_model(spec, model, size), get_requested_shape(spec, model, size), host)
+        )
 
 
 def _import_model(spec: Spec) -> Any:
@@ -101,7 +103,7 @@ def _import_model(spec: Spec) -> Any:
     return model
 
 
-def _takes_images(model: Any) -> bool:
+def _is_function_of_images(model: Any) -> bool:
     """Return whether a callable is a function of images, and not one that makes a model."""
     if isinstance(model, type):
         return False
@@ -111,13 +113,13 @@ def _takes_images(model: Any) -> bool:
     return not {*wanted} <= SIZE
 
 
-def asked_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
+def get_requested_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
     """Return the image shape of the model's input, or else of its own attribute. Raises `SpecError`."""
     found = size.get("image_shape") or getattr(model, "image_shape", None)
     return None if found is None else image_shape_of(spec.model, found)
 
 
-def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
+def _make_keras_model(spec: Spec, model: Any, size: Size) -> Any:
     import keras
 
     if isinstance(model, keras.Model):
@@ -134,23 +136,23 @@ def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
     return found
 
 
-def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
+def _build_from_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
     """Make a network from a function: a Keras model if it has only Keras layers; else it is called anew for each tower."""
-    shape = asked_shape(spec, function, size)
+    shape = get_requested_shape(spec, function, size)
     if shape is None:
         name = spec.model.rpartition(".")[2]  # a callable object may have no __name__
         raise SpecError(f"{spec.model} does not define its image shape: set {name}.image_shape = (height, width, channels)")
     try:
-        model = _of_layers(function, shape)
+        model = _build_from_layers(function, shape)
     except Exception as of_layers:  # TensorFlow's operations do not take Keras' symbolic tensors
         try:
-            return _network(FunctionNetwork.of(spec, function, shape, host))
+            return _as_network(FunctionNetwork.of(spec, function, shape, host))
         except SpecError as error:
             raise error from of_layers
-    return _network(KerasNetwork.of(spec, model, shape, host))
+    return _as_network(KerasNetwork.of(spec, model, shape, host))
 
 
-def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
+def _build_from_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
     """Return a function of Keras layers as a Keras model, or raise any error if it has other operations or variables.
 
     A variable of its own would be a constant in the model. The function is called once, as in training: layers get the argument
@@ -174,6 +176,6 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
     return model
 
 
-def _network(found: KerasNetwork | FunctionNetwork) -> Network:
+def _as_network(found: KerasNetwork | FunctionNetwork) -> Network:
     """Return the network, typed as one of shapes, too, although its function only takes tensors."""
     return cast("Network", found)

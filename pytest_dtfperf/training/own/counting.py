@@ -19,7 +19,7 @@ class Uncounted(Exception):
 
 def multiply_adds(result: tf.Tensor) -> int:
     """Count the multiply-adds for one image of all operations that the result needs. Raises `Uncounted`."""
-    return sum(_of(operation) for operation in _iterate_needed(result.op))
+    return sum(_count_operation(operation) for operation in _iterate_needed(result.op))
 
 
 def _iterate_needed(result: tf.Operation) -> Iterator[tf.Operation]:
@@ -33,7 +33,7 @@ def _iterate_needed(result: tf.Operation) -> Iterator[tf.Operation]:
                 left.append(source)
 
 
-def _of(operation: tf.Operation) -> int:
+def _count_operation(operation: tf.Operation) -> int:
     if count := _COUNTED.get(operation.type):
         return count(operation)
     if operation.type in _LIGHT:
@@ -41,40 +41,40 @@ def _of(operation: tf.Operation) -> int:
     raise Uncounted(f"its graph has an operation that is not counted, {operation.type}")
 
 
-def _size(operation: tf.Operation, tensor: tf.Tensor) -> int:
-    return math.prod(_shape(operation, tensor))
+def _get_size(operation: tf.Operation, tensor: tf.Tensor) -> int:
+    return math.prod(_get_shape(operation, tensor))
 
 
-def _shape(operation: tf.Operation, tensor: tf.Tensor) -> list[int]:
+def _get_shape(operation: tf.Operation, tensor: tf.Tensor) -> list[int]:
     if not tensor.shape.is_fully_defined():
         raise Uncounted(f"its graph has a {operation.type} of a shape that is not known before it runs")
     found: list[int] = tensor.shape.as_list()
     return found
 
 
-def _conv(operation: tf.Operation) -> int:
+def _count_conv(operation: tf.Operation) -> int:
     """Count a convolution: each value of the result is a sum over a window and the inputs of its group."""
-    filters = _shape(operation, operation.inputs[1])
-    return _size(operation, operation.outputs[0]) * math.prod(filters[:-1])
+    filters = _get_shape(operation, operation.inputs[1])
+    return _get_size(operation, operation.outputs[0]) * math.prod(filters[:-1])
 
 
-def _conv_transposed(operation: tf.Operation) -> int:
+def _count_conv_transposed(operation: tf.Operation) -> int:
     """Count a convolution's gradient, used as a layer: as many as of that convolution."""
-    filters = _shape(operation, operation.inputs[1])
-    return _size(operation, operation.inputs[2]) * math.prod(filters[:-1])
+    filters = _get_shape(operation, operation.inputs[1])
+    return _get_size(operation, operation.inputs[2]) * math.prod(filters[:-1])
 
 
-def _depthwise(operation: tf.Operation) -> int:
-    return _size(operation, operation.outputs[0]) * math.prod(_shape(operation, operation.inputs[1])[:2])
+def _count_depthwise(operation: tf.Operation) -> int:
+    return _get_size(operation, operation.outputs[0]) * math.prod(_get_shape(operation, operation.inputs[1])[:2])
 
 
-def _product(operation: tf.Operation) -> int:
-    left = _shape(operation, operation.inputs[0])
+def _count_product(operation: tf.Operation) -> int:
+    left = _get_shape(operation, operation.inputs[0])
     transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-    return _size(operation, operation.outputs[0]) * left[-2 if transposed else -1]
+    return _get_size(operation, operation.outputs[0]) * left[-2 if transposed else -1]
 
 
-def _einsum(operation: tf.Operation) -> int:
+def _count_einsum(operation: tf.Operation) -> int:
     """Count one multiply-add for each combination of all its indices."""
     equation = operation.get_attr("equation").decode()
     operands, _, _ = equation.partition("->")
@@ -82,18 +82,18 @@ def _einsum(operation: tf.Operation) -> int:
     for labels, operand in zip(operands.split(","), operation.inputs, strict=True):
         if "." in labels:
             raise Uncounted(f"its graph has an Einsum that is not counted, {equation}")
-        sizes |= zip(labels, _shape(operation, operand), strict=True)
+        sizes |= zip(labels, _get_shape(operation, operand), strict=True)
     return math.prod(sizes.values())
 
 
 _COUNTED: Mapping[str, Callable[[Any], int]] = {
-    "BatchMatMulV2": _product,
-    "BatchMatMulV3": _product,
-    "Conv2D": _conv,
-    "Conv2DBackpropInput": _conv_transposed,
-    "DepthwiseConv2dNative": _depthwise,
-    "Einsum": _einsum,
-    "MatMul": _product,
+    "BatchMatMulV2": _count_product,
+    "BatchMatMulV3": _count_product,
+    "Conv2D": _count_conv,
+    "Conv2DBackpropInput": _count_conv_transposed,
+    "DepthwiseConv2dNative": _count_depthwise,
+    "Einsum": _count_einsum,
+    "MatMul": _count_product,
 }
 
 # One or two operations for each value, or none.

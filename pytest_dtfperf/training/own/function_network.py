@@ -46,7 +46,7 @@ class FunctionNetwork:
                     f"{spec.model} makes a variable of {value.dtype.name} and shape {value.shape}, {wanted.get('name')!r}: "
                     "they are trained in float32, in a shape that is known"
                 )
-            made.append((_free(wanted.get("name") or "variable", made), value))
+            made.append((_make_free_name(wanted.get("name") or "variable", made), value))
             return tf.identity(value)
 
         def forward(images: tf.Tensor) -> tf.Tensor:
@@ -110,7 +110,7 @@ def _call_function(
         return function(images, **arguments)
 
 
-def _free(name: str, made: list[tuple[str, Any]]) -> str:
+def _make_free_name(name: str, made: list[tuple[str, Any]]) -> str:
     """Return the name without our scope, and with a number if it is taken."""
     name = name.removeprefix("own/").partition(":")[0]
     taken, found, number = {each for each, _ in made}, name, 0

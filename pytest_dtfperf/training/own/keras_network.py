@@ -37,19 +37,17 @@ class KerasNetwork:
     @classmethod
     def of(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
         """Make a network from a model. `asked` is the images' shape where the model leaves it open. Raises `SpecError`."""
-        shape = _image_shape(spec, model, asked)
+        shape = _find_image_shape(spec, model, asked)
         _check_precision(spec, model)
-        variables = [*_variables(spec, model, host)]
-        found = trace_model(spec.model, shape, partial(_forward, model))
+        variables = [*_list_variables(spec, model, host)]
+        found = trace_model(spec.model, shape, partial(_compute_logits, model))
         outline = Outline(tuple(variables), {"logits": (found.classes,)}, found.multiply_adds, found.uncounted)
         return cls(spec.model, model, shape, found.classes, outline)
 
     def logits(self, net: TensorLayers, images: tf.Tensor) -> tf.Tensor:
         trained = [net.variable(each) for each in self.outline.trained]
         kept = [net.state(each) for each in self._states]
-        states = [
-            _own_to_tower(each, kept_as.read_value(), net.tower) for each, kept_as in zip(self._states, kept, strict=True)
-        ]
+        states = [_add_offset(each, kept_as.read_value(), net.tower) for each, kept_as in zip(self._states, kept, strict=True)]
         try:
             out, moved, losses = self._model.stateless_call(
                 trained, states, images, **_make_training_argument(self._model, net.training), return_losses=True
@@ -59,11 +57,11 @@ class KerasNetwork:
         net.penalties += [tf.cast(loss, tf.float32) for loss in losses]
         if net.training:
             for each, kept_as, value in zip(self._states, kept, moved, strict=True):
-                net.move(kept_as, _of_all_towers(each, value, net.tower))
+                net.move(kept_as, _subtract_offset(each, value, net.tower))
         return logits_of(out)
 
 
-def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
+def _find_image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
     """Return the shape of the model's images; build the model for one image where it is not built yet."""
     import keras
 
@@ -97,22 +95,22 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
 def _check_precision(spec: Spec, model: Any) -> None:
     """Check that some layers compute in the spec's precision, and none in fp16 or bf16 without it."""
     wanted = COMPUTES_IN[spec.precision]
-    found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights} or {model.compute_dtype})
+    found = sorted({layer.compute_dtype for layer in _iterate_layers(model) if layer.weights} or {model.compute_dtype})
     if wanted not in found or (wanted == "float32" and len(found) > 1):
         asked = [name for name, dtype in COMPUTES_IN.items() if dtype in found and dtype != "float32"]
         hint = f": set precision={asked[0]}" if asked else ", whatever Keras' dtype policy is"
         raise SpecError(f"{spec.model} has layers that compute in {' and '.join(found)}, precision={spec.precision}{hint}")
 
 
-def _layers(model: Any) -> Iterator[Any]:
+def _iterate_layers(model: Any) -> Iterator[Any]:
     """Yield all layers, including nested ones."""
     for layer in model.layers:
         yield layer
         if hasattr(layer, "layers"):
-            yield from _layers(layer)
+            yield from _iterate_layers(layer)
 
 
-def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
+def _list_variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
     """Return the variables in the order in which `stateless_call` takes their values: the trained ones first."""
     found, names = [], set[str]()
     for each in (*model.trainable_variables, *model.non_trainable_variables):
@@ -132,7 +130,7 @@ def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
     return found
 
 
-def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
+def _compute_logits(model: Any, images: tf.Tensor) -> tf.Tensor:
     """Return the model's result, with placeholders as its variables."""
     trained, states = (
         [v1.placeholder(str(each.dtype), each.shape) for each in group]
@@ -147,18 +145,18 @@ def _make_training_argument(model: Any, training: bool) -> dict[str, bool]:
     return {"training": training} if "training" in inspect.signature(model.call).parameters else {}
 
 
-def _own_to_tower(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
+def _add_offset(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
     """Return a random seed of the tower's own, so that each drops other values. The first tower's is the model's."""
-    return value + _offset(value, tower) if _is_seed(variable, tower) else value
+    return value + _compute_offset(value, tower) if _is_seed(variable, tower) else value
 
 
-def _of_all_towers(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
-    return value - _offset(value, tower) if _is_seed(variable, tower) else value
+def _subtract_offset(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
+    return value - _compute_offset(value, tower) if _is_seed(variable, tower) else value
 
 
 def _is_seed(variable: Variable, tower: str) -> bool:
     return variable.name.endswith(SEEDS) and tower != FIRST_TOWER
 
 
-def _offset(value: tf.Tensor, tower: str) -> tf.Tensor:
+def _compute_offset(value: tf.Tensor, tower: str) -> tf.Tensor:
     return tf.cast(tf.constant([zlib.crc32(tower.encode()) >> 2, 0], tf.int64), value.dtype)

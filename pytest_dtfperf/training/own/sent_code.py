@@ -13,8 +13,8 @@ class SentCode(MetaPathFinder, InspectLoader):
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         """Make a finder of `sources`, the text of each file by its path."""
-        self._sources = {_module_of(path): (path, text) for path, text in sources.items()}
-        self._packages = {_module_of(path) for path in sources if path.endswith("__init__.py")}
+        self._sources = {_name_module(path): (path, text) for path, text in sources.items()}
+        self._packages = {_name_module(path) for path in sources if path.endswith("__init__.py")}
         # A module in a folder that is no package is found below its name all the same.
         folders = {".".join(path.split("/")[:depth]) for path in sources for depth in range(1, path.count("/") + 1)}
         self._folders = folders - self._packages
@@ -47,5 +47,5 @@ class SentCode(MetaPathFinder, InspectLoader):
         return f"<sent>/{self._sources[name][0]}"
 
 
-def _module_of(path: str) -> str:
+def _name_module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

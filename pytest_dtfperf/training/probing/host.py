@@ -57,7 +57,7 @@ def _compute(order: Order, connection: AgentConnection, _: int) -> None:
     host = host_state.HostState()
     before = host.sample()
     clocks: list[float] = []
-    for family in _families(order):
+    for family in _list_families(order):
         if family.name not in order["families"]:
             continue
         for name, found in family.readings(partial(_note_clock, clocks if family.name == "cores" else [])).items():
@@ -72,7 +72,7 @@ def _compute(order: Order, connection: AgentConnection, _: int) -> None:
     )
 
 
-def _families(order: Order) -> Iterator[Family]:
+def _list_families(order: Order) -> Iterator[Family]:
     cores = len(os.sched_getaffinity(0))
     operations = list(throughput.make_core_operations(1))
     yield Family("core", operations, partial(throughput.measure_cores, 1), CORES_S)
@@ -80,7 +80,7 @@ def _families(order: Order) -> Iterator[Family]:
     if gpus := order["gpus"]:
         members = [f"{gpu}.{name}" for gpu in range(gpus) for name in throughput.make_gpu_operations()]
         yield Family("gpu", members, partial(throughput.measure_gpus, gpus), GPUS_S)
-    yield Family("memory", [""], lambda: {"": readings.measure_memory(cores, _free_bytes())}, MEMORY_S)
+    yield Family("memory", [""], lambda: {"": readings.measure_memory(cores, _get_free_bytes())}, MEMORY_S)
     if worker := order["input"]:
         task = TaskOrder.from_json(worker)
         yield Family("input", [""], lambda: {"": throughput.measure_input(task, order["input_cpus"])}, INPUT_S)
@@ -95,7 +95,7 @@ def _note_clock(clocks: list[float]) -> None:
         clocks.append(found)
 
 
-def _free_bytes() -> int | None:
+def _get_free_bytes() -> int | None:
     with open("/proc/meminfo") as file:
         free = host_state.parse_available_bytes(file.read())
     allowed = limits.read_limits().get("memory_bytes")

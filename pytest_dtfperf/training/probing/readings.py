@@ -47,7 +47,7 @@ def measure_repeatedly(
     while len(rates) < (REPEATS if clock() < began + WITHIN_S else LEAST_REPEATS):
         if clock() > began + TOO_LONG_S:
             raise TimeoutError(f"{len(rates)} repeats took {clock() - began:.0f} s")
-        rates.append(_window(call, clock) * units)
+        rates.append(_measure_window(call, clock) * units)
     taken_s = clock() - began
     per_s = statistics.median(rates)
     return {
@@ -59,7 +59,7 @@ def measure_repeatedly(
     }
 
 
-def _window(call: Callable[[], object], clock: Callable[[], float]) -> float:
+def _measure_window(call: Callable[[], object], clock: Callable[[], float]) -> float:
     """Return the calls per second in one window."""
     count, began = 0, clock()
     while True:

@@ -28,18 +28,18 @@ class Given(TrainingInput):
 def make_sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
     """Return for each of a worker's towers a function that returns its next batch, to be called within a `tf.function`."""
     if feed.resident:
-        return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
+        return [_make_resident_source(feed, tower, device) for tower, device in enumerate(devices.towers)]
     with tf.device(devices.host):
-        return [_pipeline(order, feed, tower) for tower in range(len(devices.towers))]
+        return [_make_pipeline_source(order, feed, tower) for tower in range(len(devices.towers))]
 
 
-def _resident(feed: TrainingInput, tower: int, device: str) -> Callable[[], Batch]:
+def _make_resident_source(feed: TrainingInput, tower: int, device: str) -> Callable[[], Batch]:
     with tf.device(device):
         batch = feed.batch(tower)
     return lambda: batch
 
 
-def _pipeline(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[], Batch]:
+def _make_pipeline_source(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[], Batch]:
     iterator = iter(prefetch_batches(feed.dataset(tower), order.spec, order.num_devices))
     return lambda: next(iterator)
 

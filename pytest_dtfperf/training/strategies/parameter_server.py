@@ -111,9 +111,9 @@ class Coordinator(StrategyTraining, GraphTraining):
             self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
         self._steps += 1
         with explain_errors([self._feed]):
-            return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
+            return sum(self._await_batch(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
 
-    def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
+    def _await_batch(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Wait until the batch has been trained, and return its loss."""
         there = batch._get_values()  # before the fetch: a worker that fails during it trains the batch again
         loss, _, timestamps = batch.fetch()

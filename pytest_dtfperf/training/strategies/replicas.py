@@ -33,7 +33,7 @@ class Replicas:
 
     def train(self, batches: Sequence[Batch]) -> "Trained":
         """Train one step on a batch for each replica of this process."""
-        losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._dealt(batches),))
+        losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._distribute_batches(batches),))
         self._apply(self._variables.cut(gradients))
         local = self._strategy.experimental_local_results
         return Trained(
@@ -43,7 +43,7 @@ class Replicas:
             gradients=[copy for gradient in (gradients.values() or [computed]) for copy in local(gradient)],
         )
 
-    def _dealt(self, batches: Sequence[Batch]) -> Any:
+    def _distribute_batches(self, batches: Sequence[Batch]) -> Any:
         """Distribute the batches to the replicas. The replicas of a worker have consecutive numbers."""
         if len(batches) == 1:
             return batches[0]
@@ -67,13 +67,13 @@ class Replicas:
         local = self._strategy.experimental_local_results
         updates = [
             Update(name, copy, [gradient])
-            for name, mean in self._means(gradients).items()
+            for name, mean in self._reduce_gradients(gradients).items()
             for copy, gradient in zip(self._variables.copies[name], local(mean), strict=True)
         ]
         if updates:
             apply_all(self._order.spec, updates, devices=self._strategy.num_replicas_in_sync, state=self._variables.state)
 
-    def _means(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _reduce_gradients(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the mean gradients over the replicas that train together; the replica's own where it waits for no other."""
         if not gradients or self._strategy.num_replicas_in_sync == 1:
             return gradients

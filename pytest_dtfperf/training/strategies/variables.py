@@ -52,7 +52,7 @@ class Variables:
     def _make(self, variable: Variable, name: str, first: Callable[[], tf.Tensor]) -> tf.Variable:
         """Make a variable. Moving averages belong to each replica, and their mean is taken only where one is read."""
         synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
-        with self._on_its_server(name):
+        with self._use_server(name):
             return tf.Variable(
                 first,
                 name=name,
@@ -61,7 +61,7 @@ class Variables:
                 aggregation=aggregation.MEAN if variable.dtype == "float32" else aggregation.ONLY_FIRST_REPLICA,
             )
 
-    def _on_its_server(self, name: str) -> AbstractContextManager[None]:
+    def _use_server(self, name: str) -> AbstractContextManager[None]:
         if name not in self._servers:  # a moving average, or the strategy places all
             return nullcontext()
         beside: AbstractContextManager[None] = self._strategy.extended.colocate_vars_with(self._there[self._servers[name]])
@@ -113,12 +113,12 @@ class Variables:
         """Return a variable of the optimizer, beside one copy. It is made while tracing, and lifted out of the function."""
         key = (id(variable), name)
         if key not in self._state:
-            with tf.init_scope(), self._beside(variable):
+            with tf.init_scope(), self._colocate(variable):
                 kind = tf.float32 if isinstance(start, float) else tf.int64
                 self._state[key] = tf.Variable(tf.fill(shape, tf.constant(start, kind)), trainable=False, name=name)
         return self._state[key]
 
-    def _beside(self, variable: tf.Variable) -> AbstractContextManager[None]:
+    def _colocate(self, variable: tf.Variable) -> AbstractContextManager[None]:
         """Return the scope of the variable's device. In a strategy's scope, `tf.device` may have no effect."""
         colocated = self._strategy.extended.colocate_vars_with
         where: AbstractContextManager[None] = (

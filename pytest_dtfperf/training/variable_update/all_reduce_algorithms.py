@@ -109,7 +109,7 @@ def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int)
         return [work.mean(value, device) for value, device in zip(values, towers, strict=True)]
     halves = [work.cut(value, 2, device) for value, device in zip(values, towers, strict=True)]
     if len(halves[0]) < 2:
-        return _of_one_number(work, values, towers, 2 * distance)
+        return _reduce_single_element(work, values, towers, 2 * distance)
     upper = [bool(tower & distance) for tower in range(len(towers))]
     kept = [work.add([halves[i][upper[i]], halves[i ^ distance][upper[i]]], towers[i]) for i in range(len(towers))]
     means = _halve(work, kept, towers, distance // 2)
@@ -117,7 +117,7 @@ def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int)
     return [work.join(both[i], values[i], towers[i]) for i in range(len(towers))]
 
 
-def _of_one_number(work: Work[T], values: Sequence[T], towers: Sequence[str], members: int) -> list[T]:
+def _reduce_single_element(work: Work[T], values: Sequence[T], towers: Sequence[str], members: int) -> list[T]:
     """Let the first of each group of neighbours add for all.
 
     If each added its own value to received ones, which may have been rounded, they would not all have the same mean.

@@ -100,7 +100,7 @@ class GraphWork:
 
     def fetch(self, value: tf.Tensor, device: str) -> tf.Tensor:
         """Return the tensor, or on another task's device the value that arrives there."""
-        if not self._wire.narrows or _task(value.device) == _task(device):
+        if not self._wire.narrows or _get_task(value.device) == _get_task(device):
             return value
         key = value.ref()
         if key not in self._narrow:
@@ -144,7 +144,7 @@ class GraphWork:
         return sums
 
 
-def _task(device: str) -> tuple[str | None, int | None]:
+def _get_task(device: str) -> tuple[str | None, int | None]:
     found = tf.DeviceSpec.from_string(device)
     return found.job, found.task
 

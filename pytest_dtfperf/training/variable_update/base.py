@@ -31,7 +31,7 @@ class UpdateStrategy(Protocol):
         """
 
 
-def one_per_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+def group_by_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """Return one operation per device that waits for all operations there.
 
     To wait for each of them from another device would cost a message each.

@@ -23,7 +23,7 @@ v1 = tf.compat.v1
 
 def start_horovod(order: TaskOrder) -> Any:
     """Initialise Horovod, and return the module horovod.tensorflow once all workers have done so."""
-    hosts = _hosts(order)
+    hosts = _list_hosts(order)
     found = compute_slots(hosts)
     os.environ |= {f"HOROVOD_{name.upper()}": str(value) for name, value in found[order.index].items()}
     os.environ |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
@@ -31,7 +31,7 @@ def start_horovod(order: TaskOrder) -> Any:
         interface = find_interface(hosts[order.index])
         if interface:  # a host's name may lead to an address that others cannot reach
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
-        port = _rendezvous(found) if order.is_chief else 0
+        port = _start_rendezvous(found) if order.is_chief else 0
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = hosts[0]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_broadcast(port, order))
     horovod = importlib.import_module("horovod.tensorflow")
@@ -39,12 +39,12 @@ def start_horovod(order: TaskOrder) -> Any:
     return horovod
 
 
-def _hosts(order: TaskOrder) -> list[str]:
+def _list_hosts(order: TaskOrder) -> list[str]:
     """Return the address of each worker's host."""
     return [address.rpartition(":")[0].strip("[]") for address in order.cluster.get("worker", ("localhost:0",))]
 
 
-def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
+def _start_rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
     """Start the server, for the rest of the process's life, and return its port."""
     server = importlib.import_module("horovod.runner.http.http_server").RendezvousServer()
     slot_info = importlib.import_module("horovod.runner.common.util.hosts").SlotInfo
@@ -84,7 +84,7 @@ class Horovod(Copies):
 
     def _broadcast(self, name: str, copy: tf.Variable) -> tf.Operation:
         with v1.device(copy.device):
-            value = self._horovod.broadcast(copy.read_value(), root_rank=0, name=_plain(f"begin/{name}"))
+            value = self._horovod.broadcast(copy.read_value(), root_rank=0, name=_make_plain_name(f"begin/{name}"))
             return copy.assign(tf.ensure_shape(value, copy.shape), read_value=False)
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
@@ -93,10 +93,10 @@ class Horovod(Copies):
 
     def _mean(self, name: str, gradient: tf.Tensor) -> tf.Tensor:
         with v1.device(self._devices.towers[0]):
-            mean = self._horovod.allreduce(gradient, op=self._horovod.Average, name=_plain(name))
+            mean = self._horovod.allreduce(gradient, op=self._horovod.Average, name=_make_plain_name(name))
             return tf.ensure_shape(mean, gradient.shape)
 
 
-def _plain(name: str) -> str:
+def _make_plain_name(name: str) -> str:
     """Return a name without scopes. It must be the same in all processes, because Horovod matches operations by it."""
     return f"horovod_{name.replace('/', '_')}"

@@ -14,7 +14,7 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Wave, servers_of, sizes_of, waves_of
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.barrier import Barrier
-from pytest_dtfperf.training.variable_update.base import one_per_device
+from pytest_dtfperf.training.variable_update.base import group_by_device
 from pytest_dtfperf.training.variable_update.staging import LocalDevices, Stage
 
 v1 = tf.compat.v1
@@ -240,8 +240,8 @@ class ParameterServer:
         own = {name: self._own_mean(name, [tower[name] for tower in gradients]) for name in self._here}
         staged = self._stage.fill() if self._stage else []
         if not self._servers.together:
-            return [*staged, *one_per_device([*self._servers.apply(own).values()])]
-        pushes = one_per_device(self._servers.push(own))
+            return [*staged, *group_by_device([*self._servers.apply(own).values()])]
+        pushes = group_by_device(self._servers.push(own))
         return [*staged, *pushes, self._end_of_step()]
 
     def _own_mean(self, name: str, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -254,7 +254,7 @@ class ParameterServer:
             return tf.identity(mean)
 
     def _end_of_step(self) -> tf.Operation:
-        updates = one_per_device([*self._servers.apply_means().values()]) if self._order.is_chief else []
+        updates = group_by_device([*self._servers.apply_means().values()]) if self._order.is_chief else []
         with v1.device(self._first):
             queues = [self._barrier.queue("step", worker) for worker in range(self._order.workers)]
             if not self._order.is_chief:

@@ -10,7 +10,7 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.models.tensors import make_variable
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repack
-from pytest_dtfperf.training.variable_update.base import one_per_device
+from pytest_dtfperf.training.variable_update.base import group_by_device
 from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
 from pytest_dtfperf.training.variable_update.staging import stage_tensor
 
@@ -59,7 +59,7 @@ class Replicated(Copies):
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
-        self._reduce = Reduction(order, devices, _ranges(order.spec))
+        self._reduce = Reduction(order, devices, _choose_algorithms(order.spec))
         self._fill: list[tf.Operation] = []
 
     def begin(self) -> tf.Operation:
@@ -68,7 +68,7 @@ class Replicated(Copies):
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         towers = [[tower[name] for name in self._copies] for tower in gradients]
         means = (self._late_means if self._spec.variable_consistency == "relaxed" else self._means)(towers)
-        return one_per_device(self._apply(dict(zip(self._copies, zip(*means, strict=True), strict=True))))
+        return group_by_device(self._apply(dict(zip(self._copies, zip(*means, strict=True), strict=True))))
 
     def _means(self, towers: Towers) -> Towers:
         return repack(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
@@ -82,7 +82,7 @@ class Replicated(Copies):
         return [[each.then(mean) for each, mean in zip(*of_tower, strict=True)] for of_tower in zip(staged, means, strict=True)]
 
 
-def _ranges(spec: Spec) -> Sequence[Range]:
+def _choose_algorithms(spec: Spec) -> Sequence[Range]:
     """Return the algorithms of the spec; by default one device adds for all: the CPU, or the towers' devices in turn."""
     if spec.all_reduce_spec:
         return parse(spec.all_reduce_spec)
@@ -100,7 +100,7 @@ class Independent(Copies):
         return {name: copies[:1] for name, copies in self._copies.items()}
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        return one_per_device(self._apply({name: [tower[name] for tower in gradients] for name in self._copies}))
+        return group_by_device(self._apply({name: [tower[name] for tower in gradients] for name in self._copies}))
 
 
 class CollectiveAllReduce(Copies):
@@ -123,7 +123,7 @@ class CollectiveAllReduce(Copies):
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         means = {name: [self._mean([tower[name] for tower in gradients])] * len(gradients) for name in self._copies}
-        return one_per_device(self._apply(means))
+        return group_by_device(self._apply(means))
 
     def _mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         with v1.device(self._first):
@@ -144,4 +144,4 @@ class DistributedAllReduce(Copies):
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         means = {name: self._reduce([tower[name] for tower in gradients]) for name in self._copies}
-        return one_per_device(self._apply(means))
+        return group_by_device(self._apply(means))
