@@ -179,7 +179,7 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
         kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in cells() if cell in by_cell))
         yield f"At {in_words(rate)}, on {named}:"
         yield ""
-        yield f"| model, batch | servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
+        yield f"| Model, batch | Servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
         yield f"|---|---:|{'---:|' * len(kinds)}"
         for (model, larger), num_ps in product([*product(BATCH, [None]), *EQUAL.items()], SERVERS):
             row = [Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire, larger) for placement, wire in kinds]

@@ -147,13 +147,13 @@ def drawn(count: int) -> list[Case]:
 
 
 def matrix(told: Sequence[Told]) -> str:
-    """What was injected, line by line, and what was named, as Markdown."""
+    """Return a line for each injected slow-down with the counts of the named causes, as Markdown."""
     counted = [each for each in told if each.counts and not each.error]
     named = sorted({each.named for each in counted})
     lines = [
-        "| injected | cases | "
+        "| Injected | Cases | "
         + " | ".join(name or "no cause" for name in named)
-        + " | right kind | and place | seconds within 20 % |",
+        + " | Right kind | And location | Seconds within 20 % |",
         "|---|---:|" + "---:|" * (len(named) + 3),
     ]
     for injected in INJECTED:
@@ -175,25 +175,25 @@ def summary(told: Sequence[Told]) -> Iterator[str]:
     injected = [each for each in told if each.counts and not each.error and INJECTED[each.case.injected].kinds]
     quiet = [each for each in told if each.counts and not each.error and not INJECTED[each.case.injected].kinds]
     right = [each for each in injected if each.is_right]
-    yield f"named rightly: {_share(len(right), len(injected))}"
-    yield f"and where it was injected, of those: {_share(sum(each.is_there for each in right), len(right))}"
+    yield f"right kind: {_share(len(right), len(injected))}"
+    yield f"right location, of those: {_share(sum(each.is_there for each in right), len(right))}"
     yield f"seconds within 20 %, of those: {_share(sum(each.is_within for each in right), len(right))}"
-    yield f"nothing injected and nothing claimed: {_share(sum(each.is_right for each in quiet), len(quiet))}"
+    yield f"no injection and no cause: {_share(sum(each.is_right for each in quiet), len(quiet))}"
     for mode in dict.fromkeys(mode for mode, _, _ in LAYOUTS):
         of_mode = [each for each in injected if each.case.mode == mode]
         if of_mode:
-            yield f"  {mode}: named rightly {_share(sum(each.is_right for each in of_mode), len(of_mode))}"
+            yield f"  {mode}: right kind {_share(sum(each.is_right for each in of_mode), len(of_mode))}"
     broken = [each for each in told if each.error]
     disturbed = [each for each in told if each.disturbed and not each.error]
     weak = [each for each in told if not (each.counts or each.error or each.disturbed)]
     yield (
-        f"left out: {len(weak)} in which the step became less than 10 % longer, {len(disturbed)} that somebody else disturbed, "
-        f"{len(broken)} that did not come to an end"
+        f"left out: {len(weak)} with a step less than 10 % longer, {len(disturbed)} with a disturbance, "
+        f"{len(broken)} without an end"
     )
 
 
 def line_of(told: Told) -> str:
-    """One case, as it is known."""
+    """Return a line for one case."""
     case, true_s = told.case, told.now_s - told.then_s
     right = "right" if told.is_right and told.is_there else "right, not there" if told.is_right else "WRONG"
     found = f"{told.named} {told.location} {1000 * told.seconds:.0f} of {1000 * true_s:.0f} ms" if told.named else "no cause"

@@ -181,7 +181,7 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
         if rows:
             yield f"At {in_words(rate)}:"
             yield ""
-            yield f"| model | mode | {' | '.join([THEIRS, *OURS])} |"
+            yield f"| Model | Mode | {' | '.join([THEIRS, *OURS])} |"
             yield f"|---|---|{'---:|' * (1 + len(OURS))}"
             yield from rows
             yield ""

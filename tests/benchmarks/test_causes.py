@@ -70,21 +70,18 @@ def test_the_matrix_and_its_summary() -> None:
         told("nothing", "host"),
     ]
     assert matrix(answers).splitlines() == [
-        "| injected | cases | no cause | host | link | straggler | right kind | and place | seconds within 20 % |",
+        "| Injected | Cases | no cause | host | link | straggler | Right kind | And location | Seconds within 20 % |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| nothing | 2 | 1 | 1 |  |  | 1 | 1 |  |",
         "| sleeping worker | 3 |  |  | 1 | 2 | 2 | 2 | 1 of 2 |",
     ]
     assert list(summary(answers)) == [
-        "named rightly: 2 of 3 (66.7%)",
-        "and where it was injected, of those: 2 of 2 (100.0%)",
+        "right kind: 2 of 3 (66.7%)",
+        "right location, of those: 2 of 2 (100.0%)",
         "seconds within 20 %, of those: 1 of 2 (50.0%)",
-        "nothing injected and nothing claimed: 1 of 2 (50.0%)",
-        "  parameter_server: named rightly 2 of 3 (66.7%)",
-        (
-            "left out: 0 in which the step became less than 10 % longer, 0 that somebody else disturbed, "
-            "0 that did not come to an end"
-        ),
+        "no injection and no cause: 1 of 2 (50.0%)",
+        "  parameter_server: right kind 2 of 3 (66.7%)",
+        ("left out: 0 with a step less than 10 % longer, 0 with a disturbance, 0 without an end"),
     ]
 
 

@@ -51,8 +51,8 @@ def test_kept_cases_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "worker's quota" in lines[0]
     assert lines[0].endswith(": right")
-    assert lines[1].startswith("| injected | cases |")
-    assert any(line.startswith("named rightly: ") for line in lines)
+    assert lines[1].startswith("| Injected | Cases |")
+    assert any(line.startswith("right kind: ") for line in lines)
 
 
 def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
