@@ -132,7 +132,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
     store = BaselineStore(folder)
     store.check()
-    sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
+    sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _find_new_sessions(args, folder)
     named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may match one twice
     sessions = each_once(named, print_remark)
     copies = len(named) - len(sessions)
@@ -193,7 +193,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError(f"{resolve.SLOWDOWN_VARIABLE} is set, so that training is slowed down on purpose; unset it")
 
 
-def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
+def _find_new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
     if not args.like:
         return _run_sessions(args, baselines)
     from pytest_dtfperf.records.session import SessionFolder
@@ -228,7 +228,7 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     from pytest_dtfperf.records.session import session_folders
 
     before = {folder.path for folder in session_folders(results)}
-    code = _pytest(arguments, output)
+    code = _run_pytest(arguments, output)
     if code in WRONG_ARGUMENTS:
         raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
     if code not in COULD_MEASURE:
@@ -243,7 +243,7 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     return (own or new)[-1]
 
 
-def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
+def _run_pytest(arguments: Sequence[str], output: TextIO | None) -> int:
     """Run pytest, and return its exit code. After Ctrl-C, which it also receives, wait: it releases its hosts first.
 
     `output`: where it prints; by default stdout.

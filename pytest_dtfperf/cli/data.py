@@ -212,7 +212,7 @@ def run_make_data(args: argparse.Namespace) -> int:
             f"make-data {args.data} needs {_NEEDS[args.data]}, which is not installed: "
             'pip install "pytest-dtfperf[tensorflow]", or run this where training runs'
         )
-    with _appearing(args.out) as folder:
+    with _make_folder(args.out) as folder:
         made = _make_in_subprocess({**wanted, "data": args.data, "out": str(folder)})
         size = sum(path.stat().st_size for path in folder.iterdir())
     if args.json:
@@ -250,7 +250,7 @@ def _count_images(counts: dict[str, int], least_images: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
+def _make_folder(out: Path) -> Iterator[Path]:
     """Yield a folder beside `out` that takes its name at the end, or is removed after an error."""
     if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
         raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")

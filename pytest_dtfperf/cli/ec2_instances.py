@@ -30,7 +30,7 @@ def load_ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
     config = load_cluster(args)
     if config.backend != "ec2":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}, not ec2")
-    _quiet_amazon()
+    _hide_credentials()
     return config
 
 
@@ -75,7 +75,7 @@ def _inspect_regions(
     config = load_ec2_cluster(args) if args.cluster else None
     if importlib.util.find_spec("boto3") is None:
         raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
-    _quiet_amazon()
+    _hide_credentials()
     from pytest_dtfperf.clusters.ec2 import reap
     from pytest_dtfperf.clusters.ec2.account import Account
 
@@ -124,7 +124,7 @@ def print_status(status: str) -> None:
     print(f"dtfperf: {status}", flush=True)
 
 
-def _quiet_amazon() -> None:
+def _hide_credentials() -> None:
     from pytest_dtfperf.clusters.ec2 import log_redaction
 
     log_redaction.hide_credentials()
@@ -300,10 +300,10 @@ def run_ssh(args: argparse.Namespace) -> int:
         known = ", ".join(f"{number} {instance_id}" for number, instance_id in enumerate(ids)) or "none"
         raise AllocationError(f"there is no instance {args.which!r}. There are: {known}")
     chosen = found[ids.index(args.which) if args.which in ids else int(args.which)]
-    os.execvp("ssh", _ssh_argv(chosen, args.remote_command))
+    os.execvp("ssh", _make_ssh_argv(chosen, args.remote_command))
 
 
-def _ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
+def _make_ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
     from pytest_dtfperf.clusters.ec2 import contact
 
     instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan

@@ -93,7 +93,7 @@ def run_notebook(args: argparse.Namespace) -> int:
         try:
             with allocations.measuring(spec, "dtfperf notebook"):
                 launcher = allocations.get_launcher()
-                until = _until(config)
+                until = _compute_end(config)
                 host = launcher.layout(spec).hosts[TASK]
                 url = f"http://{HERE}:{tunnel.port}/lab?token={token}"
 
@@ -146,7 +146,7 @@ def _make_spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> S
     )
 
 
-def _until(config: ClusterConfig) -> float | None:
+def _compute_end(config: ClusterConfig) -> float | None:
     """Return the latest time at which the hosts are released, if the cluster file limits it."""
     lifetime_s = BACKENDS[config.backend].get_lifetime_s(config.backend_keys)
     return None if lifetime_s is None else time.time() + lifetime_s

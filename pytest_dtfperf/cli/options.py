@@ -181,18 +181,18 @@ RECORD_SHAPE: Shape = {
 
 def complete_session_ids(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the ids of sessions with a local folder, and `last`."""
-    return [*(path.name for path in _session_folders(parsed_args)), "last"]
+    return [*(path.name for path in _list_session_folders(parsed_args)), "last"]
 
 
 def complete_session_folders(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return folders of sessions, or other folders if none matches."""
     from argcomplete.completers import DirectoriesCompleter
 
-    found = [str(path) for path in _session_folders(parsed_args)]
+    found = [str(path) for path in _list_session_folders(parsed_args)]
     return [path for path in found if path.startswith(prefix)] or list(DirectoriesCompleter()(prefix))
 
 
-def _session_folders(args: argparse.Namespace) -> list[Path]:
+def _list_session_folders(args: argparse.Namespace) -> list[Path]:
     """Return session folders, recognised by their names."""
     try:
         found = [each for each in sorted(find_results_folder(args).iterdir()) if SESSION_ID.fullmatch(each.name)]

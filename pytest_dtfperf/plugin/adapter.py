@@ -22,7 +22,7 @@ from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
-from pytest_dtfperf.plugin.parametrise import cannot_hold
+from pytest_dtfperf.plugin.parametrise import explain_lack
 from pytest_dtfperf.plugin.stack_comparison import StackComparer, check_options
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.records.record import Record
@@ -168,7 +168,7 @@ class SessionAdapter:
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Return why a test with these parameters cannot run here, or None."""
         config, cluster = self.session.config, self.cluster
-        unfit = cannot_hold(test, cluster.name, capacity.count_devices(config), cluster.devices_per_host)
+        unfit = explain_lack(test, cluster.name, capacity.count_devices(config), cluster.devices_per_host)
         return unfit or explain_lack_of_hosts(test, config)
 
     def estimate_cost(self, test: str, parameters: Mapping[str, Any]) -> float:
@@ -177,7 +177,7 @@ class SessionAdapter:
         Seconds of an earlier session count. For a new test, the model in its node id counts, with the arithmetic of an
         image on each device. A test without a model in its id comes last.
         """
-        known = self._expected_s(test)
+        known = self._estimate_s(test)
         if known is not None:
             return known
         model = max((name for name in MODELS if name in test), key=len, default=None)
@@ -189,18 +189,18 @@ class SessionAdapter:
     @property
     def display(self) -> Display:
         if self._display is None:
-            self._display = Display(self._pytest, tests=lambda: self.tests, expected_s=self._expected_s)
+            self._display = Display(self._pytest, tests=lambda: self.tests, expected_s=self._estimate_s)
             self._exits.callback(self._display.close)
         return self._display
 
     def _make_progress(self) -> Progress:
         return Progress(io.StringIO(), is_terminal=False) if self.options.dry_run else self.display.progress
 
-    def _expected_s(self, test: str) -> float | None:
-        found = self.past.test(test, self._likely_runs)
+    def _estimate_s(self, test: str) -> float | None:
+        found = self.past.test(test, self._estimate_runs)
         return found.likely_s if found else None
 
-    def _likely_runs(self, record: Record) -> int:
+    def _estimate_runs(self, record: Record) -> int:
         """Return how many runs this session makes of a training that an earlier one has measured."""
         planned = self.session.plan_repeats(record.spec.model)
         if self.options.makes_all_repeats:
@@ -257,7 +257,7 @@ class SessionAdapter:
     @property
     def rerun_options(self) -> list[str]:
         """The options that run a test of this session again, without those that accept baselines or may contain a password."""
-        return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
+        return command_line.list_given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
 
 
 def _is_text(word: str) -> bool:

@@ -36,7 +36,7 @@ class Display:
         self._is_quiet = getattr(config.option, "verbose", 0) < 0  # absent without a terminal
         self._has_sent_tests = False
         self._names: frozenset[str] = frozenset()
-        self.progress = self._progress()
+        self.progress = self._get_progress()
 
     def _get_test_names(self) -> frozenset[str]:
         self._names = self._names or frozenset(self._tests())
@@ -46,11 +46,11 @@ class Display:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if item.nodeid not in self._get_test_names():
             return (yield)
-        self._event("begun", item.nodeid)
+        self._get_event("begun", item.nodeid)
         try:
             return (yield)
         finally:
-            self._event("ended", item.nodeid)
+            self._get_event("ended", item.nodeid)
 
     def show_worker_event(self, worker: str, kind: str, text: str) -> None:
         """Show a worker's message about its tests. Called in a controller."""
@@ -58,8 +58,8 @@ class Display:
         if kind == "line":
             if reporter is None:
                 return
-            where = self._where(worker)
-            self._fresh_line()
+            where = self._get_location(worker)
+            self._end_line()
             if self._is_quiet:
                 lines = [cut(" ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)]
             else:
@@ -72,7 +72,7 @@ class Display:
     def close(self) -> None:
         self._held.close()
 
-    def _event(self, kind: str, test: str) -> None:
+    def _get_event(self, kind: str, test: str) -> None:
         if xdist.is_worker(self._config):
             tests = () if self._has_sent_tests else self._tests()  # sending thousands of names for each test would take time
             self._has_sent_tests = True
@@ -86,32 +86,32 @@ class Display:
         outlook.workers = len(self._running)
         outlook.begin_test(test) if kind == "begun" else outlook.end_test(test)
 
-    def _where(self, worker: str = "") -> str:
+    def _get_location(self, worker: str = "") -> str:
         if self._outlook is None or worker not in self._running:
             return ""
         test = self._running[worker]
         return self._outlook.place(test) if self._is_quiet else self._outlook.describe_progress(test)
 
-    def _progress(self) -> Progress:
+    def _get_progress(self) -> Progress:
         if xdist.is_worker(self._config):
             room = NARROW - len("gw10 1000/1000 ") if self._is_quiet else None  # the controller puts that before it
             return Progress(cast("TextIO", _Relay(self._config)), is_terminal=False, is_quiet=self._is_quiet, width=room)
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        terminal = self._terminal(reporter and reporter._tw._file)
+        terminal = self._open_terminal(reporter and reporter._tw._file)
         if terminal is None:
             return Progress(io.StringIO(), is_terminal=False)
         progress = Progress(
             terminal,
             is_terminal=terminal.isatty(),
             width=reporter._tw.fullwidth,
-            fresh_line=self._fresh_line,
-            where=self._where,
+            fresh_line=self._end_line,
+            where=self._get_location,
             is_quiet=self._is_quiet,
         )
         self._held.callback(progress.close)
         return progress
 
-    def _terminal(self, file: Any) -> TextIO | None:
+    def _open_terminal(self, file: Any) -> TextIO | None:
         """Return a descriptor of its own for pytest's output: capture redirects the common one while tests run."""
         with self._suspend_capture():
             try:
@@ -120,7 +120,7 @@ class Display:
             except (AttributeError, OSError):  # no reporter, or one that writes into memory
                 return None
 
-    def _fresh_line(self) -> None:
+    def _end_line(self) -> None:
         """End the line that pytest has begun, by pytest's own writer, which knows its position."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         with self._suspend_capture():

@@ -50,7 +50,7 @@ class DryRun:
     def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Record:
         """Note a training. Raises `SpecError` or `AllocationError` if it is not possible."""
         session, cluster = self._perf.session, self._perf.session.cluster
-        resources = self._resources(spec)
+        resources = self._get_resources(spec)
         hosts = make_hosts(
             session.config, capacity.count_hosts_for(session.config, resources), cluster.device, cluster.devices_per_host
         )
@@ -93,9 +93,9 @@ class DryRun:
         terminalreporter.write(
             format_dry_run(
                 self._trainings,
-                duration_of=self._duration_of,
+                duration_of=self._estimate_duration,
                 allocation=config.allocation,
-                ports=_ports(config),
+                ports=_format_ports(config),
                 workers=self._workers,
                 at_once=config.jobs_at_once,
                 width=terminalreporter._tw.fullwidth,
@@ -103,13 +103,13 @@ class DryRun:
             )
         )
 
-    def _duration_of(self, training: PlannedTraining) -> DurationEstimate | None:
+    def _estimate_duration(self, training: PlannedTraining) -> DurationEstimate | None:
         """Return how long a training may take; one that is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs
         return self._perf.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 
-    def _resources(self, spec: Spec) -> Resources:
+    def _get_resources(self, spec: Spec) -> Resources:
         """Return the allocation at that time: an allocation of the session is kept as long as it is enough."""
         config = self._perf.session.config
         need = choose_request(spec, self._perf.session.allocations.expected, config)
@@ -131,24 +131,24 @@ def make_hosts(config: ClusterConfig, count: int, device: str, devices_per_host:
 def describe(tasks: Sequence[PlacedTask]) -> list[str]:
     """Return a line for each job, workers first: its tasks, nodes and devices."""
     jobs = {job: [task for task in tasks if task.job == job] for job in ("worker", "ps")}
-    return [line for job, of_job in jobs.items() if of_job for line in _lines(job, of_job)]
+    return [line for job, of_job in jobs.items() if of_job for line in _format_lines(job, of_job)]
 
 
-def _lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
+def _format_lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
     nodes = [task.host + 1 for task in tasks]
     if nodes != sorted(nodes):  # parameter servers that are distributed round-robin
-        yield f"{job} {_range([task.index for task in tasks])} in turn on {_nodes(sorted(set(nodes)))}"
+        yield f"{job} {_format_range([task.index for task in tasks])} in turn on {_format_nodes(sorted(set(nodes)))}"
         return
     on_node = [list(group) for _, group in groupby(tasks, key=lambda task: task.host)]
     for (count, devices), alike in groupby(on_node, key=lambda group: (len(group), [task.num_devices for task in group])):
         groups = list(alike)
         several = f", {count} on each" if count > 1 and len(groups) > 1 else ""
         indices = [task.index for group in groups for task in group]
-        where = _nodes([group[0].host + 1 for group in groups])
-        yield f"{job} {_range(indices)} on {where}{several}{_devices(devices, groups[0][0].device, len(indices))}"
+        where = _format_nodes([group[0].host + 1 for group in groups])
+        yield f"{job} {_format_range(indices)} on {where}{several}{_format_devices(devices, groups[0][0].device, len(indices))}"
 
 
-def _devices(counts: Sequence[int], device: str, tasks: int) -> str:
+def _format_devices(counts: Sequence[int], device: str, tasks: int) -> str:
     if not any(counts):
         return ""
     message = " and ".join(format_count(count, DEVICES[device]) for count in dict.fromkeys(counts))
@@ -156,16 +156,16 @@ def _devices(counts: Sequence[int], device: str, tasks: int) -> str:
     return f", {message}{of_what}{' each' if tasks > 1 else ''}"
 
 
-def _nodes(numbers: Sequence[int]) -> str:
-    return f"node{'s' * (len(numbers) > 1)} {_range(numbers)}"
+def _format_nodes(numbers: Sequence[int]) -> str:
+    return f"node{'s' * (len(numbers) > 1)} {_format_range(numbers)}"
 
 
-def _range(numbers: Sequence[int]) -> str:
+def _format_range(numbers: Sequence[int]) -> str:
     """Return the range of consecutive numbers."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
-def _ports(config: ClusterConfig) -> str:
+def _format_ports(config: ClusterConfig) -> str:
     if not config.fixed_ports:
         return FREE_PORTS
     firsts = ", ".join(f"{job} {port}" for job, port in sorted(FIRST_FIXED_PORT.items(), reverse=True))

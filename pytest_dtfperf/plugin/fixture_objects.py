@@ -27,7 +27,7 @@ from pytest_dtfperf.session.experiment import Experiment, Judged
 from pytest_dtfperf.spec import Spec, labels
 
 
-def _experiment(perf: SessionAdapter, item: pytest.Item, marker: Marker) -> Experiment:
+def _get_experiment(perf: SessionAdapter, item: pytest.Item, marker: Marker) -> Experiment:
     """Return the experiment of a test. Its measurements become properties of the test, too, for JUnit's XML."""
     return perf.session.experiment(
         item.nodeid,
@@ -47,7 +47,7 @@ class Train:
         self._item = item
         self._dry_run = dry_run
         self._given: Collection[str] = ()  # the fields that the test sets
-        self._experiment = _experiment(perf, item, marker)
+        self._experiment = _get_experiment(perf, item, marker)
 
     def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Record:
         """Train and measure.
@@ -131,10 +131,10 @@ _NOTED = pytest.StashKey[dict[Spec, Record]]()  # the current measurements of a 
 def note(item: pytest.Item, record: Record) -> None:
     """Note the numbers of a measurement as properties of the test, replacing those before further runs."""
     noted = item.stash.setdefault(_NOTED, {})
-    before = _properties(noted)
+    before = _make_properties(noted)
     noted[record.spec] = record
     others = [(name, value) for name, value in item.user_properties if name not in before]
-    item.user_properties[:] = [*others, *_properties(noted).items()]
+    item.user_properties[:] = [*others, *_make_properties(noted).items()]
 
 
 def is_noted(item: pytest.Item, record: Record) -> bool:
@@ -142,14 +142,14 @@ def is_noted(item: pytest.Item, record: Record) -> bool:
     return record.spec in item.stash.get(_NOTED, {})
 
 
-def _properties(noted: Mapping[Spec, Record]) -> dict[str, Any]:
+def _make_properties(noted: Mapping[Spec, Record]) -> dict[str, Any]:
     """Return the properties; names of trainings with the same label contain the fields that differ, as in the table."""
     label = labels(noted)
-    found = ((f"dtfperf {label[spec]}: {name}", n) for spec, each in noted.items() for name, n in _numbers(each).items())
+    found = ((f"dtfperf {label[spec]}: {name}", n) for spec, each in noted.items() for name, n in _list_numbers(each).items())
     return {name: number for name, number in found if number is not None}
 
 
-def _numbers(record: Record) -> dict[str, Any]:
+def _list_numbers(record: Record) -> dict[str, Any]:
     return {
         "images_per_sec": record.images_per_sec,
         "runs": len(record.measurement.rates),
@@ -166,7 +166,7 @@ class Baseline:
     def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker) -> None:
         self._perf = perf
         self._item = item
-        self._experiment = _experiment(perf, item, marker)
+        self._experiment = _get_experiment(perf, item, marker)
 
     def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline. `margin` is the largest loss that passes, as a part of the baseline."""

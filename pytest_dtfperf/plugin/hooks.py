@@ -17,15 +17,15 @@ from pytest_dtfperf.plugin.outcome import (
     TRAINED,
     UNDECIDED,
     VERDICT,
+    find_line,
     forget_verdict,
+    get_verdict,
     is_accepted,
-    line_in,
     note_skip,
-    verdict_of,
 )
-from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
-from pytest_dtfperf.plugin.plugin_state import STATE, marker_of, state
-from pytest_dtfperf.plugin.xdist import NOTED, PROBLEM_KEY, PROGRESS, SESSION, UNWRITTEN, USED, session_id
+from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, identify, is_value, make_combinations
+from pytest_dtfperf.plugin.plugin_state import STATE, get_marker, get_state
+from pytest_dtfperf.plugin.xdist import NOTED, PROBLEM_KEY, PROGRESS, SESSION, UNWRITTEN, USED, get_session_id
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
     from pytest_dtfperf.plugin.adapter import SessionAdapter
@@ -76,19 +76,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(JunitErrors(config), "dtfperf-junit")
     given = command_line.is_given(config)
-    if not given and not _clusters_file_beside(config):
+    if not given and not _has_clusters_file(config):
         return
     try:
-        state(config)
+        get_state(config)
     except UsageError as error:
         if given:
             raise pytest.UsageError(str(error)) from None
         # A file of this name may belong to another program. It is refused when a perf test is collected.
 
 
-def _clusters_file_beside(config: pytest.Config) -> bool:
+def _has_clusters_file(config: pytest.Config) -> bool:
     """Return whether there is a clusters.toml beside the tests; it is not read."""
-    return any(os.path.exists(folder / "clusters.toml") for folder in plugin_state.folders_of_tests(config))
+    return any(os.path.exists(folder / "clusters.toml") for folder in plugin_state.list_test_folders(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:
@@ -122,8 +122,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # Not names that the test itself sets, by a mark or a hook, which pytest has applied by now, or by a fixture of that name.
     asked = [name for name in NAMES if name in metafunc.fixturenames and name not in metafunc._arg2fixturedefs]
     try:
-        marker = marker_of(metafunc.definition)
-        found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).cluster.devices)
+        marker = get_marker(metafunc.definition)
+        found = make_combinations(asked, get_state(metafunc.config).options, marker, get_state(metafunc.config).cluster.devices)
     except UsageError as error:
         # An exception here would become this module's collection error, with a traceback. It is reported once, below.
         metafunc.config.stash.setdefault(PROBLEM, str(error))
@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     perf_tests = [item for item in items if is_perf_test(item)]
     if perf_tests:
         try:
-            state(config)
+            get_state(config)
         except UsageError as error:  # of tests that pytest does not parametrise: unittest's
             config.stash.setdefault(PROBLEM, str(error))
     if PROBLEM in config.stash:
@@ -147,10 +147,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     if not perf_tests:
         return
-    perf = state(config)
+    perf = get_state(config)
     kept, too_large = [], []
     for item in items:
-        reason = _why_not(perf, item) if is_perf_test(item) else None
+        reason = _explain_skip(perf, item) if is_perf_test(item) else None
         if reason:
             too_large.append(item)
             perf.deselected[reason] = perf.deselected.get(reason, 0) + 1
@@ -163,7 +163,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _sort_by_cost(perf: "SessionAdapter", items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items with perf tests from cheap to expensive, in the positions of perf tests."""
-    ordered = iter(sorted(filter(is_perf_test, items), key=lambda item: perf.estimate_cost(item.nodeid, _parameters(item))))
+    ordered = iter(sorted(filter(is_perf_test, items), key=lambda item: perf.estimate_cost(item.nodeid, _get_parameters(item))))
     return [next(ordered) if is_perf_test(item) else item for item in items]
 
 
@@ -173,8 +173,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     tests = [item for item in session.items if is_perf_test(item)]
     if not tests or PROBLEM in session.config.stash:
         return
-    perf = state(session.config)
-    perf.expect([item.nodeid for item in tests], [_parameters(item) for item in tests])
+    perf = get_state(session.config)
+    perf.expect([item.nodeid for item in tests], [_get_parameters(item) for item in tests])
     if session.config.option.collectonly:
         return
     if not perf.options.dry_run:
@@ -185,21 +185,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         xdist.refuse(session.config, session.items, str(error))
 
 
-def _why_not(perf: "SessionAdapter", item: pytest.Item) -> str | None:
+def _explain_skip(perf: "SessionAdapter", item: pytest.Item) -> str | None:
     """Return why a test cannot run, or None."""
-    parameters = _parameters(item)
-    if any(value is TOO_FEW for value in _all_parameters(item).values()):
+    parameters = _get_parameters(item)
+    if any(value is TOO_FEW for value in _get_all_parameters(item).values()):
         asked = ",".join(map(str, perf.options.gpus or (perf.cluster.devices,)))
-        return f"for min_gpus={marker_of(item).min_gpus} devices and more, gpus={asked} is too few"
+        return f"for min_gpus={get_marker(item).min_gpus} devices and more, gpus={asked} is too few"
     return perf.cannot_hold(parameters)
 
 
-def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+def _get_parameters(item: pytest.Item) -> Mapping[str, Any]:
     """Return the parameters that determine a test's requirements; a test's own may have other meanings."""
-    return {name: value for name, value in _all_parameters(item).items() if is_value(name, value)}
+    return {name: value for name, value in _get_all_parameters(item).items() if is_value(name, value)}
 
 
-def _all_parameters(item: pytest.Item) -> Mapping[str, Any]:
+def _get_all_parameters(item: pytest.Item) -> Mapping[str, Any]:
     parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     return parameters
 
@@ -239,13 +239,13 @@ def pytest_runtest_makereport(
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item) and call.excinfo:
-        line = line_in(item, call.excinfo)
+        line = find_line(item, call.excinfo)
         report.longrepr = f"{error}\n\n{line}: {type(error).__name__}" if line else str(error)
         verdict = next((word for kind, word in VERDICTS_OF_ERRORS.items() if isinstance(error, kind)), None)
         if verdict:
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
-    if is_perf_test(item) and (lost := state(item.config).session.write_error):
+    if is_perf_test(item) and (lost := get_state(item.config).session.write_error):
         item.session.shouldstop = lost  # further measurements could not be stored either
     if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
@@ -256,12 +256,12 @@ def pytest_runtest_makereport(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Warn of a test that takes `train` and has not called it."""
     result = yield
-    if _never_trained(item):
+    if _is_untrained(item):
         item.warn(pytest.PytestWarning(f"{item.nodeid} takes `train` and has trained nothing: call it, or leave it out"))
     return result
 
 
-def _never_trained(item: pytest.Item) -> bool:
+def _is_untrained(item: pytest.Item) -> bool:
     """Return whether a test takes `train` itself, and has not called it."""
     if TRAINED in item.stash or not is_perf_test(item):
         return False
@@ -276,7 +276,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     Tests that are xfailed, xpassed, subtests or reruns are shown as pytest, or another plugin, shows them.
     """
     status = yield
-    verdict = verdict_of(report)
+    verdict = get_verdict(report)
     if status is None or verdict is None or report.when != "call" or status[2] not in ("PASSED", "FAILED"):
         return status
     outcome = verdict.outcome(strict=False)
@@ -297,7 +297,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Send a worker the session's id before it starts. Called in the controller."""
-    node.workerinput[SESSION] = session_id(node.config)
+    node.workerinput[SESSION] = get_session_id(node.config)
     _relay(node)
 
 
@@ -323,7 +323,7 @@ def _relay(node: Any) -> None:
 
 
 def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
-    perf = plugin_state.state(node.config)
+    perf = plugin_state.get_state(node.config)
     perf.tests = perf.tests or tests
     perf.display.show_worker_event(node.gateway.id, kind, text)
 
@@ -337,8 +337,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     if PROBLEM_KEY in output:
         raise pytest.UsageError(output[PROBLEM_KEY])
     if output.get(USED):
-        perf = plugin_state.state(node.config)
-        if dry_run := plugin_state.dry_run(node.config):
+        perf = plugin_state.get_state(node.config)
+        if dry_run := plugin_state.get_dry_run(node.config):
             dry_run.take_over(output.get(NOTED, ()))
         if why := output.get(UNWRITTEN):
             perf.session.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
@@ -354,7 +354,7 @@ def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
     It has `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`, and of its hosts `.hosts`, `.fingerprint` and
     `.system`. Nothing is allocated until a test trains or reads the hosts; it is released when the session ends.
     """
-    return plugin_state.state(pytestconfig).cluster
+    return plugin_state.get_state(pytestconfig).cluster
 
 
 @pytest.fixture
@@ -368,7 +368,9 @@ def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
     from pytest_dtfperf.plugin.fixture_objects import Train
 
     config = request.config
-    return Train(plugin_state.state(config), request.node, plugin_state.marker_of(request.node), plugin_state.dry_run(config))
+    return Train(
+        plugin_state.get_state(config), request.node, plugin_state.get_marker(request.node), plugin_state.get_dry_run(config)
+    )
 
 
 @pytest.fixture
@@ -379,7 +381,7 @@ def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baselin
     """
     from pytest_dtfperf.plugin.fixture_objects import Baseline, ComparisonBaseline, DryRunBaseline
 
-    perf = plugin_state.state(request.config)
-    is_dry = plugin_state.dry_run(request.config) is not None
+    perf = plugin_state.get_state(request.config)
+    is_dry = plugin_state.get_dry_run(request.config) is not None
     kind = DryRunBaseline if is_dry else ComparisonBaseline if perf.comparer else Baseline
-    return kind(perf, request.node, plugin_state.marker_of(request.node))
+    return kind(perf, request.node, plugin_state.get_marker(request.node))

@@ -51,7 +51,7 @@ class Options(Settings):
     ab: "tuple[Variant, ...]" = ()
 
 
-def _variants(text: str) -> "tuple[Variant, ...]":
+def _parse_variants(text: str) -> "tuple[Variant, ...]":
     """Return the variants of lines, each a variant or a TOML file. Raises `UsageError`."""
     from pytest_dtfperf.compare.variants import load_variants, parse_variant
 
@@ -67,7 +67,7 @@ def _count(text: str, least: int = 1) -> int:
     return int(text)
 
 
-def _path(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     if not text or "\0" in text:
         raise UsageError(f"takes a path, not {text!r}")
     if UNEXPANDED.match(text):
@@ -75,7 +75,7 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def _history(text: str) -> Path | str:
+def _parse_history(text: str) -> Path | str:
     """Return a path, relative to the folder of an ini file, or a text that is no path."""
     from pytest_dtfperf.history.where import parse_address
 
@@ -83,7 +83,7 @@ def _history(text: str) -> Path | str:
     return Path(text) if address and address.path and "://" not in text else text
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Return the number, or NaN, which is outside any bounds."""
     try:
         return float(text)
@@ -91,36 +91,36 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _fraction(text: str) -> float:
+def _parse_fraction(text: str) -> float:
     """Return a number between 0 and 1."""
-    value = _number(text)
+    value = _parse_number(text)
     if not 0 < value < 1:
         raise UsageError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value
 
 
-def _efficiency(text: str) -> float:
+def _parse_efficiency(text: str) -> float:
     """Return an efficiency, which may be above 1."""
-    value = _number(text)
+    value = _parse_number(text)
     if not 0 < value <= MOST_EFFICIENT:
         raise UsageError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
     return value
 
 
-def _counts(text: str, least: int = 1) -> tuple[int, ...]:
+def _parse_counts(text: str, least: int = 1) -> tuple[int, ...]:
     return tuple(dict.fromkeys(_count(part, least) for part in text.split(",")))
 
 
-def _parameter_servers(text: str) -> tuple[int, ...] | NumPsWord:
+def _parse_parameter_servers(text: str) -> tuple[int, ...] | NumPsWord:
     for word in NUM_PS_WORDS:
         if text == word:
             return word
     if not re.fullmatch(r"[\s,]*[0-9][\s,0-9]*", text):
         raise UsageError(f"takes whole numbers, `best` or `sweep`, not {show_value(text)}")
-    return _counts(text, least=0)
+    return _parse_counts(text, least=0)
 
 
-def _variable_updates(text: str) -> tuple[str, ...]:
+def _parse_variable_updates(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in VARIABLE_UPDATES:
@@ -149,7 +149,7 @@ def _time_budget(text: str) -> float | Literal["none"]:
         raise UsageError(f"takes {TIME_BUDGET_FORM}, not {show_value(text)}") from None
 
 
-def _flag(text: str) -> bool:
+def _parse_flag(text: str) -> bool:
     values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if text.lower() not in values:
         raise UsageError(f"takes true or false, not {text!r}")
@@ -180,24 +180,25 @@ class Option:
 OPTIONS = (
     Option("cluster", "NAME", "a cluster of clusters.toml; by default `local`, this machine", str),
     Option("clusters-file", "FILE", "the cluster file; by default clusters.toml beside the tests, or in a parent folder",
-           _path),
+           _parse_path),
     Option("gpus", "N,..",
-           "numbers of devices; by default those of the test, else 1, 2, 4, ... up to all devices of the cluster", _counts),
+           "numbers of devices; by default those of the test, else 1, 2, 4, ... up to all devices of the cluster",
+           _parse_counts),
     Option("num-ps", "N,..|best|sweep",
            "numbers of parameter servers; `best` uses that of the fastest baseline, `sweep` finds the fastest; by default "
            "those of the test, else 1",
-           _parameter_servers),
+           _parse_parameter_servers),
     Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those of the test",
-           _variable_updates),
+           _parse_variable_updates),
     Option("repeats", "N",
            f"maximum number of runs of a measurement, by default the cluster's or {MOST_RUNS}; a verdict uses as few as it can",
            _count),
-    Option("all-repeats", "BOOL", "make all repeats, even if fewer decide, to measure the noise of rates", _flag, "true"),
-    Option("margin", "FRACTION", "largest allowed loss of rate against the baseline: 0.05 is 5 %", _fraction),
-    Option("min-efficiency", "FRACTION", "smallest allowed scaling efficiency: 0.9 is 90 %", _efficiency),
+    Option("all-repeats", "BOOL", "make all repeats, even if fewer decide, to measure the noise of rates", _parse_flag, "true"),
+    Option("margin", "FRACTION", "largest allowed loss of rate against the baseline: 0.05 is 5 %", _parse_fraction),
+    Option("min-efficiency", "FRACTION", "smallest allowed scaling efficiency: 0.9 is 90 %", _parse_efficiency),
     Option(
         "false-alarms", "FRACTION", f"largest fraction of sessions without any change that may fail; {FALSE_ALARMS} by default",
-        _fraction,
+        _parse_fraction,
     ),
     Option("time-budget", "TIME|none",
            "time for all measurements, as 6min, shared among the tests, cheap ones first; limits steps and runs, and leaves "
@@ -212,19 +213,19 @@ OPTIONS = (
            "trace some more steps and show their breakdown; `auto`, the default: for new baselines and bad verdicts",
            _explain, "always"),
     Option("diagnose", "BOOL", "test possible causes of a slower measurement by short runs on hosts that are still allocated",
-           _flag, "true"),
-    Option("strict-verdicts", "BOOL", "undecided verdicts (INCONCLUSIVE, NO_BASELINE, ...) fail, too", _flag, "true"),
+           _parse_flag, "true"),
+    Option("strict-verdicts", "BOOL", "undecided verdicts (INCONCLUSIVE, NO_BASELINE, ...) fail, too", _parse_flag, "true"),
     Option("dry-run", "BOOL",
            "show the requests to the cluster, the host of each task and the expected time, and start nothing",
-           _flag, "true"),
-    Option("baselines", "DIR", "the folder of baselines; by default `baselines` in pytest's root directory", _path),
-    Option("perf-results", "DIR", "the folder of sessions; by default `perf_results` in pytest's root directory", _path),
+           _parse_flag, "true"),
+    Option("baselines", "DIR", "the folder of baselines; by default `baselines` in pytest's root directory", _parse_path),
+    Option("perf-results", "DIR", "the folder of sessions; by default `perf_results` in pytest's root directory", _parse_path),
     Option("history", "FILE|URL|never", "the database of all sessions; by default `history.sqlite` in --perf-results",
-           _history, variable="DTFPERF_HISTORY"),
-    Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),
+           _parse_history, variable="DTFPERF_HISTORY"),
+    Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _parse_flag, "true"),
     Option("ab", "NAME: KEY=VALUE ..|FILE",
            "compare software stacks in each test, and not a rate with its baseline; once for each stack, the reference first",
-           _variants, is_repeatable=True),
+           _parse_variants, is_repeatable=True),
 )  # fmt: skip
 
 
@@ -292,7 +293,7 @@ def name_of(config: pytest.Config, option: Option) -> str:
     return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
-def given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
+def list_given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
     """Return the options of this plugin on the command line, for another call."""
     found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
     each = ((option, [given] if isinstance(given, str) else given or []) for option, given in found)

@@ -23,7 +23,7 @@ TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
-def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | None":
+def get_verdict(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | None":
     """Return the last verdict of a test."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
     if not found:
@@ -33,7 +33,7 @@ def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | N
     return Verdict(found[-1])
 
 
-def why_of(report: pytest.CollectReport | pytest.TestReport) -> str:
+def get_reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     """Return the cause of a slower training, by the last judgement with an explanation; empty if there is none."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == WHY]
     return found[-1] if found else ""
@@ -54,7 +54,7 @@ def note_skip(report: pytest.TestReport) -> None:
     report.user_properties.append((SKIPPED, reason.removeprefix("Skipped: ")))
 
 
-def line_in(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+def find_line(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
     """Return file and line of the test that raised an error, in pytest's form; empty if none is in the test."""
     lines = [entry.lineno + 1 for entry in excinfo.traceback if str(entry.path) == str(item.path)]
     return f"{item.nodeid.partition('::')[0]}:{lines[-1]}" if lines else ""
@@ -78,7 +78,7 @@ class JunitErrors:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        why = why_of(report)
+        why = get_reason(report)
         if report.when != "call" or not (why or _is_error(report)):
             return
         import xml.etree.ElementTree as ET  # late: a run without such a file needs none of this
@@ -103,5 +103,5 @@ class JunitErrors:
 
 
 def _is_error(report: pytest.TestReport) -> bool:
-    verdict = verdict_of(report)
+    verdict = get_verdict(report)
     return verdict is not None and verdict.outcome(strict=False) == "error"

@@ -75,7 +75,7 @@ _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
+def make_combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
     """Return every combination of the names in a test's signature, in the order of the runs: small to large.
 
     A mode without parameter servers appears once per device count, with num_ps=0.
@@ -92,13 +92,13 @@ def combinations(asked: Iterable[str], options: Options, marker: Marker, devices
         for gpus in counts
         if gpus >= marker.min_gpus
         for mode in options.variable_update or marker.variable_update
-        for num_ps in _parameter_servers(options, marker, mode)
+        for num_ps in _list_parameter_servers(options, marker, mode)
     ]
     unique = {tuple(combination[name] for name in names): None for combination in found}
     return [dict(zip(names, values, strict=True)) for values in unique]
 
 
-def _parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[int | str]:
+def _list_parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[int | str]:
     if not VARIABLE_UPDATES[mode].parameter_servers:
         return (0,)
     if isinstance(options.num_ps, str):  # determined after the allocation
@@ -120,7 +120,7 @@ def identify(combination: Mapping[str, Any]) -> str:
     return "-".join(f"{prefixes[name]}{value}" for name, value in combination.items())
 
 
-def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | None, devices_per_host: int) -> str | None:
+def explain_lack(combination: Mapping[str, Any], cluster: str, devices: int | None, devices_per_host: int) -> str | None:
     """Return why the cluster cannot run a combination, or None; `devices`: of the whole cluster, if known."""
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))

@@ -21,7 +21,7 @@ STATE = pytest.StashKey["SessionAdapter"]()
 DRY_RUN = pytest.StashKey["DryRun"]()
 
 
-def state(config: pytest.Config) -> "SessionAdapter":
+def get_state(config: pytest.Config) -> "SessionAdapter":
     """Return the adapter of this process, which the first call makes.
 
     Raises:
@@ -40,7 +40,7 @@ def _begin(config: pytest.Config) -> None:
         from pytest_dtfperf.plugin.session_finish import Ending
         from pytest_dtfperf.session import signals
 
-        perf = SessionAdapter(config, xdist.session_id(config), starts(config))
+        perf = SessionAdapter(config, xdist.get_session_id(config), list_start_folders(config))
         config.add_cleanup(signals.install(_exit_on_signal))
         config.add_cleanup(degrade(config))
         xdist.join(config)
@@ -52,31 +52,31 @@ def _begin(config: pytest.Config) -> None:
             config.pluginmanager.register(config.stash[DRY_RUN], "dtfperf-dry-run")
 
 
-def dry_run(config: pytest.Config) -> "DryRun | None":
+def get_dry_run(config: pytest.Config) -> "DryRun | None":
     """Return the notes of a dry run; None outside of one."""
     return config.stash.get(DRY_RUN, None)
 
 
-def starts(config: pytest.Config) -> list[Path]:
+def list_start_folders(config: pytest.Config) -> list[Path]:
     """Return the folders in which clusters.toml is searched: from the given tests upwards, then from the project's folder.
 
     Tests of an installed package (`--pyargs`) are in no project; the project is then the working folder, or `-c` or
     `--rootdir`.
     """
-    tests = list(dict.fromkeys([*_packages(config), *folders_of_tests(config)]))
+    tests = list(dict.fromkeys([*_list_packages(config), *list_test_folders(config)]))
     roots = [config.rootpath, *([config.inipath.parent] if config.inipath else [])]
     known = {folder for start in tests for folder in (start.resolve(), *start.resolve().parents)}
     return [*tests, *dict.fromkeys(root for root in roots if root not in known)]
 
 
-def folders_of_tests(config: pytest.Config) -> list[Path]:
+def list_test_folders(config: pytest.Config) -> list[Path]:
     """Return the folders of tests that are given by a path."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     # A path that cannot be read (or is too long) is no folder: pytest itself reports it. Path.is_dir would raise.
     return list(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in paths))
 
 
-def _packages(config: pytest.Config) -> list[Path]:
+def _list_packages(config: pytest.Config) -> list[Path]:
     """Return the folders of packages and modules that are given by name. pytest refuses unknown ones."""
     found: list[Path] = []
     for name in (argument.partition("::")[0] for argument in config.args) if config.getoption("pyargs", False) else ():
@@ -89,7 +89,7 @@ def _packages(config: pytest.Config) -> list[Path]:
     return found
 
 
-def marker_of(node: pytest.Item) -> Marker:
+def get_marker(node: pytest.Item) -> Marker:
     """Return the test's dtfperf marker; the nearest one decides. Raises `UsageError`."""
     arguments: dict[str, Any] = {}
     for mark in reversed(list(node.iter_markers("dtfperf"))):

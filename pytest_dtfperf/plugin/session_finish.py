@@ -20,7 +20,7 @@ from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.display import degrade
-from pytest_dtfperf.plugin.outcome import skips, verdict_of
+from pytest_dtfperf.plugin.outcome import get_verdict, skips
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
@@ -80,7 +80,7 @@ class Ending:
         with guard():
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.list_costs(folder.session.get("costs", ()))
-        completion.finish(int(session.exitstatus), _verdicts(session.config))
+        completion.finish(int(session.exitstatus), _count_verdicts(session.config))
         gate = self._gate(session, completion.remembered)
         self.sections = [*make_sections(self.perf.session.comparisons), *self._sections(session.config, completion.records)]
         if self.perf.session.comparisons:
@@ -110,7 +110,7 @@ class Ending:
         for plugin in each:
             alone = manager.subset_hook_caller(_SECTION, [other for other in each if other is not plugin])
             try:
-                found += [_section(*section) for section in alone(config=config, records=records) if section]
+                found += [_make_section(*section) for section in alone(config=config, records=records) if section]
             # Foreign code: the table is shown all the same, and the session's exit code stays right.
             except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
                 name = manager.get_name(plugin)
@@ -170,16 +170,16 @@ def list_annotations(records: Sequence[Record], root: Path, environment: Mapping
     return format_github_commands([replace(each, path=os.path.normpath(os.path.join(folder, each.path))) for each in found])
 
 
-def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
+def _make_section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
     """Return a title and lines; a single text is split into lines."""
     return str(title), lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
 
 
-def _verdicts(config: pytest.Config) -> Counter[str] | None:
+def _count_verdicts(config: pytest.Config) -> Counter[str] | None:
     """Return how many tests have each verdict, each test counted once; None if no reports are kept."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None:
         return None
     kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
     tests = [report for report in kept if type(report) is pytest.TestReport]  # not subtests', of another class
-    return Counter(verdict for report in tests if (verdict := verdict_of(report)) and (report.when == "call" or report.failed))
+    return Counter(verdict for report in tests if (verdict := get_verdict(report)) and (report.when == "call" or report.failed))

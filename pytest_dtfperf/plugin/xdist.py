@@ -19,7 +19,7 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def session_id(config: pytest.Config) -> str:
+def get_session_id(config: pytest.Config) -> str:
     """Return the session's id, which all its processes share."""
     if is_worker(config):
         given: dict[str, str] = getattr(config, "workerinput", {})

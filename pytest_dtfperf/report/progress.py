@@ -41,7 +41,7 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
-def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
+def _ignore_errors(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
     """Return a method that drops all events after one that cannot be shown: a closed terminal must not end a measurement."""
 
     def call_unless_broken(self: "Progress", /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -94,7 +94,7 @@ class Progress:
         self._of = 0
         self._rate: float | None = None
 
-    @_harmless
+    @_ignore_errors
     def run_started(self, spec: Spec, number: int, of: int, stack: str | None = None) -> None:
         """Show a run before its tasks are started; `of` is the maximum of runs, and `stack` the software stack's name."""
         label = f"{spec.label} ({stack})" if stack else spec.label
@@ -106,7 +106,7 @@ class Progress:
         elif not self._is_quiet:
             self._print_line(f"{self._headline} ...")
 
-    @_harmless
+    @_ignore_errors
     def waiting(self, phase: str) -> None:
         """Show the state of waiting for hosts. A log gets a line when the text changes."""
         self._phase, self._steps = phase, {}
@@ -118,7 +118,7 @@ class Progress:
             self._print_line(phase)
         self._waited_for = phase
 
-    @_harmless
+    @_ignore_errors
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
         """Show the step of a task, called up to some times a second. The slowest task is shown.
 
@@ -131,7 +131,7 @@ class Progress:
         if self._clock() - self._drawn_s >= REDRAW_S:
             self._draw()
 
-    @_harmless
+    @_ignore_errors
     def run_ended(self, run: Run) -> None:
         """Show the result of a run."""
         shown = f"{rate(run.images_per_sec)} images/sec"
@@ -144,26 +144,26 @@ class Progress:
         if self._console is not None and run.disturbances:
             self._print_line(f"{self._title}: {shown}, disturbed: {'; '.join(run.disturbances)}")
 
-    @_harmless
+    @_ignore_errors
     def remark(self, text: str) -> None:
         """Show a line that stays, on a terminal, too."""
         self._erase()
         self._print_line(text)
 
-    @_harmless
+    @_ignore_errors
     def run_failed(self, reason: str) -> None:
         """Show that a run failed, or that there were no hosts for it; `reason` is one line."""
         if self._console is None and self._title:
             self._print_short(reason) if self._is_quiet else self._print_line(f"{self._headline}: {reason}")
         self._erase()
 
-    @_harmless
+    @_ignore_errors
     def end_measurement(self) -> None:
         """End the display after the last run of a spec, or after a failed wait: pytest continues its own line."""
         self._erase()
         self._title, self._waited_for, self._waits_since = "", "", None
 
-    @_harmless
+    @_ignore_errors
     def close(self) -> None:
         """Restore the terminal at the end, whatever happened."""
         self._erase()
@@ -206,9 +206,9 @@ class Progress:
             return
         self._drawn_s = self._clock()
         title = [Text(self._headline, no_wrap=True, overflow="ellipsis")] if self._title else []
-        self._live.update(Group(*title, self._bar()), refresh=True)
+        self._live.update(Group(*title, self._format_bar()), refresh=True)
 
-    def _bar(self) -> Table:
+    def _format_bar(self) -> Table:
         if not self._steps:
             return self._make_phase_line()
         step = min(self._steps.values())

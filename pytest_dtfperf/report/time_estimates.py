@@ -265,7 +265,7 @@ class Outlook:
         del self._running[test]
         self._ended.add(test)
         seconds = self._elapsed_s(test)
-        took = self._took_s[_function_of(test)]
+        took = self._took_s[_get_function(test)]
         took[:] = [took[0] + 1, took[1] + seconds]
         if expected_s := self._expected_s.get(test):
             self._compared_s[:] = [self._compared_s[0] + expected_s, self._compared_s[1] + seconds]
@@ -275,7 +275,7 @@ class Outlook:
             return
         expected_s = self._expected_s[test]
         if expected_s is None:
-            self._unbegun_unknown[_function_of(test)] += number
+            self._unbegun_unknown[_get_function(test)] += number
         else:
             self._unbegun_s += number * expected_s
 
@@ -327,7 +327,7 @@ class Outlook:
         expected_s = self._expected_s.get(test)
         if expected_s is not None:
             return expected_s * self._factor
-        return self._usual_s(_function_of(test)) if self._ended else None
+        return self._usual_s(_get_function(test)) if self._ended else None
 
     def _usual_s(self, function: str) -> float:
         """Return the mean duration of ended tests of a function, or of all ended tests if it has none."""
@@ -335,5 +335,5 @@ class Outlook:
         return sum(seconds for _, seconds in alike) / sum(number for number, _ in alike)
 
 
-def _function_of(test: str) -> str:
+def _get_function(test: str) -> str:
     return test.partition("[")[0]

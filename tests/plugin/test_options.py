@@ -218,7 +218,7 @@ def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch:
         monkeypatch.setenv(str(option.variable), text)
     with _config(folder, arguments) as config:
         with pytest.raises(UsageError) as refused:
-            plugin_state.state(config)
+            plugin_state.get_state(config)
         assert plugin_state.STATE not in config.stash
     return str(refused.value)
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plugin.options import Options
-from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold, combinations, identify
+from pytest_dtfperf.plugin.parametrise import Marker, explain_lack, identify, make_combinations
 from pytest_dtfperf.session.allocation_manager import powers_of_two
 
 ALL = ("gpus", "num_ps", "variable_update")
@@ -35,7 +35,7 @@ COMBINATIONS: dict[str, tuple[tuple[str, ...], Options, Marker, int, list[str]]]
 def test_combinations(case: str) -> None:
     """Options go before markers, and markers before what the cluster has."""
     asked, options, marker, devices, expected = COMBINATIONS[case]
-    assert [identify(combination) for combination in combinations(asked, options, marker, devices)] == expected
+    assert [identify(combination) for combination in make_combinations(asked, options, marker, devices)] == expected
 
 
 @pytest.mark.parametrize("limit, expected", [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (128, (1, 2, 4, 8, 16, 32, 64, 128))])
@@ -63,7 +63,7 @@ def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
 )
 def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
     """A combination that the cluster cannot run has the reason, with the numbers."""
-    assert cannot_hold(combination, "daint", devices=4, devices_per_host=1) == reason
+    assert explain_lack(combination, "daint", devices=4, devices_per_host=1) == reason
 
 
 @pytest.mark.parametrize(

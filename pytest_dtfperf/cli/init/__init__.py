@@ -98,7 +98,7 @@ def list_project_files(wanted: InitAnswers, folder: Path) -> list[ProjectFile]:
             "perf_tests/clusters.toml", content, note=site.chosen if wanted.backend == "slurm" else "", if_kept=if_kept
         ),
         *_make_ini(folder),
-        ProjectFile(".gitignore", f"{IGNORED}\n", if_kept="" if _ignores(folder) else f"it should have {IGNORED}"),
+        ProjectFile(".gitignore", f"{IGNORED}\n", if_kept="" if _ignores_results(folder) else f"it should have {IGNORED}"),
         *(_make_nightly_file(kind, wanted.cluster, site) for kind in wanted.nightly),
     ]
 
@@ -162,7 +162,7 @@ def _make_ini(folder: Path) -> list[ProjectFile]:
     return [] if found else [ProjectFile("pytest.ini", INI)]
 
 
-def _ignores(folder: Path) -> bool:
+def _ignores_results(folder: Path) -> bool:
     try:
         return "perf_results" in read_file(folder / ".gitignore").decode(errors="replace")
     except OSError:

@@ -105,7 +105,7 @@ def draw_rates(
     width = max(5.0, bars) + (5.5 if scales else 1.0)
     figure = make_figure(title, width, 4.2 + 0.18 * (len(lines) + len(beneath)))
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False, width_ratios=[max(5.0, bars), 4.5] if scales else None)[0]
-    legend = draw_bars(panels[0], [_bars(series) for series in lines], written)
+    legend = draw_bars(panels[0], [_draw_bars(series) for series in lines], written)
     panels[0].set_ylabel("images/sec")
     if any(point.is_tainted for series in lines for point in series.points):
         legend.append(Patch(facecolor="white", edgecolor=GREY, linestyle="--", label=TAINTED))
@@ -115,7 +115,7 @@ def draw_rates(
     return figure
 
 
-def _bars(series: ScalingSeries) -> Bars:
+def _draw_bars(series: ScalingSeries) -> Bars:
     values = {point.gpus: point.images_per_sec for point in series.points}
     return Bars(series.label, values, [point.gpus for point in series.points if point.is_tainted])
 
