@@ -122,6 +122,7 @@ class HostIsolation:
         with self._session.measuring(self._spec, TEST):
             self._began_s = time.monotonic()
             self._choose_hosts()
+            self._report_cost()
             self._train_on_all()
             assert self._search
             try:
@@ -172,6 +173,8 @@ class HostIsolation:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
             raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
         self._devices_per_host = next(iter(devices.values()))
+
+    def _report_cost(self) -> None:
         self._estimate(None)
         self._on_status(f"{format_count(len(self._hosts), 'host')}: one training on all of them, then {self._cost}")
 
@@ -183,6 +186,7 @@ class HostIsolation:
         except (RunFailed, InvalidMeasurement, HostLost) as error:
             self._failures.append(str(error))
         else:
+            self._choose_hosts()  # the cluster may have reclaimed the first ones
             self._whole = run
             self._round_s = run.wall_s
             self._late = find_late_hosts(run)
@@ -195,7 +199,7 @@ class HostIsolation:
         for text in self._late.values():
             self._on_status(text)
         if suspects:
-            self._on_status(f"2 rounds of 2 trainings confirm each of {', '.join(suspects)}, or all hosts are searched")
+            self._on_status(f"2 rounds of 2 trainings can confirm {' and '.join(suspects)}; if not, all hosts are searched")
         limit = f", at most until {in_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
         self._on_status(f"the search takes {self._cost}{limit}")
 
