@@ -59,7 +59,7 @@ def inject_sleep(perf: PerfTests) -> str:
     """Write a sitecustomize.py that sleeps in each step, and return the variant that has it."""
     (perf.folder / "injected").mkdir()
     (perf.folder / "injected" / "sitecustomize.py").write_text(SLEEPS)
-    path = f"{perf.folder / 'planted'}:{perf.environ()['PYTHONPATH']}"
+    path = f"{perf.folder / 'injected'}:{perf.environ()['PYTHONPATH']}"
     return f"slow: environment=PYTHONPATH={path}"
 
 
