@@ -1,11 +1,17 @@
 """The interface of a cluster: allocate hosts, start one command on each of them, and exchange lines with it."""
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
+
+from pytest_dtfperf.errors import AllocationError, HostLost
+from pytest_dtfperf.node import wire
+
+PING_S = 1.0
 
 
 def _ignore_status(message: str) -> None:
@@ -110,3 +116,22 @@ class Cluster(Protocol):
 
         Called once per session, or per measurement if the cluster's `allocation` is "test"; again after hosts are reclaimed.
         """
+
+
+@contextmanager
+def send_heartbeats(channel: Channel) -> Iterator[None]:
+    """Send heartbeats to all hosts of the channel during the block, every `PING_S` seconds."""
+    over = threading.Event()
+
+    def ping() -> None:
+        with suppress(HostLost, AllocationError):  # the receiving thread notices it, too
+            while not over.wait(PING_S):
+                channel.send(wire.encode({"order": "ping"}))
+
+    pulse = threading.Thread(target=ping, name="dtfperf-heartbeat", daemon=True)
+    pulse.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pulse.join()

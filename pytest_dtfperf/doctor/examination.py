@@ -1,7 +1,6 @@
 """The doctor's checks of hosts, each with a time-out. Hosts that do not answer are left out of the following checks."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
-from pytest_dtfperf.clusters.protocol import Channel, Lost
+from pytest_dtfperf.clusters.protocol import Channel, Lost, send_heartbeats
 from pytest_dtfperf.doctor.allocation import allocate_hosts
 from pytest_dtfperf.doctor.diagnosis import (
     ClockOffset,
@@ -33,7 +32,6 @@ from pytest_dtfperf.node import wire
 
 CLOCK_ROUNDS = 10
 STREAM_S = 1.0
-PING_S = 1.0
 _CLOCK_S = 10.0
 _FACTS_S = 60.0  # nvidia-smi may take 20 s
 _FILES_S = 30.0  # file servers may be slow
@@ -88,22 +86,17 @@ class Examination:
 
     def run(self) -> None:
         """Run all checks. Returns also when no host is left: `seen` has the reason of each."""
-        over = threading.Event()
-        pulse = threading.Thread(target=self._send_heartbeats, args=(over,), name="dtfperf-heartbeat", daemon=True)
-        pulse.start()
-        try:
-            self._wait_for_hello()
-            self._compare_clocks()
-            self._read_facts()
-            self._compare_files()
-            self._test_ports()
-            self._import_tensorflow()
-            self._measure_links()
-        except HostLost:  # the last host: each has its own reason by now
-            self._collect_answers("its end", _LAST_WORDS_S, set(self.seen.present))
-        finally:
-            over.set()
-            pulse.join()
+        with send_heartbeats(self._channel):
+            try:
+                self._wait_for_hello()
+                self._compare_clocks()
+                self._read_facts()
+                self._compare_files()
+                self._test_ports()
+                self._import_tensorflow()
+                self._measure_links()
+            except HostLost:  # the last host: each has its own reason by now
+                self._collect_answers("its end", _LAST_WORDS_S, set(self.seen.present))
 
     # Checks
 
@@ -223,11 +216,6 @@ class Examination:
         return not error
 
     # Lines out and in
-
-    def _send_heartbeats(self, over: threading.Event) -> None:
-        with suppress(HostLost):  # the receiving thread notices it, too
-            while not over.wait(PING_S):
-                self._channel.send(wire.encode({"order": "ping"}))
 
     def _ask(
         self, question: str, within_s: float, data: Mapping[str, Any] | None = None, *, among: Collection[int] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
-from pytest_dtfperf.clusters.protocol import Allocation, Host, LossReason, Lost, get_clock
+from pytest_dtfperf.clusters.protocol import PING_S, Allocation, Host, LossReason, Lost, get_clock
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
@@ -24,8 +24,6 @@ from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
-
-PING_S = 1.0
 
 Event = Mapping[str, Any]
 

@@ -7,15 +7,14 @@ shared file system, one fetches and the others wait. Files of an earlier session
 import hashlib
 import json
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
-from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
-from pytest_dtfperf.errors import AllocationError, DataError, HostLost
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost, send_heartbeats
+from pytest_dtfperf.errors import DataError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.messages.received import MessageError, MessageReceiver, append_last_lines, format_given_up
 from pytest_dtfperf.messages.tables import FETCH
@@ -25,7 +24,6 @@ from pytest_dtfperf.spec import Spec
 
 S3 = "s3://"
 PARALLEL = 8  # files at a time on each host
-PING_S = 1.0
 STATUS_S = 1.0  # how often the progress is shown
 _SETTLE_S = 2.0  # after a first failure, as others often follow for the same reason
 
@@ -79,7 +77,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
         )
     )
     try:
-        with _send_heartbeats(channel):
+        with send_heartbeats(channel):
             names = [host.name for host in allocation.hosts]
             return _FetchController(url, files, channel, names, config, on_status).run()
     finally:
@@ -216,22 +214,3 @@ class _FetchController:
                 "hosts the same home, or set `cache_dir` in clusters.toml"
             )
         return folders[0]
-
-
-@contextmanager
-def _send_heartbeats(channel: Channel) -> Iterator[None]:
-    """Send heartbeats to the hosts during the block."""
-    over = threading.Event()
-
-    def ping() -> None:
-        with suppress(HostLost, AllocationError):  # the receiving thread notices it, too
-            while not over.wait(PING_S):
-                channel.send(wire.encode({"order": "ping"}))
-
-    pulse = threading.Thread(target=ping, name="dtfperf-staging", daemon=True)
-    pulse.start()
-    try:
-        yield
-    finally:
-        over.set()
-        pulse.join()
