@@ -1,4 +1,6 @@
-"""Tables to which other installed packages add rows, by entry points. In the pyproject.toml of such a package:
+"""Add rows of other installed packages to tables, by entry points.
+
+In the pyproject.toml of such a package:
 
     [project.entry-points."pytest_dtfperf.models"]
     linear = "my_models:LINEAR"          # a `pytest_dtfperf.spec.Model`
@@ -56,7 +58,7 @@ class Table(UserDict[str, Row]):
 
 
 def packages() -> dict[str, str]:
-    """The versions of all installed packages that add rows, by name."""
+    """Return the versions of all installed packages that add rows, by name."""
     points = (point for group in GROUPS for named in _entry_points(group).values() for point in named)
     return {point.dist.name: point.dist.version for point in points if point.dist}
 

@@ -118,7 +118,7 @@ _LONGEST = 2000  # displayed characters of a line
 
 
 def printable(text: str) -> str:
-    """Return one line in which invisible characters, including tabs and ends of lines, are escaped: `\\x1b`."""
+    r"""Return one line in which invisible characters, including tabs and ends of lines, are escaped: `\x1b`."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 

@@ -91,7 +91,6 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
 
     A step is a batch of `fit`, or `steps_per_execution` batches. It ends when its devices have finished.
     """
-
     is_keras_2 = _is_keras_2()
 
     class _StepTimes(_keras_callback()):  # type: ignore[misc]  # Keras has no types
@@ -127,8 +126,9 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
             return False
 
         def _batches(self, last: int) -> int:
-            """Return the number of batches in this step. Keras 2 passes the last one, Keras 3 the last possible one, or
-            the first one again.
+            """Return the number of batches in this step.
+
+            Keras 2 passes the last one, Keras 3 the last possible one, or the first one again.
             """
             if is_keras_2:
                 return max(1, last - self._first + 1)
@@ -213,8 +213,9 @@ def _finish_keras(logs: Any) -> Any:
 
 
 def _sync_devices() -> None:
-    """Wait for TensorFlow's devices of this process: `tf.test.experimental.sync_devices` includes those of other workers, and
-    fails under MultiWorkerMirroredStrategy.
+    """Wait for TensorFlow's devices of this process.
+
+    `tf.test.experimental.sync_devices` includes those of other workers, and fails under MultiWorkerMirroredStrategy.
     """
     import tensorflow as tf
 

@@ -60,6 +60,8 @@ class TooNoisy(Exception):
 
 
 class GroupAnswer(StrEnum):
+    """The possible answers to a question about a group of hosts."""
+
     SLOW = "slow"
     FIT = "fit"
     OPEN = "open"

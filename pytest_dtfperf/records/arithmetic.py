@@ -106,8 +106,10 @@ WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x
 
 
 def flop_per_image(spec: Spec) -> int | None:
-    """None: an external command trains something that is no model of ours, and a name alone is no arithmetic; or an own model
-    has uncounted operations. Raises `SpecError` for an own model that was not trained here.
+    """Return the FLOP of one device per image; None if they are not known.
+
+    They are not known for an external command that trains none of this package's models, of which a name alone is not enough,
+    and for an own model with uncounted operations. Raises `SpecError` for an own model that was not trained here.
     """
     if spec.command and (spec.model not in MODELS or not can_feed(spec.data, spec.model)):
         return None

@@ -187,8 +187,9 @@ def _shared_hosts(measurement: Measurement) -> Sequence[str]:
 
 
 def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Measurement) -> Explanation:
-    """Return the explanation without the causes that one device alone has not, for it shares its host with none: whatever
-    computes, sends or receives beside another device takes longer. An injected slow-down is none of these.
+    """Return the explanation without the causes that a single device on a host does not have.
+
+    A device that computes, sends or receives beside others takes longer. An injected slow-down is none of these causes.
     """
     kept = [each for each in found.causes if each.kind == "straggler" and each.location in measurement.injected_slowdowns]
     dropped_s = sum(each.seconds for each in found.causes if each not in kept)

@@ -1,6 +1,6 @@
-"""External commands as the workload: their fields, the arguments of each task, and the rate that they report. Pure.
+r"""External commands as the workload: their fields, the arguments of each task, and the rate that they report. Pure.
 
-    train(command=["python", "train.py", "--batch_size={batch_size}"], rate_pattern=r"total images/sec: ([\\d.]+)", ...)
+    train(command=["python", "train.py", "--batch_size={batch_size}"], rate_pattern=r"total images/sec: ([\d.]+)", ...)
 
 docs/command.md describes all of it. Defaults are those of tf_cnn_benchmarks.
 """

@@ -38,7 +38,10 @@ class LearningRate:
 
 
 def learning_rate_of(spec: Fields) -> LearningRate:
-    """The rule that the spec asks for, its epochs counted in steps. Raises `SpecError` if it asks for none that can be."""
+    """Return the rule that the spec asks for, with its epochs in steps.
+
+    Raises `SpecError` if the spec asks for an impossible one.
+    """
     steps_per_epoch = (INPUTS[spec.data].images_per_epoch or IMAGENET_IMAGES) / (spec.batch_size * spec.gpus)
     warmup_steps = int(steps_per_epoch * spec.num_learning_rate_warmup_epochs)
     if spec.piecewise_learning_rate_schedule is not None:

@@ -136,7 +136,7 @@ def bytes_on_servers(spec: Spec) -> list[int]:
         whole = [variable.shape for variable in variables]
         return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
     shapes = list(shapes_of(variables, _plan_spec_packs(spec, crosses_the_wire=True)).values())
-    return held_by(shapes, _place_pieces(spec, shapes, spec.num_ps), spec.num_ps)
+    return held_by(shapes, _cut_into_pieces(spec, shapes, spec.num_ps), spec.num_ps)
 
 
 class Exchange(NamedTuple):
@@ -161,7 +161,7 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         placed = round_robin(shapes, servers)
     else:
-        placed = _cut_between_hosts(spec, shapes, _place_pieces(spec, shapes, servers), servers)
+        placed = _cut_between_hosts(spec, shapes, _cut_into_pieces(spec, shapes, servers), servers)
     return [
         Exchange(first_of[name], piece.server, size_of((piece.rows, *shape[1:])))
         for (name, shape), pieces in zip(named.items(), placed, strict=True)
@@ -177,7 +177,7 @@ def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, 
     spec = order.spec
     named = _list_shapes(order)
     shapes = list(named.values())
-    placed = _place_pieces(spec, shapes, servers)
+    placed = _cut_into_pieces(spec, shapes, servers)
     if order.is_between_hosts:
         placed = _cut_between_hosts(spec, shapes, placed, servers)
     return dict(zip(named, placed, strict=True))
@@ -190,7 +190,7 @@ def _cut_between_hosts(spec: Spec, shapes: Sequence[Shape], placed: Placed, serv
     return cut_large_variables(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
 
 
-def _place_pieces(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
+def _cut_into_pieces(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
     """Return the pieces of each variable.
 
     A single process counts its own devices as servers. It sends nothing, so that its variables are not cut.
