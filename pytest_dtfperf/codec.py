@@ -58,6 +58,7 @@ def describe(
     below: float | None = None,
     pattern: str | None = None,
     key_pattern: str | None = None,
+    min_size: int = 0,
     is_finite: bool = True,
     omit_empty: bool = False,
     is_stored: bool = True,
@@ -71,6 +72,7 @@ def describe(
         at_least, above, at_most, below: Range of each number in it.
         pattern: Regular expression that all of each text in it matches.
         key_pattern: Regular expression that all of each key of an object matches.
+        min_size: Least number of items of a list, or of characters of a text.
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None or zero.
         is_stored: Whether it is written.
@@ -83,6 +85,7 @@ def describe(
         "range": {name: value for name, value in limits.items() if value is not None},
         "pattern": pattern,
         "key_pattern": key_pattern,
+        "min_size": min_size,
         "is_finite": is_finite,
         "omit_empty": omit_empty,
         "is_stored": is_stored,
@@ -115,8 +118,10 @@ class JsonData:
         return cls(**{**data, **{name: readers[name](data[name]) for name in readers.keys() & data.keys()}})
 
 
-def json_schema(cls: type[JsonData]) -> Schema:
-    """Return the JSON Schema of a dataclass, including all nested ones."""
+def json_schema(cls: type[JsonData] | UnionType) -> Schema:
+    """Return the JSON Schema of a dataclass, or of it or None, including all nested ones."""
+    if isinstance(cls, UnionType):
+        return _schema(cls, {})
     hints, stored = get_type_hints(cls), _stored_fields(cls)
     return {
         "type": "object",
@@ -223,7 +228,9 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
         return _check_choice(list(args) or [each.value for each in hint])
     if origin in (Sequence, tuple, list):
-        return _check_list(_check(args[0], metadata), is_numeric=args[0] is float)
+        return _check_list(
+            _check(args[0], {**metadata, "min_size": 0}), is_numeric=args[0] is float, min_size=metadata.get("min_size", 0)
+        )
     if origin in (Mapping, dict):
         return _check_mapping(_check(args[1], metadata), metadata.get("key_pattern"))
     # Any other class is checked when it is made.
@@ -258,10 +265,12 @@ def _check_choice(choices: Sequence[Any]) -> Check:
     return check
 
 
-def _check_list(check: Check, *, is_numeric: bool) -> Check:
+def _check_list(check: Check, *, is_numeric: bool, min_size: int) -> Check:
     def check_all(value: Any) -> None:
         if not isinstance(value, list | tuple):
             raise ValidationError("a list", value)
+        if len(value) < min_size:
+            raise ValidationError(f"a list of at least {min_size}", value)
         if is_numeric and value and set(map(type, value)) <= {int, float} and all(map(math.isfinite, value)):
             value = [min(value), max(value)]  # bounds that hold for two hold for thousands of step times
         for index, each in enumerate(value):
@@ -301,6 +310,8 @@ def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
             raise ValidationError(allowed, value)
         if pattern and not pattern.fullmatch(value):
             raise ValidationError(f"text of the form {pattern.pattern}", value)
+        if kind == "string" and len(value) < metadata.get("min_size", 0):
+            raise ValidationError(f"text of at least {metadata['min_size']} characters", value)
 
     return check
 
@@ -327,11 +338,12 @@ def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
     if origin in (Union, UnionType):
         return _join_schemas([_schema(each, metadata) for each in args])
     if origin is Literal:
-        return {"enum": list(args)}
+        return {"const": args[0]} if len(args) == 1 else {"enum": list(args)}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [each.value for each in hint]}
     if origin in (Sequence, tuple, list):
-        return {"type": "array", "items": _schema(args[0], metadata)}
+        size = {"minItems": metadata["min_size"]} if metadata.get("min_size") else {}
+        return {"type": "array", **size, "items": _schema(args[0], {**metadata, "min_size": 0})}
     if origin in (Mapping, dict):
         names = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
         return {"type": "object", "additionalProperties": _schema(args[1], metadata), **names}
@@ -340,6 +352,8 @@ def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
         found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}
     if hint is str and metadata.get("pattern"):
         found["pattern"] = f"^({metadata['pattern']})$"
+    if hint is str and metadata.get("min_size"):
+        found["minLength"] = metadata["min_size"]
     return found
 
 

@@ -7,8 +7,24 @@ character (latin-1, ASCII) gets a substitute if it has `errors=DEGRADE`.
 
 import codecs
 import re
+from typing import Any
 
+SIGNIFICANT_DIGITS = 6  # of a measured rate: much less than the difference of any two runs, and short enough to read
 NONE = "-"  # in place of a missing number
+
+
+def significant(value: float) -> float:
+    """Round to six significant digits."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def round_fractions(data: Any) -> Any:
+    """Round all fractions in JSON data to six significant digits."""
+    if isinstance(data, float):
+        return significant(data)
+    if isinstance(data, dict):
+        return {key: round_fractions(value) for key, value in data.items()}
+    return [round_fractions(value) for value in data] if isinstance(data, list) else data
 
 
 def rate(images_per_sec: float) -> str:

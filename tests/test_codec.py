@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -73,6 +73,9 @@ class Limited(JsonData):
     step_s: Sequence[float] = field(default=(), metadata=describe("Steps", unit="s", above=0))
     loss: float = field(default=0.5, metadata=describe("Loss", is_finite=False))
     note: str = field(default="", metadata=describe("A note", pattern="[a-z]*", omit_empty=True))
+    rates: Sequence[float] = field(default=(1.0,), metadata=describe(min_size=1, omit_empty=True))
+    title: str = field(default="A", metadata=describe(min_size=1, omit_empty=True))
+    kind: Literal["own"] = field(default="own", metadata=describe(omit_empty=True))
     memory: int = field(default=0, metadata=describe(is_stored=False))
 
 
@@ -84,6 +87,9 @@ class Limited(JsonData):
         ({"step_s": [1.0, 0.0]}, "step_s.0: must be a finite number > 0, not 0.0"),
         ({"step_s": [1.0, float("nan")]}, "step_s.1: must be a finite number > 0, not nan"),
         ({"note": "A"}, "note: must be text of the form [a-z]*, not 'A'"),
+        ({"rates": []}, "rates: must be a list of at least 1, not []"),
+        ({"title": ""}, "title: must be text of at least 1 characters, not ''"),
+        ({"kind": "other"}, "kind: must be one of 'own', not 'other'"),
     ],
 )
 def test_from_json_refuses_numbers_out_of_range(data: dict[str, Any], message: str) -> None:
@@ -109,6 +115,9 @@ def test_json_schema_has_what_the_fields_declare() -> None:
             },
             "loss": {"description": "Loss", "type": "number"},
             "note": {"description": "A note", "type": "string", "pattern": "^([a-z]*)$"},
+            "rates": {"type": "array", "minItems": 1, "items": {"type": "number"}},
+            "title": {"type": "string", "minLength": 1},
+            "kind": {"const": "own"},
         },
     }
     assert json_schema(Outer)["properties"]["words"] == {"type": ["array", "string", "null"], "items": {"type": "string"}}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import describe_notes, must_match, system_name
-from pytest_dtfperf.baselines.entry import Calibrated, Entry
+from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.datamodel.measurement import Measurement
@@ -96,10 +96,10 @@ class CalibrationCase:
             )
         return found
 
-    def calibrate(self) -> Calibrated:
+    def calibrate(self) -> CalibratedNoise:
         """Estimate the noise. Raises `ValueError` for too few data."""
         noise, self.rare = estimate_noise(list(self.rates.values()))
-        return Calibrated(noise=noise, sessions=len(self.rates), date=self.date)
+        return CalibratedNoise(**vars(noise), sessions=len(self.rates), date=self.date)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class CalibrationResult:
     """The result for a case. Without an entry, `message` has the reason why its noise cannot be stored."""
 
     case: CalibrationCase
-    calibrated: Calibrated | None = None
+    calibrated: CalibratedNoise | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest detectable one
     wanted: float = ComparisonPolicy().margin  # required by its verdicts
@@ -163,7 +163,7 @@ def calibrate(
             continue
         entry, message = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
         margin = smallest_margin(
-            entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
+            entry.samples if entry else max(case.rates.values(), key=len), calibrated, tests=max(1, len(entries))
         )
         wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
         found.append(

@@ -29,8 +29,7 @@ class Side(JsonData):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        entry = dict(data["entry"]) if data["entry"] else None
-        return cls(record=data["record"], runs=data["runs"], entry=Entry.from_json(entry.pop("key"), entry) if entry else None)
+        return cls(record=data["record"], runs=data["runs"], entry=Entry.from_json(data["entry"]) if data["entry"] else None)
 
 
 @dataclass(frozen=True, kw_only=True)

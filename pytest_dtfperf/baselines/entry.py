@@ -2,16 +2,15 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import must_match
-from pytest_dtfperf.baselines.files import round_fractions, significant
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
-from pytest_dtfperf.formats import change, rate
+from pytest_dtfperf.formats import change, rate, round_fractions, significant
 from pytest_dtfperf.stats.noise import Noise
 
 Data = TypeVar("Data", bound=JsonData)
@@ -70,59 +69,86 @@ LOOSER = 0.01  # a baseline that is lower by a larger part counts as looser: the
 FINGERPRINT = ("hardware", "software", "program")  # stored parts of a fingerprint; the state of that day is not one
 
 
+_DATE = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|\+00:00)"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
+class Provenance(JsonData):
     """The origin of a baseline, for measuring it again."""
 
-    session: str  # id of the session folder with the whole measurement
-    test: str  # pytest's node id
-    date: str  # UTC, ISO 8601
-    versions: Mapping[str, str] = field(default_factory=dict)  # of this package and its dependencies
-    commit: str | None = None  # of the tests' repository, if there is one
-    reason: str | None = None  # why a slower measurement was accepted
+    kind: Literal["measured"] = field(default="measured", metadata=describe("Always `measured`: not a published rate"))
+    session: str = field(metadata=describe("Session of the measurement"))
+    test: str = field(metadata=describe("pytest's node id"))
+    date: str = field(metadata=describe("UTC, ISO 8601", pattern=_DATE))
+    versions: Mapping[str, str] = field(
+        default_factory=dict, metadata=describe("Versions of this package and of the training software")
+    )
+    commit: str | None = field(
+        default=None,
+        metadata=describe("Commit of the repository with the tests", omit_empty=True, schema={"type": "string"}),
+    )
+    reason: str | None = field(
+        default=None,
+        metadata=describe(
+            "Reason for accepting a slower measurement", omit_empty=True, schema={"type": "string", "minLength": 1}
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
+class CalibratedNoise(Noise, JsonData):
     """The noise of a case, estimated from several sessions without a change between them."""
 
-    noise: Noise
-    sessions: int
-    date: str  # UTC, ISO 8601
+    run: float = field(metadata=describe("Noise of the runs of one session", above=0, at_most=10))
+    degrees_of_freedom: float = field(metadata=describe("Degrees of freedom of the estimate", at_least=0, at_most=1e6))
+    session: float = field(metadata=describe("Noise of the effect that all runs of a session share", at_least=0, at_most=10))
+    sessions: int = field(metadata=describe("Number of measured sessions", at_least=2))
+    date: str = field(metadata=describe("UTC, ISO 8601", pattern=_DATE))
 
     def to_json(self) -> dict[str, Any]:
-        noise = {name: significant(value) for name, value in asdict(self.noise).items()}
-        return {**noise, "sessions": self.sessions, "date": self.date}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            noise=Noise(run=data["run"], degrees_of_freedom=data["degrees_of_freedom"], session=data["session"]),
-            sessions=data["sessions"],
-            date=data["date"],
-        )
+        return super().to_json() | {name.name: significant(getattr(self, name.name)) for name in fields(Noise)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(JsonData):
     """The stored part of a measurement in a baseline file."""
 
-    key: str  # Spec.key
-    samples: Sequence[float]  # images/sec, one per run
-    warmup_steps: int
-    steps: int  # measured steps of each run
-    hosts: int
-    fingerprint: Mapping[str, Any]  # its FINGERPRINT parts
-    provenance: Provenance
-    calibrated: Calibrated | None = None
-    probes: Probes | None = None
-    step_breakdown: StepBreakdown | None = None
-    worker_timings: WorkerTimings | None = None
-
-    @property
-    def noise(self) -> Noise | None:
-        """The noise of this case, if it was calibrated."""
-        return self.calibrated.noise if self.calibrated else None
+    key: str = field(metadata=describe("Spec.key: the key of the list that has it", is_stored=False))
+    samples: Sequence[float] = field(
+        metadata=describe("Rates, one for each run", unit="images/sec", above=0, at_most=1e12, min_size=1)
+    )
+    warmup_steps: int = field(metadata=describe("Steps before the measured ones", at_least=0))
+    steps: int = field(metadata=describe("Measured steps of each run", at_least=1))
+    hosts: int = field(metadata=describe("Number of hosts", at_least=1))
+    # Its FINGERPRINT parts. A baseline file needs all of them; each file defines this in its own schema.
+    fingerprint: Mapping[str, Any] = field(
+        metadata=describe("Fingerprint of the hosts, the software and the program", schema={"$ref": "#/$defs/fingerprint"})
+    )
+    provenance: Provenance = field(metadata=describe("Origin of the entry", schema={"$ref": "#/$defs/provenance"}))
+    noise: CalibratedNoise | None = field(
+        default=None,
+        metadata=describe("Scatter of its rates, if it was calibrated", omit_empty=True, schema={"$ref": "#/$defs/noise"}),
+    )
+    probes: Probes | None = field(
+        default=None,
+        metadata=describe(
+            "Probed capacities of its hosts and links, if they were probed", omit_empty=True, schema={"$ref": "probes.json"}
+        ),
+    )
+    step_breakdown: StepBreakdown | None = field(
+        default=None,
+        metadata=describe(
+            "Breakdown of a step's time, if it was traced", omit_empty=True, schema={"$ref": "step_breakdown.json"}
+        ),
+    )
+    worker_timings: WorkerTimings | None = field(
+        default=None,
+        metadata=describe(
+            "Timings of the workers in the steps of the same run, if they are known",
+            omit_empty=True,
+            schema={"$ref": "worker_timings.json"},
+        ),
+    )
 
     @property
     def images_per_sec(self) -> float:
@@ -168,43 +194,18 @@ class Entry:
 
     def with_noise_of(self, old: "Entry") -> "Entry":
         """Return the entry with the earlier calibration, unless it has its own."""
-        return self if self.calibrated else replace(self, calibrated=old.calibrated)
+        return self if self.noise else replace(self, noise=old.noise)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as JSON, without its key, and without unknown values."""
-        provenance = {name: value for name, value in asdict(self.provenance).items() if value is not None}
-        data = {
-            "samples": [significant(rate) for rate in self.samples],
-            "warmup_steps": self.warmup_steps,
-            "steps": self.steps,
-            "hosts": self.hosts,
-            "fingerprint": self.fingerprint,
-            "provenance": {"kind": "measured", **provenance},
-        }
-        found: Mapping[str, Calibrated | JsonData | None] = {
-            "noise": self.calibrated,
-            "probes": self.probes,
-            "step_breakdown": self.step_breakdown,
-            "worker_timings": self.worker_timings,
-        }
-        return data | {name: value.to_json() for name, value in found.items() if value is not None}
+        return super().to_json() | {"samples": [significant(rate) for rate in self.samples]}
 
-    @classmethod
-    def from_json(cls, key: str, data: Mapping[str, Any]) -> Self:
-        provenance = {name: value for name, value in data["provenance"].items() if name != "kind"}
-        return cls(
-            key=key,
-            samples=data["samples"],
-            warmup_steps=data["warmup_steps"],
-            steps=data["steps"],
-            hosts=data["hosts"],
-            fingerprint=data["fingerprint"],
-            provenance=Provenance(**provenance),
-            calibrated=Calibrated.from_json(data["noise"]) if "noise" in data else None,
-            probes=Probes.from_json(data["probes"]) if "probes" in data else None,
-            step_breakdown=StepBreakdown.from_json(data["step_breakdown"]) if "step_breakdown" in data else None,
-            worker_timings=WorkerTimings.from_json(data["worker_timings"]) if "worker_timings" in data else None,
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedEntry(Entry):
+    """The JSON of an entry outside of a baseline file, where no list has its key."""
+
+    key: str = field(metadata=describe("Spec.key"))
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,9 @@ class BaselineChange:
         return self.old is not None and self.new.images_per_sec < (1 - LOOSER) * self.old.images_per_sec
 
     @property
-    def kept_noise(self) -> Calibrated | None:
+    def kept_noise(self) -> CalibratedNoise | None:
         """The calibration of the previous baseline that remains valid."""
-        return self.new.calibrated if self.old and self.old.calibrated == self.new.calibrated else None
+        return self.new.noise if self.old and self.old.noise == self.new.noise else None
 
     def __str__(self) -> str:
         now = self.new.images_per_sec

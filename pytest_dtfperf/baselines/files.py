@@ -15,10 +15,11 @@ from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines import verdict
+from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, KeyedEntry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.codec import JsonData, json_schema
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
@@ -37,21 +38,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1  # of every stored file; increased when an older reader would misread it
 LINE_LENGTH = 128
-SIGNIFICANT_DIGITS = 6  # of a measured rate: much less than the difference of any two runs, and short enough to read
-
-
-def significant(value: float) -> float:
-    """Round to six significant digits."""
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
-
-
-def round_fractions(data: Any) -> Any:
-    """Round all fractions in JSON data to six significant digits."""
-    if isinstance(data, float):
-        return significant(data)
-    if isinstance(data, dict):
-        return {key: round_fractions(value) for key, value in data.items()}
-    return [round_fractions(value) for value in data] if isinstance(data, list) else data
 
 
 def canonical(data: Any) -> str:
@@ -77,7 +63,11 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 SCHEMAS = Path(__file__).parent / "schema"
 # Definitions that are generated from the data model: those of a file, and those that files refer to by name.
-_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "spec": Spec, "terms": ComparisonPolicy}}
+_OF_ENTRIES: Mapping[str, type[JsonData]] = {"noise": CalibratedNoise, "provenance": Provenance}
+_MADE: Mapping[str, Mapping[str, type[JsonData] | UnionType]] = {
+    "baseline": {"entry": Entry, **_OF_ENTRIES},
+    "measurement": {"run": Run, "spec": Spec, "terms": ComparisonPolicy, "keyed_entry": KeyedEntry | None, **_OF_ENTRIES},
+}
 _SHARED: Mapping[str, type[JsonData]] = {
     "probes.json": Probes,
     "step_breakdown.json": StepBreakdown,

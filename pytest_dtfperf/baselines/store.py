@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import other_hardware, same_but_for_exchange, system_name
-from pytest_dtfperf.baselines.entry import BaselineChange, Calibrated, Entry
+from pytest_dtfperf.baselines.entry import BaselineChange, CalibratedNoise, Entry
 from pytest_dtfperf.baselines.files import (
     SCHEMA,
     canonical,
@@ -124,7 +124,7 @@ class BaselineStore:
         """
         return self._rewrite(system, lambda stored: [_put(stored.setdefault(entry.key, []), entry) for entry in changes])
 
-    def calibrate(self, system: str, found: Iterable[tuple[Entry, Calibrated]]) -> list[BaselineChange]:
+    def calibrate(self, system: str, found: Iterable[tuple[Entry, CalibratedNoise]]) -> list[BaselineChange]:
         """Store the noise of these entries: one that was replaced in between keeps its new samples.
 
         Missing entries are skipped. Raises `BaselineFileError`.
@@ -132,7 +132,7 @@ class BaselineStore:
         return self._rewrite(
             system,
             lambda stored: [
-                _put(stored[now.key], replace(now, calibrated=calibrated))
+                _put(stored[now.key], replace(now, noise=calibrated))
                 for entry, calibrated in found
                 for now in stored.get(entry.key, [])
                 if not now.foreign_to(entry.fingerprint, entry.hosts)
@@ -147,9 +147,9 @@ class BaselineStore:
         return self._rewrite(
             system,
             lambda stored: [
-                _exchange(stored[entry.key], entry, [replace(entry, calibrated=None)])
+                _exchange(stored[entry.key], entry, [replace(entry, noise=None)])
                 for entry in doomed
-                if entry.calibrated and entry in stored.get(entry.key, ())
+                if entry.noise and entry in stored.get(entry.key, ())
             ],
         )
 
@@ -169,7 +169,10 @@ class BaselineStore:
         target = self._written_to(path)
         with self._locked():
             data = self._content(system) or {"schema": SCHEMA, "system": system}
-            stored = {key: [Entry.from_json(key, entry) for entry in found] for key, found in data.get("entries", {}).items()}
+            stored = {
+                key: [Entry.from_json({"key": key, **entry}) for entry in found]
+                for key, found in data.get("entries", {}).items()
+            }
             made = change(stored)
             entries = {key: [entry.to_json() for entry in found] for key, found in stored.items() if found}
             data = {
@@ -187,7 +190,7 @@ class BaselineStore:
         return made
 
     def _entries(self, system: str, key: str) -> list[Entry]:
-        return [Entry.from_json(key, entry) for entry in self._content(system).get("entries", {}).get(key, ())]
+        return [Entry.from_json({"key": key, **entry}) for entry in self._content(system).get("entries", {}).get(key, ())]
 
     def _thresholds(self, system: str) -> Mapping[str, Any]:
         """Return the thresholds in its own file, else those in the package for a published system of that name."""

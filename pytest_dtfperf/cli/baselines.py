@@ -320,7 +320,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
 def run_uncalibrate(args: argparse.Namespace) -> int:
     store, found = _select_entries(args)
-    calibrated = [(system, entry) for system, entry in found if entry.calibrated]
+    calibrated = [(system, entry) for system, entry in found if entry.noise]
     return _forget(args, store.folder, calibrated, "calibrated baseline", "uncalibrated", store.uncalibrate)
 
 
@@ -385,14 +385,14 @@ def _make_entry_json(system: str, entry: "Entry") -> dict[str, Any]:
         "hosts": entry.hosts,
         "accepted": entry.provenance.date,
         "session": entry.provenance.session,
-        "calibrated": entry.calibrated.date if entry.calibrated else None,
+        "calibrated": entry.noise.date if entry.noise else None,
     }
 
 
 def _format_entry(system: str, entry: "Entry") -> str:
     from pytest_dtfperf.baselines.audit import label_of
 
-    noise = f", calibrated on {entry.calibrated.date[:10]}" if entry.calibrated else ""
+    noise = f", calibrated on {entry.noise.date[:10]}" if entry.noise else ""
     where = f", {entry.hosts} hosts" if entry.hosts > 1 else ""
     accepted = f"accepted on {entry.provenance.date[:10]} of session {entry.provenance.session}"
     rate = f"{entry.images_per_sec:.6g} images/sec in {format_count(len(entry.samples), 'run')}"

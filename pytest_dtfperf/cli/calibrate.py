@@ -294,7 +294,7 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
         runs += f" ({case.rare} slower than the others and left out as rare)"
     of_runs, of_sessions, margin = "unknown", "unknown", "unknown"
     if found.calibrated:
-        noise = found.calibrated.noise
+        noise = found.calibrated
         of_runs, of_sessions = f"{noise.run:.2%}", f"{noise.session:.2%}"
         margin = f"{found.margin:.1%}" if found.margin else "none"
     refused = _is_refused(found, args)
@@ -312,7 +312,7 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
 
 
 def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str, Any]:
-    case, noise = found.case, found.calibrated.noise if found.calibrated else None
+    case, noise = found.case, found.calibrated
     what, *_, message = _make_row(found, args)
     return {
         "what": what,

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pytest_dtfperf.baselines.entry import Calibrated, Entry, Provenance
+from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, Provenance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.stats.noise import Noise
 
 HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_gib": 8, "gpus": []}
 AS_ASKED = {
@@ -90,5 +89,5 @@ def entry_of(rates: Sequence[float], *, date: str = "2026-01-31T02:15:03Z", **me
     return Entry.of(measurement_of(rates, **measured), provenance_of(date=date))
 
 
-def calibrated_of(run: float = 0.02, session: float = 0.01) -> Calibrated:
-    return Calibrated(noise=Noise(run=run, degrees_of_freedom=20, session=session), sessions=6, date="2026-01-30T00:00:00Z")
+def calibrated_of(run: float = 0.02, session: float = 0.01) -> CalibratedNoise:
+    return CalibratedNoise(run=run, degrees_of_freedom=20, session=session, sessions=6, date="2026-01-30T00:00:00Z")

@@ -124,21 +124,21 @@ def test_disturbed_runs_are_no_samples(tmp_path: Path) -> None:
 def test_calibrated_noise_outlives_a_new_baseline(tmp_path: Path) -> None:
     """The noise of a case is kept when its rate is accepted again, and the change states that; another case has none."""
     store, calibrated = BaselineStore(tmp_path), calibrated_of()
-    store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), calibrated=calibrated)])
+    store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=calibrated)])
     measured = [candidate([120, 121]), candidate([50, 50], Verdict.NO_BASELINE, gpus=4)]
     first, second = accept(store, measured, mode="all").changes
     assert (first.kept_noise, second.kept_noise) == (calibrated, None)
     found = store.find_for(measured[0].measurement)
     assert found is not None
-    assert found.noise == calibrated.noise
+    assert found.noise == calibrated
 
 
 def test_another_calibration_replaces_the_first(tmp_path: Path) -> None:
     """An entry that brings its own noise keeps it."""
     store, better = BaselineStore(tmp_path), calibrated_of(run=0.01)
-    store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), calibrated=calibrated_of())])
-    (change,) = store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), calibrated=better)])
-    assert change.new.calibrated == better
+    store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=calibrated_of())])
+    (change,) = store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=better)])
+    assert change.new.noise == better
     assert change.kept_noise is None
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from pytest_dtfperf.baselines.audit import BEATEN, MISSING, OLD, TIGHT, UNOWNED, AuditFinding, Known, Sighting, audit, label_of
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import HARDWARE, calibrated_of, entry_of, measurement_of, spec_of
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
@@ -120,11 +119,9 @@ NOISES: dict[str, tuple[Entry, dict[str, Any], str]] = {
     "noisy runs": (entry_of([100, 120, 80, 110, 90]), {}, "noise 16.0 %: to see a loss of twice the margin takes more than"),
     "a margin of its own": (entry_of(QUIET), {"sightings": [seen(100, 1, margin=0.005)]}, "margin 0.5 %, noise 1.0 %"),
     "a margin of its system": (entry_of(QUIET), {"margins": {SYSTEM: 0.01}}, "margin 1.0 %, noise 1.0 %"),
-    "calibrated to be quiet": (replace(entry_of(QUIET), calibrated=calibrated_of(0.005, 0.001)), {}, ""),
+    "calibrated to be quiet": (replace(entry_of(QUIET), noise=calibrated_of(0.005, 0.001)), {}, ""),
     "sessions that differ": (
-        replace(
-            entry_of(QUIET), calibrated=replace(calibrated_of(), noise=Noise(run=0.005, degrees_of_freedom=20, session=0.03))
-        ),
+        replace(entry_of(QUIET), noise=replace(calibrated_of(), run=0.005, degrees_of_freedom=20, session=0.03)),
         {},
         "margin 5.0 %, noise 0.5 %: to see a loss of twice the margin takes more than any number of runs",
     ),

@@ -40,7 +40,9 @@ def test_noise_is_that_of_all_sessions() -> None:
     entry = entry_of([100, 101])
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
     assert found.calibrated is not None
-    assert found.calibrated.noise == estimate_variance_components(SESSIONS)
+    assert Noise(
+        run=found.calibrated.run, degrees_of_freedom=found.calibrated.degrees_of_freedom, session=found.calibrated.session
+    ) == estimate_variance_components(SESSIONS)
     assert (found.calibrated.sessions, found.calibrated.date) == (3, "2026-01-03T00:00:00+00:00")
     assert (found.entry, found.message) == (entry, "")
 
@@ -147,7 +149,7 @@ def test_a_baseline_that_was_replaced_meanwhile_keeps_its_samples(tmp_path: Path
     newer = entry_of([110, 111], date="2026-02-01T00:00:00Z")
     store.update("mine", [newer])
     (change,) = store.calibrate("mine", [(old, calibrated_of())])
-    assert change.new == replace(newer, calibrated=calibrated_of())
+    assert change.new == replace(newer, noise=calibrated_of())
     assert store.entries("mine") == [other, change.new] or store.entries("mine") == [change.new, other]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.files import canonical, published_folder, significant
+from pytest_dtfperf.baselines.files import canonical, published_folder
+from pytest_dtfperf.formats import significant
 
 LONG = "x" * 70
 SHAPES: dict[str, tuple[Any, str]] = {

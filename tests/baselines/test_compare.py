@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.compare import judge
-from pytest_dtfperf.baselines.entry import Calibrated, Entry
+from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, SOFTWARE, entry_of, measurement_of
 
 BASELINE = [99.0, 100.0, 101.0, 100.0, 100.0]  # its median is 100, and its runs spread by 0.7 %
@@ -19,8 +18,8 @@ TERMS = ComparisonPolicy(margin=0.05)
 
 def calibrated(entry: Entry, run: float) -> Entry:
     """The entry as it is once its noise is known from thirty runs."""
-    known = Calibrated(noise=Noise(run=run, degrees_of_freedom=30), sessions=6, date="2026-01-30T00:00:00Z")
-    return replace(entry, calibrated=known)
+    known = CalibratedNoise(run=run, degrees_of_freedom=30, session=0.0, sessions=6, date="2026-01-30T00:00:00Z")
+    return replace(entry, noise=known)
 
 
 RULE: dict[str, tuple[list[float], float, Verdict]] = {

@@ -1,16 +1,15 @@
 """docs/baselines.md describes the files correctly."""
 
-import json
 import re
 from pathlib import Path
 
 from pytest_dtfperf.baselines import audit
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.baselines.files import SCHEMAS, canonical, content_of
+from pytest_dtfperf.baselines.files import canonical, content_of, load_schema
 from pytest_dtfperf.baselines.store import BaselineStore
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
-SCHEMA = json.loads((SCHEMAS / "baseline.json").read_text())
+SCHEMA = load_schema("baseline")
 
 MADE = {"step_breakdown", "worker_timings", "probes"}  # of a run that was traced, of hosts that were probed: tens of lines each
 

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.checks import ask
-from pytest_dtfperf.baselines.entry import Calibrated, Entry
+from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, entry_of, measurement_of
 
 
@@ -114,7 +113,7 @@ def test_anchor_that_moved_is_no_excuse(then: list[float], rates: list[float], o
     assert "1-device run got" not in judgement.reason
 
 
-QUIET = Calibrated(noise=Noise(run=0.002, degrees_of_freedom=40), sessions=6, date="2026-01-30T00:00:00Z")
+QUIET = CalibratedNoise(run=0.002, degrees_of_freedom=40, session=0.0, sessions=6, date="2026-01-30T00:00:00Z")
 OTHERS_NOISE: dict[str, Entry] = {
     "of other hosts": entry_of([150, 151], hardware=HARDWARE | {"interconnect": "Ethernet 100 Gb/s"}, **TWO),
     "of more hosts": entry_of([150, 151], hosts=2, **TWO),
@@ -128,13 +127,13 @@ def test_efficiency_takes_no_others_noise(case: str) -> None:
     turn red what nobody knows."""
     now = HARDWARE | {"interconnect": "Ethernet 10 Gb/s"}
     two, one = measurement_of([155], hardware=now, **TWO), measurement_of([100], hardware=now, **ONE)
-    others = replace(OTHERS_NOISE[case], calibrated=QUIET)
+    others = replace(OTHERS_NOISE[case], noise=QUIET)
     judgement = judge_efficiency(two, one, asking(0.8), entry=others)
     assert judgement == judge_efficiency(two, one, asking(0.8))
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    own = replace(entry_of([150, 151], hardware=now, **TWO), calibrated=QUIET)
+    own = replace(entry_of([150, 151], hardware=now, **TWO), noise=QUIET)
     assert "not known yet" in judge_efficiency(two, one, asking(0.8), entry=own).reason
-    own_anchor = replace(entry_of([100, 101], hardware=now, **ONE), calibrated=QUIET)
+    own_anchor = replace(entry_of([100, 101], hardware=now, **ONE), noise=QUIET)
     judgement = judge_efficiency(two, one, asking(0.8), entry=own, anchor_entry=own_anchor)
     assert "not known yet" not in judgement.reason
 
@@ -226,8 +225,8 @@ def test_overhead_of_different_trainings_is_refused() -> None:
 def test_overhead_knows_the_calibrated_noise() -> None:
     """Runs that happen to be alike are believed to scatter as much as was found out of this training; of another's, nothing."""
     real: dict[str, Any] = {"model": "mnist", "data": "mnist", "data_dir": "/data"}
-    noisy = Calibrated(noise=Noise(run=0.05, degrees_of_freedom=40), sessions=6, date="2026-01-30T00:00:00Z")
-    entry = replace(entry_of([98, 99], **real), calibrated=noisy)
+    noisy = CalibratedNoise(run=0.05, degrees_of_freedom=40, session=0.0, sessions=6, date="2026-01-30T00:00:00Z")
+    entry = replace(entry_of([98, 99], **real), noise=noisy)
     synthetic, measured = measurement_of([100, 100.5, 100], model="mnist"), measurement_of([96, 96.5, 96], **real)
     unknown = judge_overhead(synthetic, measured, asking(0.1))
     assert (unknown.verdict, judge_overhead(synthetic, measured, asking(0.1), entry=entry).verdict) == (
@@ -238,7 +237,7 @@ def test_overhead_knows_the_calibrated_noise() -> None:
     assert judge_overhead(synthetic, measured, asking(0.1), entry=others) == unknown
     asked = ask("overhead", asking(0.1), measured, synthetic, entry=entry)
     assert asked.verdict is Verdict.INCONCLUSIVE
-    of_synthetic = replace(entry_of([100, 101], model="mnist"), calibrated=noisy)
+    of_synthetic = replace(entry_of([100, 101], model="mnist"), noise=noisy)
     assert ask("overhead", asking(0.1), measured, synthetic, other_entry=of_synthetic).verdict is Verdict.INCONCLUSIVE
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.checks import Check, Side
+from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.files import (
     IRI_GRAMMAR,
     KINDS,
@@ -18,6 +20,7 @@ from pytest_dtfperf.baselines.files import (
     read_baseline_file,
     validate,
 )
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
@@ -26,7 +29,7 @@ from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.records.record import Compared, Efficiency
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.spec import Spec
-from tests.baselines.examples import MISPLACED, entry_of, measurement_of
+from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
 
 KEY = entry_of([1.0]).key
 THRESHOLD = {"model": "inception3", "gpus": 8, "at_least": 0.9, "source": "Table 1"}
@@ -156,11 +159,11 @@ def test_schemas_are_closed_and_valid(path: Path) -> None:
     """Every schema is a valid one of draft 2020-12, and every object in it says what else it may hold."""
     from jsonschema import Draft202012Validator
 
-    schema = json.loads(path.read_text())
+    schema = load_schema(path.stem)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(schema)
     for where, part in objects(schema, path.name):
-        if not where.endswith(".state") and ".allOf." not in where:  # a host's own words; what narrows the schema beside it
+        if ".state" not in where and ".allOf." not in where:  # a host's own words; what narrows the schema beside it
             assert "additionalProperties" in part or "$ref" in part, where
 
 
@@ -210,6 +213,22 @@ def test_a_judged_measurement_passes_its_schema() -> None:
         reason="+1.0 %",
     )
     validate("measurement", judged, "measurements.jsonl:1")
+
+
+@pytest.mark.parametrize("entry", [None, replace(entry_of([99.0, 101.0]), noise=calibrated_of())], ids=["none", "calibrated"])
+def test_a_check_passes_its_schema_with_and_without_a_baseline(entry: Entry | None) -> None:
+    """A check is stored with the baseline of that time, or with none, and is read again."""
+    measured = measurement_of([100.0, 101.0])
+    check = Check(
+        kind="baseline",
+        terms=ComparisonPolicy(),
+        side=Side(record="9f3c1a", runs=2, entry=entry),
+        verdict=Verdict.NO_BASELINE,
+        reason="none is stored",
+    )
+    data = json.loads(json.dumps(record(measured, checks=[check.to_json()])))
+    validate("measurement", data, "measurements.jsonl:1")
+    assert Check.from_json(data["checks"][0]) == check
 
 
 def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:

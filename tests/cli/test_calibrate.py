@@ -217,7 +217,7 @@ def noise_of(folder: Path, rates: list[list[float]], *options: str, more: list[l
 def calibrated_in(folder: Path) -> dict[int, bool]:
     """Whether the case of so many devices has noise."""
     entries = BaselineStore(folder / "baselines").entries(SYSTEM)
-    return {int(entry.key.partition("gpus=")[2].partition(" ")[0]): entry.calibrated is not None for entry in entries}
+    return {int(entry.key.partition("gpus=")[2].partition(" ")[0]): entry.noise is not None for entry in entries}
 
 
 def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from pytest_dtfperf.cli import main
 from tests.baselines.examples import calibrated_of, entry_of
 from tests.cli.table import read
 
-CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), calibrated=calibrated_of())
+CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), noise=calibrated_of())
 PLAIN = entry_of([50.0, 51.0], gpus=1)
 OTHER = entry_of([7.0, 7.1], gpus=1, model="alexnet")
 UTF8 = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
@@ -75,7 +75,7 @@ def test_noise_is_forgotten_and_rates_stay(store: BaselineStore, capsys: pytest.
     """uncalibrate takes the noise alone, of those that have any."""
     assert dtfperf(store, "uncalibrate", "model=trivial", "--yes") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "dtfperf: 1 calibrated baseline uncalibrated."
-    assert kept(store)["cpu-a"] == [PLAIN, replace(CALIBRATED, calibrated=None)]
+    assert kept(store)["cpu-a"] == [PLAIN, replace(CALIBRATED, noise=None)]
     assert dtfperf(store, "uncalibrate", "model=trivial", "--yes") == 1
     assert (
         capsys.readouterr().out == "dtfperf: no calibrated baseline in "

@@ -48,7 +48,7 @@ def whole_session(root: Path) -> SessionFolder:
     slower = _add(folder, measurement_of([80.0, 80.1, 79.9]))
     elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, injected_slowdowns={"worker:0": 0.1}))
     entry = entry_of([100.0, 100.5, 99.5])
-    calibrated = Entry.from_json(entry.key, {**entry.to_json(), "noise": calibrated_of().to_json()})
+    calibrated = Entry.from_json({"key": entry.key, **entry.to_json(), "noise": calibrated_of().to_json()})
     judge(folder, "baseline", many, entry=calibrated)
     judge(folder, "efficiency", many, one, threshold=0.7, entry=entry, other_entry=entry_of([50.0, 50.1], gpus=1))
     judge(folder, "overhead", real, synthetic, threshold=0.1)

@@ -35,7 +35,7 @@ TRAINING = PlannedTraining(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["work
 
 def full() -> Record:
     """A record with all optional fields."""
-    entry = replace(entry_of([10.0, 10.123456789]), calibrated=calibrated_of())
+    entry = replace(entry_of([10.0, 10.123456789]), noise=calibrated_of())
     published = PublishedRate(system="p2", citation="a page", images_per_sec=30.0, gpu="K80", cpu=None, gpus_per_node=8)
     plain = record(
         spec(gpus=2, num_ps=1), 10.0, 9.75, efficiency=0.93, baseline=Compared(images_per_sec=10.5, change=-0.05, margin=0.1),

@@ -52,7 +52,7 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     assert good.step_breakdown
     assert bad.step_breakdown
     entry = accepted(traced([457.1, 457.0, 457.2], good.step_breakdown))
-    read = Entry.from_json(entry.key, json.loads(canonical(entry.to_json())))
+    read = Entry.from_json({"key": entry.key, **json.loads(canonical(entry.to_json()))})
     assert read == entry
     assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
     now = traced([336.8, 336.9, 336.7], bad.step_breakdown)
