@@ -1,4 +1,4 @@
-"""How Sphinx makes a site of these pages: `make docs`. What is reference is made from the code: _extensions/reference.py."""
+"""Set up Sphinx for the site of these pages: `make docs`. _extensions/reference.py makes the reference from the code."""
 
 import sys
 from importlib import metadata
@@ -23,16 +23,16 @@ html_static_path: list[str] = []
 html_show_copyright = False
 html_copy_source = False
 
-# `make linkcheck`: one slow site shall neither fail the rest nor hold it up for long.
+# `make linkcheck`: one slow site must neither fail nor delay the others.
 linkcheck_timeout = 15
 linkcheck_retries = 2
 linkcheck_workers = 8
-linkcheck_exclude_documents = ["changelog"]  # what it names was there when it was written
+linkcheck_exclude_documents = ["changelog"]  # its old links may no longer exist
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
-default_role = "code"  # docstrings write `names` as people do, not as a link for a machine
+default_role = "code"  # `names` in docstrings are code, not links
 autodoc_typehints = "none"  # types are in the signatures
 autodoc_member_order = "bysource"
-nitpick_ignore_regex = [("py:.*", ".*")]  # of types in signatures: the pages are for people
+nitpick_ignore_regex = [("py:.*", ".*")]  # of types in signatures: most have no page

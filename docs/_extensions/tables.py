@@ -1,4 +1,4 @@
-"""Pages of reference with tables: the keys of files, the keys of clusters, the modes and inputs, and the marker's arguments.
+"""Make the reference pages with tables: the keys of files and clusters, the modes and inputs, and the marker's arguments.
 
 The description of a field is the comment beside it in its class, that of a key the description in its schema.
 """
