@@ -116,14 +116,14 @@ class HostChannels:
             thread.join(_LEAVE_S)
 
     def _lead(self, host: int, lender: OpenAllocation, argv: Sequence[str], started: threading.Event) -> None:
-        with ExitStack() as lent:
+        with ExitStack() as resources:
             try:
                 with self._may_start:
                     if self._over.is_set():
                         return
-                    allocation = lent.enter_context(lender())
+                    allocation = resources.enter_context(lender())
                     channel = allocation.start(argv)
-                lent.callback(channel.close)
+                resources.callback(channel.close)
                 self._hosts[host], self._channels[host] = allocation.hosts[0], channel
             except (DtfPerfError, OSError) as error:
                 self._missing[host] = str(error)
@@ -163,8 +163,8 @@ def allocate_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[
     resources = compute_resources(config, gpus, on_status)
     timeout_s = f"{config.heartbeat_timeout_s:g}"
     argv = make_module_command(named.get_python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
-    with _lock_cluster(config, resources), ONE_BY_ONE.get(config.backend, allocate_together)(config, resources, argv) as lent:
-        yield lent
+    with _lock_cluster(config, resources), ONE_BY_ONE.get(config.backend, allocate_together)(config, resources, argv) as hosts:
+        yield hosts
 
 
 def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:

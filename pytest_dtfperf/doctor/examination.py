@@ -290,8 +290,10 @@ _FREE_PORTS = [0, 0]  # two ports that the kernel chooses
 
 def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Diagnosis:
     """Check the hosts that so many devices need, or all. Raises `UsageError`, `AllocationError`."""
-    with allocate_hosts(config, gpus, on_status) as lent:
-        hosts = [HostDiagnosis(host.name, host.address, missing=lent.missing.get(i)) for i, host in enumerate(lent.hosts)]
+    with allocate_hosts(config, gpus, on_status) as allocated:
+        hosts = [
+            HostDiagnosis(host.name, host.address, missing=allocated.missing.get(i)) for i, host in enumerate(allocated.hosts)
+        ]
         seen = Diagnosis(
             cluster=config.name,
             hosts=hosts,
@@ -302,7 +304,7 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
         )
         ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS
         if seen.present:
-            Examination(lent.channel, seen, config.limits, ports=ports, on_status=on_status).run()
+            Examination(allocated.channel, seen, config.limits, ports=ports, on_status=on_status).run()
         on_status("releasing the hosts")
     return seen
 

@@ -281,7 +281,7 @@ def _encode_own_model(spec: Spec) -> dict[str, Any]:
     if not spec.own_model:
         return {}
     if (found := tables.find_own_model(spec.model)) is None:
-        raise SpecError(f"{spec.model} is a model of whoever measured it: give train() the model itself")
+        raise SpecError(f"{spec.model} is a model of the tests that measured it: give train() the model itself")
     return {"own": found.to_json()}
 
 

@@ -160,7 +160,7 @@ class Watch:
 
     def _on_refused(self, event: Mapping[str, Any], now: float) -> None:
         name = self.hosts[event["host"]].name
-        hint = "End whoever listens there, or let free ports be found: fixed_ports = false."
+        hint = "End the program that listens there, or use any free ports: fixed_ports = false."
         self._fail(FailureCause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
 
     def _on_stopped(self, event: Mapping[str, Any], now: float) -> None:

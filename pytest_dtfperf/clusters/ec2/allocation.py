@@ -28,23 +28,23 @@ Poll = Callable[[], Mapping[str, Instance]]
 class Ec2Allocation:
     """The instances of one run. `placement` holds the properties with an effect on speed that only Amazon knows."""
 
-    def __init__(self, lent: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
-        self._lent = lent
+    def __init__(self, allocation: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
+        self._allocation = allocation
         self._instances = instances
         self._placement = placement
-        self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in lent.hosts]
+        self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in allocation.hosts]
         self._ids = [each.id for each in instances]
         self._poll = poll
 
     def copy_with(self, config: ClusterConfig) -> "Ec2Allocation":
         """Return the same instances with another stack."""
-        lent = SshBackend().share_hosts(self._lent, config)
-        return Ec2Allocation(lent, self._instances, self._poll, self._placement)
+        allocation = SshBackend().share_hosts(self._allocation, config)
+        return Ec2Allocation(allocation, self._instances, self._poll, self._placement)
 
     def start(self, argv: Sequence[str]) -> Channel:
         self._refuse_if_over(0.0)
         try:
-            return Ec2Channel(self._lent.start(argv), self._ids, self._poll)
+            return Ec2Channel(self._allocation.start(argv), self._ids, self._poll)
         except AllocationError:
             self._refuse_if_over(LATE_S / 3)  # most failed starts have another cause
             raise

@@ -131,8 +131,8 @@ class Ec2:
         with self.lot(resources) as lot:
             self._connect(lot, resources)
             endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
-            with open_allocation(self._config, endpoints, resources) as lent:
-                yield Ec2Allocation(lent, lot.instances, _poll(lot), _make_placement(lot))
+            with open_allocation(self._config, endpoints, resources) as allocation:
+                yield Ec2Allocation(allocation, lot.instances, _poll(lot), _make_placement(lot))
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[InstanceGroup]:

@@ -44,8 +44,8 @@ rm -rf "$keepalive"
 mkdir -m 700 "$keepalive" || exit 1
 here=$(readlink /proc/self/ns/pid)
 echo "$here" >"$keepalive/namespace"
-# What jobs have left here that were killed with their node: old, and of no process. A younger one may be about to begin, and of
-# one in another PID namespace nobody here can tell.
+# Remove the folders of jobs that were killed with their node: old ones without a process. Younger ones may be starting, and
+# those of another PID namespace cannot be checked from here.
 find /tmp -maxdepth 1 -name 'dtfperf-*.keepalive' -user "$(id -u)" -mmin +{OLD_MIN} 2>/dev/null | while read -r old; do
     [ "$(cat "$old/namespace" 2>/dev/null)" = "$here" ] || continue
     kill -0 "$(cat "$old/pid" 2>/dev/null || echo none)" 2>/dev/null || rm -rf "$old"

@@ -35,7 +35,7 @@ boot = os.environ.pop("DTFPERF_BOOT")
 if sys.version_info < {OLDEST_PYTHON!r}:
     print('\\n{MARK}{{"failed": "version", "version": "%d.%d.%d"}}' % sys.version_info[:3])
     sys.exit(1)
-sys.path[:] = [folder for folder in sys.path if folder]  # what lies in the home folder is none of ours
+sys.path[:] = [folder for folder in sys.path if folder]  # without the home folder
 exec(boot)
 """
 
