@@ -43,8 +43,9 @@ def find_disturbances(states: Mapping[str, State], *, alone: bool = True) -> lis
         alone: whether the hosts are exclusive; otherwise other processes are no disturbance.
     """
     found = []
+    of_machine = group_by_machine(states)
     for host, state in states.items():
-        others = _describe_others(host, states) if alone else ()
+        others = _describe_others(host, of_machine[host]) if alone else ()
         found += [f"host {host}: {phrase}" for phrase in (*others, *_describe_heat(state), *_describe_memory(state))]
         for gpu in state.get("gpus", ()):
             others = _describe_gpu_processes(gpu) if alone else ()
@@ -54,18 +55,30 @@ def find_disturbances(states: Mapping[str, State], *, alone: bool = True) -> lis
 
 def compute_taken_s(states: Mapping[str, State]) -> dict[str, float]:
     """Return host -> seconds of its cores used by others, including other guests of the same machine (steal)."""
-    return {host: compute_others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
+    of_machine = group_by_machine(states)
+    return {host: compute_others_s(host, of_machine[host]) + state["cpu"]["steal_s"] for host, state in states.items()}
+
+
+def group_by_machine(states: Mapping[str, State]) -> dict[str, dict[str, State]]:
+    """Return host -> the states of all hosts on its machine, itself included."""
+    machines: dict[str, dict[str, State]] = {}
+    for host, state in states.items():
+        machines.setdefault(state["machine"], {})[host] = state
+    return {host: machines[state["machine"]] for host, state in states.items()}
 
 
 def compute_others_s(host: str, states: Mapping[str, State]) -> float:
-    """Return the seconds of a host's cores used by processes other than the run's and the controller's."""
+    """Return the seconds of a host's cores used by processes other than the run's and the controller's.
+
+    `states` are at least those of all hosts on the same machine; further ones change nothing.
+    """
     cpu = states[host]["cpu"]
     own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _find_others_on_cores(host, states))
     return max(0.0, float(cpu["busy_s"] - own_s))
 
 
 def _find_others_on_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
-    """Return the states of other hosts that are the same machine with cores in common: their work is the run's, too."""
+    """Return the states of other hosts on the same machine with cores in common: their work is the run's, too."""
     state = states[host]
     mine = parse_cores(state["cpus"])
     return [

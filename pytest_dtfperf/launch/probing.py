@@ -32,7 +32,7 @@ from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
 from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, make_task_order
-from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s
+from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s, group_by_machine
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, place
 from pytest_dtfperf.launch.watch import format_loss
@@ -63,6 +63,7 @@ class Answers:
         self._rounds = rounds
         self._host_answers = [_HostAnswers() for _ in hosts]
         self._streams: dict[Stream, Sequence[Mapping[str, float]] | str] = {}  # the parts of each, or why there are none
+        self._expected = {(n, *pair) for n, each in enumerate(rounds) for fan in each for pair in fan.streams}
         self._lost: dict[int, str] = {}
 
     def receive(self, event: Event) -> None:
@@ -90,9 +91,8 @@ class Answers:
     def probes(self, seconds: float) -> Probes:
         """Return all answers so far."""
         names = [host.name for host in self._hosts]
-        states = {
-            name: answers.facts["state"] for name, answers in zip(names, self._host_answers, strict=True) if answers.facts
-        }
+        known = {name: answers.facts["state"] for name, answers in zip(names, self._host_answers, strict=True) if answers.facts}
+        states = group_by_machine(known)
         hosts = {
             names[at]: self._host(at, states)
             for at, answers in enumerate(self._host_answers)
@@ -121,14 +121,13 @@ class Answers:
 
     def _stream(self, event: Event) -> None:
         stream = (event["round"], event["host"], event["to"])
-        fans = self._rounds[stream[0]] if stream[0] < len(self._rounds) else ()
-        if not any(stream[1:] in fan.streams for fan in fans) or stream in self._streams:
+        if stream not in self._expected or stream in self._streams:
             raise MessageError(f"reported a stream to host number {event['to']} that was not requested")
         if event["error"] is None and len(event["parts"]) != PARTS:
             raise MessageError(f"reported {len(event['parts'])} parts of a stream that has {PARTS}")
         self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
 
-    def _host(self, at: int, states: Mapping[str, Mapping[str, Any]]) -> HostProbe:
+    def _host(self, at: int, states: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> HostProbe:
         answers, name = self._host_answers[at], self._hosts[at].name
         facts = answers.facts or {}
         return HostProbe(
@@ -136,7 +135,7 @@ class Answers:
             clock_hz=facts.get("clock_hz"),
             most_clock_hz=facts.get("most_clock_hz"),
             limits=facts.get("limits", {}),
-            others_cores=_count_others_cores(name, states) if name in states else None,
+            others_cores=_count_others_cores(name, states[name]) if name in states else None,
             unknown=answers.unknown,
         )
 
@@ -355,8 +354,10 @@ class Probing:
     def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
         deadline = self._clock() + within_s
         while not enough() and self._clock() < deadline:
-            if (event := self._agents.next_event(_POLL_S)) is not None:
+            event = self._agents.next_event(_POLL_S)
+            while event is not None and self._clock() < deadline:  # `enough` looks at all hosts: not for each of their events
                 self._hear(event)
+                event = self._agents.next_event(0.0)
 
     def _hear(self, event: Event) -> None:
         host = event["host"]

@@ -6,6 +6,7 @@ docs/numbers.md has the formulas. They count only what cannot be avoided: furthe
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import Spec
@@ -29,11 +30,11 @@ class Layout:
     threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; absent: not known
     devices: Mapping[str, int] = field(default_factory=dict)  # worker -> the number of its devices; absent: not known
 
-    @property
+    @cached_property
     def workers(self) -> list[str]:
         return self._of("worker")
 
-    @property
+    @cached_property
     def servers(self) -> list[str]:
         return self._of("ps")
 
