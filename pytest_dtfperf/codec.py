@@ -5,7 +5,7 @@
         images: int = field(metadata=describe("Images of the test set", at_least=1))
         loss: float = field(metadata=describe("Mean cross-entropy"))
 
-A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` and `field_rows` describe it. A
+A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` describes it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
 
 It is sent to the hosts, so it needs only Python.
@@ -14,7 +14,7 @@ It is sent to the hosts, so it needs only Python.
 import math
 import re
 import reprlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from functools import cache
@@ -31,13 +31,18 @@ _TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneT
 _NAMES = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "text"}
 
 
+def format_short(value: object) -> str:
+    """Return the representation of a value, with long ones shortened."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    return short.repr(value)
+
+
 class ValidationError(TypeError, ValueError):
     """A value is not allowed in its field; the message has the path to it."""
 
     def __init__(self, allowed: str, value: Any, path: str = "") -> None:
-        short = reprlib.Repr()
-        short.maxstring = short.maxother = 60
-        self.allowed, self.path, self.shown = allowed, path, short.repr(value)
+        self.allowed, self.path, self.shown = allowed, path, format_short(value)
         super().__init__(f"{path}{': ' if path else ''}must be {allowed}, not {self.shown}")
 
     def below(self, step: object) -> "ValidationError":
@@ -129,14 +134,6 @@ def json_schema(cls: type[JsonData] | UnionType) -> Schema:
         "required": [field.name for field in stored if not field.metadata.get("omit_empty")],  # always written
         "properties": {field.name: _description(field) | _schema(hints[field.name], field.metadata) for field in stored},
     }
-
-
-def field_rows(cls: type[JsonData]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, JSON type, unit and description of each stored field: the rows of a reference."""
-    for name, schema in json_schema(cls)["properties"].items():
-        kinds, metadata = schema.get("type", "any"), cls.__dataclass_fields__[name].metadata
-        kind = kinds if isinstance(kinds, str) else " or ".join(kinds)
-        yield name, kind, metadata.get("unit", ""), metadata.get("description", "")
 
 
 def _stored_fields(cls: Any) -> list["Field[Any]"]:

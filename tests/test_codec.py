@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from pytest_dtfperf.codec import JsonData, ValidationError, describe, field_rows, json_schema
+from pytest_dtfperf.codec import JsonData, ValidationError, describe, json_schema
 from pytest_dtfperf.datamodel.measurement import Run
 from tests.records.samples import run
 
@@ -121,7 +121,6 @@ def test_json_schema_has_what_the_fields_declare() -> None:
         },
     }
     assert json_schema(Outer)["properties"]["words"] == {"type": ["array", "string", "null"], "items": {"type": "string"}}
-    assert [row[:3] for row in field_rows(Limited)][:2] == [("count", "integer", ""), ("step_s", "array", "s")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,4 +144,4 @@ def test_a_new_field_of_a_run_takes_one_declaration() -> None:
     schema = json_schema(RunWithFaults)
     assert set(json_schema(Run)["properties"]) | {"faults"} == set(schema["properties"])
     jsonschema.validate(data["faults"], schema["properties"]["faults"])
-    assert ("faults", "object", "", "Task to its page faults") in field_rows(RunWithFaults)
+    assert schema["properties"]["faults"]["description"] == "Task to its page faults"

@@ -6,13 +6,12 @@ that is invalid or does not fit the run, after too many lines that are not messa
 
 import ipaddress
 import re
-import reprlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.codec import JsonData, ValidationError
+from pytest_dtfperf.codec import JsonData, ValidationError, format_short
 from pytest_dtfperf.errors import quoted_lines
 from pytest_dtfperf.formats import printable, printable_bytes, printable_lines
 from pytest_dtfperf.node import wire
@@ -34,7 +33,7 @@ def validate_message(table: Table, message: Message, name: str = "event") -> dic
     name_given = message.get(name)
     kind = table.get(name_given) if isinstance(name_given, str) else None
     if kind is None:
-        raise MessageError(f"sent an unknown message: {name} is {_show_value(name_given)}")
+        raise MessageError(f"sent an unknown message: {name} is {printable(format_short(name_given))}")
     try:
         found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
     except ValidationError as error:
@@ -45,12 +44,6 @@ def validate_message(table: Table, message: Message, name: str = "event") -> dic
 def describe_invalid(error: ValidationError) -> str:
     """Return the path of the value, the allowed values, and the value, with invisible characters escaped."""
     return printable(f"{error.path}{' ' * bool(error.path)}must be {error.allowed}, not {error.shown}")
-
-
-def _show_value(value: Any) -> str:
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 60
-    return printable(short.repr(value))
 
 
 def whole(least: int = 0, most: int = MOST) -> Validate:

@@ -86,10 +86,6 @@ class StackRunner:
         self._session.plan(found)
         return found
 
-    def find_recipe(self, name: str) -> Recipe | None:
-        """Return what a stack is built from; None: it is not built here."""
-        return self._recipes.get(name)
-
     def is_built(self, name: str) -> bool:
         return name not in self._recipes or self.cache.find(self._recipes[name]) is not None
 

@@ -21,7 +21,7 @@ def test_a_good_file_is_opened_compressed_or_not(tmp_path: Path, compressed: boo
     path = tmp_path / (f"{NAME}.gz" if compressed else NAME)
     path.write_bytes(gzip.compress(IMAGES) if compressed else IMAGES)
     file = open_idx(tmp_path, NAME, dimensions=3)
-    assert (file.path, file.shape, file.header_bytes, file.record_bytes) == (path, (2, 28, 28), 16, 784)
+    assert (file.path, file.shape, file.header_bytes) == (path, (2, 28, 28), 16)
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,6 @@ class IdxFile:
     def header_bytes(self) -> int:
         return 4 + 4 * len(self.shape)
 
-    @property
-    def record_bytes(self) -> int:
-        return math.prod(self.shape[1:])
-
 
 def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
     """Find an idx file, `train-images-idx3-ubyte` for example, and check it.
