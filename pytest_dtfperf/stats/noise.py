@@ -172,9 +172,9 @@ def slow_runs(rates: Sequence[float], noise: Noise, level: float, others: Sequen
         if not degrees_of_freedom:
             continue
         distance = (math.fsum(rest) / len(rest) - logs[len(rest)]) / (spread * math.sqrt(1 + 1 / len(rest)))
-        if distance > _quantile(CLEARLY, degrees_of_freedom):
+        if distance > t_quantile(CLEARLY, degrees_of_freedom):
             slow = slowest
-        if distance > _quantile(PERHAPS, degrees_of_freedom) and slowest <= most_rare(runs, level):
+        if distance > t_quantile(PERHAPS, degrees_of_freedom) and slowest <= most_rare(runs, level):
             doubtful = slowest
     slower = (
         1 - math.exp(math.fsum(logs[runs - slow :]) / slow - math.fsum(logs[: runs - slow]) / (runs - slow)) if slow else 0.0
@@ -227,7 +227,7 @@ def estimate_noise(sessions: Sequence[Sequence[float]]) -> tuple[Noise, int]:
             continue
         own = [math.log(rate) for rate in rest[session]]
         distance = math.fsum(own) / len(own) - math.log(sessions[session][run])
-        if distance > _quantile(CLEARLY, degrees_of_freedom) * spread * math.sqrt(1 + 1 / len(own)):
+        if distance > t_quantile(CLEARLY, degrees_of_freedom) * spread * math.sqrt(1 + 1 / len(own)):
             rare = slowest
     return estimate_variance_components(_without(sessions, slowest_first[:rare])), rare
 
@@ -244,7 +244,8 @@ def _median(rates: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _quantile(probability: float, degrees_of_freedom: float) -> float:
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Return the value that Student's t exceeds with this probability."""
     from scipy.special import stdtrit
 
     return -float(stdtrit(degrees_of_freedom, probability))

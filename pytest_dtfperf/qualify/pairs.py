@@ -1,0 +1,108 @@
+"""Rounds in which hosts meet in pairs, and what the rates of pairs tell about hosts, links and single pairs. Pure.
+
+In a round every host meets one other, so that each pair is alone on its links. In further rounds it meets others. A host that
+sends slowly does so to all of them, and a host that receives slowly does so from all. A stream is a reading of the "link out" of
+its source and of the "link in" of its target, which `qualify.peers` compares with those of other hosts. Partners change, so a
+slow partner is only one slow reading. A pair is slow if its rate is far below the rates of both hosts with others, also when it
+is measured again.
+"""
+
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_dtfperf.datamodel.qualification import HostVerdict, PairResult
+from pytest_dtfperf.qualify.peers import QualifyPolicy
+
+LINK_IN, LINK_OUT, PAIR_TRAINING = "link in", "link out", "pair training"
+LINK_POLICY = QualifyPolicy(tolerance=0.10, slow=0.25)
+PAIR_READINGS = 5  # of a suspect pair, all of which must be slow: by chance one in ten is
+MOST_SUSPECT_PAIRS = 64  # read again; more are no pairs, but a network that has changed
+
+Pair = tuple[str, str]  # from, to
+
+
+def draw_matching(hosts: Sequence[str], number: int, seed: int) -> list[Pair]:
+    """Return one of the rounds of a tournament: all hosts in pairs, but one of an odd number.
+
+    The first n - 1 rounds of n hosts (n, if odd) have no pair in common. The order of hosts is drawn, and again after these.
+    By the circle method: one seat stays, and the others move by one in every round.
+    """
+    seats: list[str | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    rounds = max(1, len(seats) - 1)
+    random.Random(seed + number // rounds).shuffle(seats)
+    turn = number % rounds
+    moved = [seats[0], *(seats[1 + (i + turn) % rounds] for i in range(rounds))] if len(seats) > 1 else seats
+    opposite = zip(moved[: len(moved) // 2], reversed(moved[len(moved) // 2 :]), strict=True)
+    return [(here, there) for here, there in opposite if here is not None and there is not None]
+
+
+def count_matchings(hosts: int) -> int:
+    """Return how many matchings one round of readings takes: with three hosts, one is slow only if it is with both others."""
+    return 3 if hosts == 3 else 1
+
+
+@dataclass
+class PairReadings:
+    """All rates of pairs so far: of streams, from one host to another, or of trainings, which have no direction."""
+
+    name: str = "link"
+    rates: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
+    again: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
+
+    def add_round(self, rates: Mapping[Pair, float]) -> Mapping[str, Mapping[str, float]]:
+        """Add a round's rates, and return the reading of each host: the best, if it met several others."""
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for pair, per_s in rates.items():
+            self.rates[pair].append(per_s)
+            for host, capacity in zip(pair, self._capacities, strict=True):
+                found[host][capacity] = max(per_s, found[host].get(capacity, 0.0))
+        return found
+
+    def add_again(self, rates: Mapping[Pair, float]) -> None:
+        """Add further rates of suspect pairs."""
+        for pair, per_s in rates.items():
+            self.again[pair].append(per_s)
+
+    def find_suspects(self, policy: QualifyPolicy = LINK_POLICY) -> list[Pair]:
+        """Return the pairs that are slower than both hosts are with others, the slowest first."""
+        expected = self._expect()
+        losses = {pair: 1 - statistics.median(rates) / expected[pair] for pair, rates in self.rates.items() if pair in expected}
+        return sorted((pair for pair, loss in losses.items() if loss > policy.slow), key=lambda pair: -losses[pair])
+
+    def judge_suspects(self, policy: QualifyPolicy = LINK_POLICY) -> Iterator[PairResult]:
+        """Yield the suspect pairs that were slow each time."""
+        expected = self._expect()
+        for pair in self.find_suspects(policy)[:MOST_SUSPECT_PAIRS]:
+            again = self.again.get(pair, [])
+            if len(again) >= PAIR_READINGS and max(again) > (1 - policy.slow) * expected[pair]:
+                continue
+            verdict = HostVerdict.SLOW if len(again) >= PAIR_READINGS else HostVerdict.NOT_JUDGED
+            per_s = statistics.median(again or self.rates[pair])
+            yield PairResult(hosts=pair, name=self.name, per_s=per_s, expected_per_s=expected[pair], verdict=verdict)
+
+    @property
+    def _capacities(self) -> tuple[str, str]:
+        return (LINK_OUT, LINK_IN) if self.name == "link" else (PAIR_TRAINING, PAIR_TRAINING)
+
+    def _expect(self) -> Mapping[Pair, float]:
+        """Return the rate of each pair by what its hosts do with others, for hosts that met several others.
+
+        It is the lower one of the two hosts' medians with other partners.
+        """
+        partners: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+        for (source, target), rates in self.rates.items():
+            level = statistics.median(rates)
+            partners[source, self._capacities[0]][target] = level
+            partners[target, self._capacities[1]][source] = level
+
+        def of_others(host: str, capacity: str, partner: str) -> float:
+            others = [level for other, level in partners[host, capacity].items() if other != partner]
+            return statistics.median(others) if len(others) > 1 else math.nan
+
+        out, into = self._capacities
+        found = {pair: (of_others(pair[0], out, pair[1]), of_others(pair[1], into, pair[0])) for pair in self.rates}
+        return {pair: min(both) for pair, both in found.items() if not any(map(math.isnan, both))}

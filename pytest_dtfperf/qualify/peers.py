@@ -1,0 +1,304 @@
+"""Decide which hosts are slower than their peers, the hosts of the same hardware, from a few readings of each. Pure.
+
+All hosts are read in rounds. The first rounds are a screening, which only chooses what is read again: a capacity of a host that
+may be slow. Further rounds confirm it, and only they count for it, so that the number of hosts that were screened needs no
+correction: the stated rate of false alarms is shared by the candidates and the looks at them. A host is
+
+    SLOW        if its loss is certainly more than the tolerance, by which hosts of one kind may differ
+    FIT         if its loss is certainly less than the least loss that must be found
+    NOT_JUDGED  otherwise: too few peers, too few undisturbed readings, or neither is certain at the end
+
+Each reading is taken relative to the median of the peers in the same round, so that what all hosts have in common does not
+count. A host's level is the trimmed mean of its readings. The noise of a reading is estimated from the differences between
+rounds, of all peers together and without the largest (one reading in ten may be slow by chance, as in `stats.noise`). With
+`PEERS_FOR_SPREAD` peers or more, the spread of their levels widens the tolerance (the median absolute deviation: F. R. Hampel,
+JASA 69, 1974, 383-393); of fewer, more than half must agree within the tolerance. A loss must be there without as many of the
+slowest readings as may be slow for no reason. `benchmarks/qualify.py` has the error rates.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
+from pytest_dtfperf.formats import format_count, percent
+from pytest_dtfperf.stats.noise import most_rare, t_quantile
+
+LEAST_PEERS = 3  # hosts of one kind, itself included: of two that differ, either could be slow
+PEERS_FOR_SPREAD = 8  # fewer do not show how much hosts of a kind differ
+LEAST_READINGS = 2  # of the screening that are undisturbed
+MAD = 1.4826  # standard deviations of a normal distribution for each median absolute deviation
+# Differences of two rounds that count for the noise, where one reading in ten may be slow for no reason, and the mean square of
+# these smallest 80 % of normal deviates: 1 - 2 c p(c) / 0.8, for c = 1.2816, the 90th percentile.
+COUNTED, COUNTED_SQUARE = 0.8, 0.4377
+EFFICIENCY = 0.5  # of the degrees of freedom that a standard deviation of as many readings would have
+UNSTEADY = 5.0  # times the noise: a host that scatters so has a noise of its own
+LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
+SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
+FIRST_LOOK = 3  # at so many confirming rounds, and at twice, four times, ... as many
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualifyPolicy(JsonData):
+    """The error rates and the losses of a qualification."""
+
+    false_alarms: float = field(
+        default=0.02, metadata=describe("Largest fraction of runs that call any fit host slow", above=0, below=1)
+    )
+    missed: float = field(default=0.05, metadata=describe("Largest probability to call a slow host fit", above=0, below=1))
+    tolerance: float = field(default=0.02, metadata=describe("Hosts of one kind may differ by so much", above=0, below=1))
+    slow: float = field(default=0.05, metadata=describe("The least loss that must be found", above=0, below=1))
+    screening: int = field(default=3, metadata=describe("Rounds that choose what is read again", at_least=2, at_most=100))
+    confirming: int = field(default=24, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=1000))
+
+    @property
+    def looks(self) -> list[int]:
+        """The numbers of confirming rounds after which is decided."""
+        found = [FIRST_LOOK << i for i in range(20) if FIRST_LOOK << i < self.confirming]
+        return [*found, self.confirming]
+
+
+Readings = Mapping[str, Mapping[str, float]]  # host -> capacity -> rate
+
+
+@dataclass
+class _Series:
+    """The rates of one capacity of one host, as logarithms of their ratios to the median of the peers in each round."""
+
+    rates: list[float] = field(default_factory=list)
+    peers: list[float] = field(default_factory=list)  # the medians
+    screened: list[float] = field(default_factory=list)
+    fresh: list[float] = field(default_factory=list)
+    is_open: bool = True
+    result: CapacityResult | None = None
+
+    @property
+    def all(self) -> list[float]:
+        return [*self.screened, *self.fresh]
+
+    def close(self, result: CapacityResult) -> None:
+        self.result, self.is_open = result, False
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The peers of one kind in one capacity: their centre and scales, as logarithms."""
+
+    centre: float
+    noise: float  # standard deviation of one reading
+    degrees: float  # of freedom of the noise
+    spread: float  # standard deviation of the levels of fit hosts
+    peers: int
+    agree: bool  # whether more than half of the hosts are within the tolerance of the centre
+    own_noise: Mapping[str, float]  # of unsteady hosts
+
+    def error(self, host: str, readings: int) -> float:
+        """Return the standard error of a host's loss: its own, and that of the peers' median in each round."""
+        one = max(self.noise, self.own_noise.get(host, 0.0))
+        return one * _level_error(readings) * math.sqrt(1 + math.pi / 2 / self.peers)
+
+
+class PeerComparison:
+    """The readings of all hosts so far, and the decisions on them. Call `add_round` until `is_decided`, then `results`."""
+
+    def __init__(self, kinds: Mapping[str, str], policy: QualifyPolicy, *, false_alarms: float | None = None) -> None:
+        """Note the hosts.
+
+        Args:
+            kinds: host to its hardware.
+            false_alarms: the part of the policy's rate that these decisions may use; None: all of it.
+        """
+        self._policy = policy
+        self._false_alarms = policy.false_alarms if false_alarms is None else false_alarms
+        self._kinds = kinds
+        self._series: dict[str, dict[str, _Series]] = {host: {} for host in kinds}
+        self._candidates = 0
+        self.rounds = 0
+
+    @property
+    def is_screening(self) -> bool:
+        """Whether the next round belongs to the screening."""
+        return self.rounds < self._policy.screening
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no further round would change a result."""
+        is_last = self.rounds >= self._policy.screening + self._policy.confirming
+        return is_last or (not self.is_screening and next(self.iterate_open(), None) is None)
+
+    def iterate_open(self) -> Iterator[tuple[str, str]]:
+        """Yield the hosts and capacities that are not decided. Their peers must be read with them."""
+        for host, series in self._series.items():
+            yield from ((host, name) for name, each in series.items() if each.is_open)
+
+    def add_round(self, readings: Readings) -> None:
+        """Add the undisturbed readings of one round, and decide what they suffice for."""
+        is_screening = self.is_screening
+        medians = self._find_medians(readings)
+        for host, found in readings.items():
+            for name, per_s in found.items():
+                series = self._series[host].setdefault(name, _Series())
+                series.rates.append(per_s)
+                series.peers.append(median := medians[self._kinds[host], name])
+                (series.screened if is_screening else series.fresh).append(math.log(per_s / median))
+        self.rounds += 1
+        if self.rounds == self._policy.screening:
+            self._screen_all()
+        elif self.rounds - self._policy.screening in self._policy.looks:
+            self._confirm_all()
+
+    def results(self) -> Mapping[str, Mapping[str, CapacityResult]]:
+        """Return the result of each capacity of each host; what is still open is NOT_JUDGED."""
+        return {host: {name: self._end(each) for name, each in found.items()} for host, found in self._series.items() if found}
+
+    def _find_medians(self, readings: Readings) -> Mapping[tuple[str, str], float]:
+        together: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for host, found in readings.items():
+            for name, per_s in found.items():
+                together[self._kinds[host], name].append(per_s)
+        return {key: statistics.median(rates) for key, rates in together.items()}
+
+    def _end(self, series: _Series) -> CapacityResult:
+        if series.result is None:
+            return CapacityResult(verdict=HostVerdict.NOT_JUDGED, readings=len(series.all), reason="the screening did not end")
+        if not series.is_open:
+            return series.result
+        loss, error = series.result.loss, series.result.error
+        assert loss is not None
+        assert error is not None
+        about = f"{percent(loss)} slower than its peers, standard error {percent(error)}"
+        why = f"{about}: certainly neither slow nor less than {percent(self._policy.slow)} slower"
+        return replace(series.result, verdict=HostVerdict.NOT_JUDGED, reason=why)
+
+    def _groups(self) -> Mapping[tuple[str, str], Mapping[str, _Series]]:
+        groups: dict[tuple[str, str], dict[str, _Series]] = defaultdict(dict)
+        for host, found in self._series.items():
+            for name, series in found.items():
+                groups[self._kinds[host], name][host] = series
+        return groups
+
+    def _screen_all(self) -> None:
+        for peers in self._groups().values():
+            group = _measure_group(peers, self._policy)
+            for host, series in peers.items():
+                self._screen(host, series, group)
+        self._candidates = sum(1 for _ in self.iterate_open())
+
+    def _confirm_all(self) -> None:
+        groups = self._groups()
+        for peers in groups.values():
+            if any(each.is_open for each in peers.values()) and (group := _measure_group(peers, self._policy)):
+                for host, series in peers.items():
+                    if series.is_open and series.fresh:
+                        self._confirm(host, series, group, decisions=sum(map(len, groups.values())))
+
+    def _screen(self, host: str, series: _Series, group: _Group | None) -> None:
+        readings = series.screened
+        if len(readings) < LEAST_READINGS:
+            why = f"{format_count(len(readings), 'undisturbed reading')} of {self._policy.screening}"
+            series.close(CapacityResult(verdict=HostVerdict.NOT_JUDGED, readings=len(readings), reason=why))
+        elif group is None:
+            why = f"fewer than {LEAST_PEERS} hosts of its kind were read"
+            own = statistics.median(series.rates)
+            series.close(CapacityResult(verdict=HostVerdict.NOT_JUDGED, per_s=own, readings=len(readings), reason=why))
+        elif not group.agree:
+            why = f"its peers differ by more than {percent(self._policy.tolerance)}, and no majority of them agrees"
+            series.close(replace(_describe(host, series, group, HostVerdict.NOT_JUDGED), reason=why))
+        else:
+            loss = group.centre - _find_level(readings)
+            may_be_slow = loss - SURE * group.error(host, len(readings)) > -math.log1p(-self._policy.tolerance)
+            if may_be_slow or not self._is_fit(host, readings, group):
+                series.result = _describe(host, series, group, HostVerdict.NOT_JUDGED)
+            else:
+                series.close(_describe(host, series, group, HostVerdict.FIT))
+
+    def _confirm(self, host: str, series: _Series, group: _Group, decisions: int) -> None:
+        series.result = _describe(host, series, group, HostVerdict.NOT_JUDGED)
+        if self._is_slow(host, series.fresh, group, decisions):
+            result = _describe(host, series, group, HostVerdict.SLOW)
+            assert result.loss is not None
+            series.close(replace(result, reason=f"{percent(result.loss)} slower than its peers"))
+        elif self._is_fit(host, series.all, group):
+            loss = group.centre - _find_level(series.all)
+            if loss - SURE * group.error(host, len(series.all)) <= self._margin(group, decisions):
+                series.close(_describe(host, series, group, HostVerdict.FIT))
+
+    def _is_slow(self, host: str, fresh: Sequence[float], group: _Group, decisions: int) -> bool:
+        level = self._false_alarms / max(1, self._candidates) / len(self._policy.looks)
+        margin = self._margin(group, decisions)
+        loss = group.centre - _find_level(fresh)
+        if loss - t_quantile(level, group.degrees) * group.error(host, len(fresh)) <= margin:
+            return False
+        steady = sorted(fresh)[most_rare(len(fresh), level) :]
+        return bool(steady) and group.centre - statistics.median(steady) > margin
+
+    def _is_fit(self, host: str, readings: Sequence[float], group: _Group) -> bool:
+        loss = group.centre - _find_level(readings)
+        level = self._policy.missed / (1 + len(self._policy.looks))
+        return loss + t_quantile(level, group.degrees) * group.error(host, len(readings)) < -math.log1p(-self._policy.slow)
+
+    def _margin(self, group: _Group, decisions: int) -> float:
+        """Return the largest loss of a fit host: the tolerance, or by how much one of many hosts may differ by chance."""
+        tolerance = -math.log1p(-self._policy.tolerance)
+        return max(tolerance, t_quantile(self._false_alarms / decisions, group.peers - 1) * group.spread)
+
+
+def _describe(host: str, series: _Series, group: _Group, verdict: HostVerdict) -> CapacityResult:
+    return CapacityResult(
+        verdict=verdict,
+        per_s=statistics.median(series.rates),
+        peers_per_s=statistics.median(series.peers),
+        loss=-math.expm1(_find_level(series.all) - group.centre),
+        error=group.error(host, len(series.all)),
+        readings=len(series.all),
+    )
+
+
+def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Group | None:
+    """Return the centre and the scales of the peers with enough readings; None: they are too few."""
+    read = {host: each.all for host, each in peers.items() if len(each.screened) >= LEAST_READINGS}
+    if len(read) < LEAST_PEERS:
+        return None
+    levels = {host: _find_level(values) for host, values in read.items()}
+    noise, degrees = _measure_noise(list(read.values()))
+    scatter = {host: MAD * statistics.median(abs(each - levels[host]) for each in values) for host, values in read.items()}
+    centre = statistics.median(levels.values())
+    distances = [abs(level - centre) for level in levels.values()]
+    of_level = noise * _level_error(round(statistics.median(map(len, read.values()))))
+    is_known = len(read) >= PEERS_FOR_SPREAD
+    spread = math.sqrt(max(0.0, (MAD * statistics.median(distances)) ** 2 - of_level**2)) if is_known else 0.0
+    allowed = -math.log1p(-policy.tolerance) + 2 * of_level + spread
+    return _Group(
+        centre=centre,
+        noise=noise,
+        degrees=degrees,
+        spread=spread,
+        peers=len(read),
+        agree=sum(distance <= allowed for distance in distances) > len(distances) / 2,
+        own_noise={host: own for host, own in scatter.items() if own > UNSTEADY * noise},
+    )
+
+
+def _measure_noise(series: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the standard deviation of a reading, and its degrees of freedom, by the smaller differences between rounds."""
+    squares = sorted((after - before) ** 2 for values in series for before, after in pairwise(values))
+    counted = squares[: max(1, round(COUNTED * len(squares)))]
+    noise = math.sqrt(math.fsum(counted) / len(counted) / COUNTED_SQUARE / 2)
+    return max(noise, LEAST_NOISE), max(1.0, EFFICIENCY * len(squares))
+
+
+def _find_level(values: Sequence[float]) -> float:
+    """Return the mean without a third of the values at either end; of three the median."""
+    ordered = sorted(values)
+    left_out = len(ordered) // 3
+    counted = ordered[left_out : len(ordered) - left_out]
+    return math.fsum(counted) / len(counted)
+
+
+def _level_error(readings: int) -> float:
+    """Return the standard error of a level, in standard deviations of a reading."""
+    return (1.0 if readings < 3 else 1.18) / math.sqrt(readings)

@@ -1,0 +1,112 @@
+"""Rounds of pairs, and whether a slow stream is due to its sender, its receiver, or the pair."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import pytest
+
+from pytest_dtfperf.datamodel.qualification import HostVerdict
+from pytest_dtfperf.qualify.pairs import (
+    LINK_IN,
+    LINK_OUT,
+    LINK_POLICY,
+    PAIR_READINGS,
+    Pair,
+    PairReadings,
+    count_matchings,
+    draw_matching,
+)
+from pytest_dtfperf.qualify.peers import PeerComparison
+
+FIT, SLOW = HostVerdict.FIT, HostVerdict.SLOW
+SEED = 11
+
+
+def name_hosts(count: int) -> list[str]:
+    return [f"n{i}" for i in range(count)]
+
+
+def judge(hosts: int, slow: Callable[[Pair], float]) -> tuple[Mapping[str, list[str]], list[tuple[Pair, HostVerdict]]]:
+    """Return the slow capacities of each host, and the slow pairs; `slow` gives the loss of a stream."""
+    random = Random(SEED)
+    names = name_hosts(hosts)
+    comparison = PeerComparison(dict.fromkeys(names, "kind"), LINK_POLICY)
+    readings = PairReadings()
+
+    def stream(pair: Pair) -> float:
+        return 1e9 * (1 - slow(pair)) * (1 - 0.02 * random.random())
+
+    number = 0
+    while not comparison.is_decided:
+        rates: dict[Pair, float] = {}
+        for _ in range(count_matchings(hosts)):
+            for here, there in draw_matching(names, number, SEED):
+                rates |= {pair: stream(pair) for pair in ((here, there), (there, here))}
+            number += 1
+        comparison.add_round(readings.add_round(rates))
+    for _ in range(PAIR_READINGS):
+        readings.add_again({pair: stream(pair) for pair in readings.find_suspects()})
+    slow_ones = {
+        host: names
+        for host, found in comparison.results().items()
+        if (names := [name for name, each in found.items() if each.verdict is SLOW])
+    }
+    return slow_ones, [((each.hosts[0], each.hosts[1]), each.verdict) for each in readings.judge_suspects()]
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4, 7, 8, 33])
+def test_matchings_meet_all_others_once(hosts: int) -> None:
+    """Every pair meets exactly once in a tournament, and no host is in two pairs of a round."""
+    names = name_hosts(hosts)
+    rounds = hosts - 1 + hosts % 2
+    met = []
+    for number in range(rounds):
+        matching = draw_matching(names, number, SEED)
+        assert len({host for pair in matching for host in pair}) == 2 * len(matching) == hosts - hosts % 2
+        met += [frozenset(pair) for pair in matching]
+    assert len(met) == len(set(met)) == hosts * (hosts - 1) // 2
+
+
+def test_matching_of_one_host_is_empty() -> None:
+    """One host alone meets no other."""
+    assert draw_matching(["n0"], 0, SEED) == []
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 5, 8, 16])
+def test_pairs_name_the_host_that_receives_slowly(hosts: int) -> None:
+    """A host that receives slowly from all is named with its link in, and its link out and all others are fit."""
+    assert judge(hosts, lambda pair: 0.7 * (pair[1] == "n1")) == ({"n1": [LINK_IN]}, [])
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 5, 8, 16])
+def test_pairs_name_the_host_that_sends_slowly(hosts: int) -> None:
+    """A host that sends slowly to all is named with its link out alone."""
+    assert judge(hosts, lambda pair: 0.7 * (pair[0] == "n2")) == ({"n2": [LINK_OUT]}, [])
+
+
+def test_pairs_name_a_slow_pair_and_no_host() -> None:
+    """A pair that is slow in one direction, while both hosts are fast with others, is named, and no host is."""
+    found = judge(4, lambda pair: 0.6 * (pair == ("n0", "n3")))
+    assert found == ({}, [(("n0", "n3"), SLOW)])
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 8, 16])
+def test_pairs_of_equal_hosts_are_fit(hosts: int) -> None:
+    """Equal links make no host and no pair slow."""
+    assert judge(hosts, lambda pair: 0.0) == ({}, [])
+
+
+def test_pairs_that_are_slow_once_are_not_named() -> None:
+    """A pair with a single slow reading is read again, and is not named."""
+    readings = PairReadings()
+    names = name_hosts(4)
+    for number in range(3):
+        matching = draw_matching(names, number, SEED)
+        readings.add_round(
+            {pair: 2e8 if pair == ("n0", "n1") else 1e9 for here, there in matching for pair in ((here, there), (there, here))}
+        )
+    assert readings.find_suspects() == [("n0", "n1")]
+    assert [each.verdict for each in readings.judge_suspects()] == [HostVerdict.NOT_JUDGED]
+    for _ in range(PAIR_READINGS):
+        readings.add_again({("n0", "n1"): 1e9})
+    assert list(readings.judge_suspects()) == []

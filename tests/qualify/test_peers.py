@@ -1,0 +1,137 @@
+"""Hosts beside their peers: decisions of single cases, and the stated error rates in small simulations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+
+from benchmarks.qualify import QualifyCase, measure_rates
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
+from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+
+FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
+MEMORY = "memory"
+
+
+def compare(
+    losses: Mapping[str, float],
+    *,
+    kinds: Mapping[str, str] | None = None,
+    cv: float = 0.005,
+    missing: Sequence[str] = (),
+    seed: int = 3,
+) -> Mapping[str, CapacityResult]:
+    """Return the results of hosts with these losses; those of `missing` have no reading."""
+    random = Random(seed)
+    comparison = PeerComparison(kinds or dict.fromkeys(losses, "kind"), QualifyPolicy())
+    while not comparison.is_decided:
+        drift = 1 - 0.01 * comparison.rounds  # of all hosts alike
+        comparison.add_round(
+            {
+                host: {MEMORY: 1e10 * drift * (1 - loss) * math.exp(random.gauss(0, cv))}
+                for host, loss in losses.items()
+                if host not in missing
+            }
+        )
+    return {host: found[MEMORY] for host, found in comparison.results().items()}
+
+
+def name_hosts(*losses: float) -> Mapping[str, float]:
+    return {f"n{i}": loss for i, loss in enumerate(losses)}
+
+
+def test_peers_equal_hosts_are_fit() -> None:
+    """Hosts that differ by noise alone are fit, although all of them become slower from round to round."""
+    assert {each.verdict for each in compare(name_hosts(0, 0, 0, 0)).values()} == {FIT}
+
+
+def test_peers_slow_host_is_named_with_its_loss() -> None:
+    """A host that is 12 % slower than the others is slow, its loss is stated, and the others are fit."""
+    found = compare(name_hosts(0, 0.12, 0, 0))
+    assert [each.verdict for each in found.values()] == [FIT, SLOW, FIT, FIT]
+    slow = found["n1"]
+    assert slow.loss == pytest.approx(0.12, abs=0.02)
+    assert slow.reason.endswith("% slower than its peers")
+    assert slow.per_s
+    assert slow.peers_per_s
+    assert slow.per_s < slow.peers_per_s
+
+
+def test_peers_faster_host_is_fit() -> None:
+    """A host that is faster than the others is fit, and so are they."""
+    assert {each.verdict for each in compare(name_hosts(0, -0.3, 0, 0)).values()} == {FIT}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_peers_too_few_are_not_judged(hosts: int) -> None:
+    """One or two hosts of a kind are not judged, however much they differ, and their own rate is kept."""
+    found = compare(name_hosts(*[0, 0.5][:hosts]))
+    assert {each.verdict for each in found.values()} == {NOT_JUDGED}
+    assert all(each.per_s and "fewer than 3 hosts" in each.reason for each in found.values())
+
+
+def test_peers_three_hosts_show_a_slow_one() -> None:
+    """Of three hosts, the one that differs from the two others is slow."""
+    assert [each.verdict for each in compare(name_hosts(0, 0, 0.2)).values()] == [FIT, FIT, SLOW]
+
+
+def test_peers_without_majority_are_not_judged() -> None:
+    """Two hosts that are slower than the two others are not judged: either two could be as they should."""
+    found = compare(name_hosts(0, 0, 0.2, 0.2))
+    assert {each.verdict for each in found.values()} == {NOT_JUDGED}
+    assert "no majority" in found["n0"].reason
+
+
+def test_peers_are_compared_within_their_kind() -> None:
+    """Hosts of another kind may have any rate; each kind has its own centre, and one with too few hosts is not judged."""
+    losses = {"a0": 0.0, "a1": 0.0, "a2": 0.0, "b0": 0.6, "b1": 0.6, "b2": 0.75, "b3": 0.6, "c0": 0.3}
+    found = compare(losses, kinds={host: host[0] for host in losses})
+    assert [host for host, each in found.items() if each.verdict is SLOW] == ["b2"]
+    assert [host for host, each in found.items() if each.verdict is NOT_JUDGED] == ["c0"]
+
+
+def test_peers_without_readings_are_absent() -> None:
+    """A host without any undisturbed reading has no result, and the others are judged."""
+    found = compare(name_hosts(0, 0, 0, 0, 0.2), missing=["n1"])
+    assert [*found] == ["n0", "n2", "n3", "n4"]
+    assert [each.verdict for each in found.values()] == [FIT, FIT, FIT, SLOW]
+
+
+def test_peers_single_slow_reading_does_not_decide() -> None:
+    """A host with one very slow reading among many is fit."""
+    comparison = PeerComparison(dict.fromkeys(name_hosts(0, 0, 0, 0), "kind"), QualifyPolicy())
+    random = Random(5)
+    while not comparison.is_decided:
+        rates = {host: {MEMORY: math.exp(random.gauss(0, 0.003))} for host in name_hosts(0, 0, 0, 0)}
+        if comparison.rounds == 1:
+            rates["n2"][MEMORY] = 0.3
+        comparison.add_round(rates)
+    assert {each[MEMORY].verdict for each in comparison.results().values()} == {FIT}
+
+
+def test_peers_need_few_rounds_when_all_are_equal() -> None:
+    """Equal hosts with little noise are decided by the screening alone."""
+    rates = measure_rates(QualifyCase(hosts=8, cv=0.005), runs=20)
+    assert rates.rounds < 4
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
+@pytest.mark.parametrize("hosts", [4, 8, 32])
+def test_peers_call_few_fit_hosts_slow(hosts: int, heavy: bool) -> None:
+    """At most 2 % of simulated runs call any fit host slow, with normal noise and with heavy tails."""
+    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.02, heavy=heavy), runs=100)
+    assert rates.false_alarms <= 0.02 + 3.1 * math.sqrt(0.02 / 100)
+
+
+@pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2), (32, 2)])
+def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> None:
+    """A host that is 5 % slower than its peers is found in 95 % of simulated runs."""
+    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.005, slow=slow, hosts_cv=0.002), runs=60)
+    assert rates.found >= 0.95 - 0.05
+
+
+def test_policy_looks_double() -> None:
+    """The looks of the confirmation double, and the last is at its end."""
+    assert QualifyPolicy(confirming=24).looks == [3, 6, 12, 24]
+    assert QualifyPolicy(confirming=2).looks == [2]
