@@ -1,8 +1,8 @@
 """Error rates of `dtfperf qualify`: fit hosts that are called slow, and slow hosts that are found.
 
-`python -m benchmarks.qualify` prints the table of docs/qualify.md in some minutes. Hosts of one kind differ by `HOSTS_CV`, or by
-`hosts_cv` of a case. Readings scatter by `cv`, normally or with heavy tails: Student's t with three degrees of freedom, and one
-reading in twenty slow by up to a half.
+`python -m benchmarks.qualify` prints the table of docs/qualify.md in some minutes. Hosts of one kind differ by `HOSTS_CV`, or
+by `hosts_cv` of a case. Readings scatter by `cv`, normally or with heavy tails: Student's t with three degrees of freedom, and
+one reading in twenty slow by up to a half.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,8 @@ def draw_normal(random: np.random.Generator, size: int) -> "np.ndarray[tuple[int
 
 def draw_heavy(random: np.random.Generator, size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return deviates of Student's t with three degrees of freedom and a standard deviation of 1."""
-    return random.standard_t(3, size) / np.sqrt(3)
+    found: np.ndarray[tuple[int], np.dtype[np.float64]] = random.standard_t(3, size) / np.sqrt(3)
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,18 +124,16 @@ def _list_cases() -> Sequence[tuple[QualifyCase, int]]:
 
 def main() -> None:
     print(
-        "| hosts | slow by 5 % | CV | tails | runs | runs with a false alarm | found | called fit | fit, not judged | rounds |"
+        "| Hosts | Slow by 5 % | CV | Tails | Runs | Runs with a false alarm | Found | Called fit | Fit hosts not judged | Rounds |"
     )
     print("|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|")
     for case, runs in _list_cases():
         rates = measure_rates(case, runs)
         found = f"{rates.found:.1%} | {rates.called_fit:.1%}" if case.slow else "- | -"
         tails = "heavy" if case.heavy else "normal"
-        print(
-            f"| {case.hosts} | {case.slow} | {case.cv:.1%} | {tails} | {runs} | {rates.false_alarms:.1%} | {found} | "
-            f"{rates.not_judged:.2%} | {rates.rounds:.1f} |",
-            flush=True,
-        )
+        row = f"| {case.hosts} | {case.slow} | {case.cv:.1%} | {tails} | {runs} | {rates.false_alarms:.1%} | {found} | "
+        row += f"{rates.not_judged:.2%} | {rates.rounds:.1f} |"
+        print(row.replace("%", " %"), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from pytest_dtfperf.formats import printable
 # Modules of this package. Each has `add_parser(commands)`, which adds the parsers of its commands and sets `run`, a function
 # of the arguments that returns an exit code. A module imports its dependencies when it runs.
 COMMANDS = (
-    "init", "clusters", "doctor", "run", "ab", "bisect", "isolate", "predict", "stored_session", "nightly", "history", "site",
-    "figures", "baselines", "slurm", "ec2", "launch", "notebook", "data",
+    "init", "clusters", "doctor", "run", "ab", "bisect", "isolate", "qualify", "predict", "stored_session", "nightly",
+    "history", "site", "figures", "baselines", "slurm", "ec2", "launch", "notebook", "data",
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2

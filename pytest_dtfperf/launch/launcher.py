@@ -16,6 +16,7 @@ from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import merge_probes, select_missing_probes
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.launch.link_rounds import Round
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing, load_probes, store_probes
 from pytest_dtfperf.launch.program_run import OnOutput, ProgramRun, Tunnel
@@ -156,11 +157,20 @@ class Launcher:
             {t.name: t.num_devices for t in tasks if t.num_devices},
         )
 
-    def probe(self, spec: Spec, *, pairs: bool = False, again: bool = False, deadlines: Deadlines = USUAL) -> Probes:
+    def probe(
+        self,
+        spec: Spec,
+        *,
+        pairs: bool = False,
+        rounds: Sequence[Round] | None = None,
+        again: bool = False,
+        deadlines: Deadlines = USUAL,
+    ) -> Probes:
         """Probe the hosts of a training and its links.
 
         Args:
             pairs: measure each link by itself, too.
+            rounds: of links; by default those that the training uses.
             again: measure what was measured before on this allocation, too.
 
         Raises:
@@ -171,7 +181,7 @@ class Launcher:
                 spec = self._staging.stage_spec(spec)
         known = None if again else self._probes
         return self._carry_out_probe(
-            Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
+            Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, rounds=rounds, deadlines=deadlines)
         )
 
     def probe_capacity(self, spec: Spec, *, on_begin: Callable[[], object] = lambda: None) -> Probes:

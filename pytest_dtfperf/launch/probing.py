@@ -208,6 +208,7 @@ class Probing:
         *,
         known: Probes | None = None,
         pairs: bool = False,
+        rounds: Sequence[Round] | None = None,
         with_input: bool = True,
         deadlines: Deadlines = USUAL,
     ) -> None:
@@ -216,6 +217,7 @@ class Probing:
         Args:
             known: results that are not measured again.
             pairs: measure each link by itself, too.
+            rounds: of links; by default those that the training uses.
             with_input: measure how fast the training's data is read and decoded, too.
 
         Raises:
@@ -231,7 +233,7 @@ class Probing:
         self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
         self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._unknown_of(host.name))}
         self._names = [host.name for host in agents.hosts]
-        all_rounds = link_rounds.plan_fans(self._tasks, pairs=pairs)
+        all_rounds = link_rounds.plan_fans(self._tasks, pairs=pairs) if rounds is None else rounds
         self._links = {fan.link(self._names) for each in all_rounds for fan in each}
         new = ([fan for fan in each if fan.link(self._names) not in self._known.links] for each in all_rounds)
         self._rounds = [each for each in new if each]

@@ -1,10 +1,10 @@
 """Rounds in which hosts meet in pairs, and what the rates of pairs tell about hosts, links and single pairs. Pure.
 
 In a round every host meets one other, so that each pair is alone on its links. In further rounds it meets others. A host that
-sends slowly does so to all of them, and a host that receives slowly does so from all. A stream is a reading of the "link out" of
-its source and of the "link in" of its target, which `qualify.peers` compares with those of other hosts. Partners change, so a
-slow partner is only one slow reading. A pair is slow if its rate is far below the rates of both hosts with others, also when it
-is measured again.
+sends slowly does so to all of them, and a host that receives slowly does so from all. A stream is a reading of the "link out"
+of its source and of the "link in" of its target, which `qualify.peers` compares with those of other hosts. Partners change, so
+a slow partner is only one slow reading. A pair is slow if its rate is far below the rates of both hosts with others, also when
+it is measured again.
 """
 
 import math
@@ -52,14 +52,24 @@ class PairReadings:
     name: str = "link"
     rates: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
     again: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
+    _best: dict[tuple[str, str], float] = field(default_factory=dict)  # host and capacity -> highest rate so far
 
     def add_round(self, rates: Mapping[Pair, float]) -> Mapping[str, Mapping[str, float]]:
-        """Add a round's rates, and return the reading of each host: the best, if it met several others."""
+        """Add a round's rates, and return the reading of each host: the best, if it met several others.
+
+        A host has no reading with a partner that was slow with all others so far: such readings would count as noise.
+        """
         found: dict[str, dict[str, float]] = defaultdict(dict)
+        usual = statistics.median(rates.values()) if rates else 0.0
         for pair, per_s in rates.items():
             self.rates[pair].append(per_s)
-            for host, capacity in zip(pair, self._capacities, strict=True):
-                found[host][capacity] = max(per_s, found[host].get(capacity, 0.0))
+            (source, out), (target, into) = zip(pair, self._capacities, strict=True)
+            for host, capacity, partner, other in ((source, out, target, into), (target, into, source, out)):
+                if self._best.get((partner, other), math.inf) > (1 - LINK_POLICY.slow) * usual:
+                    found[host][capacity] = max(per_s, found[host].get(capacity, 0.0))
+        for pair, per_s in rates.items():
+            for key in zip(pair, self._capacities, strict=True):
+                self._best[key] = max(per_s, self._best.get(key, 0.0))
         return found
 
     def add_again(self, rates: Mapping[Pair, float]) -> None:

@@ -2,7 +2,7 @@
 
 All hosts are read in rounds. The first rounds are a screening, which only chooses what is read again: a capacity of a host that
 may be slow. Further rounds confirm it, and only they count for it, so that the number of hosts that were screened needs no
-correction: the stated rate of false alarms is shared by the candidates and the looks at them. A host is
+correction: the stated rate of false alarms is shared by the candidates and the interim analyses. A host is
 
     SLOW        if its loss is certainly more than the tolerance, by which hosts of one kind may differ
     FIT         if its loss is certainly less than the least loss that must be found
@@ -39,7 +39,7 @@ EFFICIENCY = 0.5  # of the degrees of freedom that a standard deviation of as ma
 UNSTEADY = 5.0  # times the noise: a host that scatters so has a noise of its own
 LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
-FIRST_LOOK = 3  # at so many confirming rounds, and at twice, four times, ... as many
+FIRST_ANALYSIS = 3  # at so many confirming rounds, and at twice, four times, ... as many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class QualifyPolicy(JsonData):
     confirming: int = field(default=24, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=1000))
 
     @property
-    def looks(self) -> list[int]:
+    def analyses(self) -> list[int]:
         """The numbers of confirming rounds after which is decided."""
-        found = [FIRST_LOOK << i for i in range(20) if FIRST_LOOK << i < self.confirming]
+        found = [FIRST_ANALYSIS << i for i in range(20) if FIRST_ANALYSIS << i < self.confirming]
         return [*found, self.confirming]
 
 
@@ -93,7 +93,7 @@ class _Group:
     degrees: float  # of freedom of the noise
     spread: float  # standard deviation of the levels of fit hosts
     peers: int
-    agree: bool  # whether more than half of the hosts are within the tolerance of the centre
+    has_majority: bool  # whether more than half of the hosts are within the tolerance of the centre
     own_noise: Mapping[str, float]  # of unsteady hosts
 
     def error(self, host: str, readings: int) -> float:
@@ -148,7 +148,7 @@ class PeerComparison:
         self.rounds += 1
         if self.rounds == self._policy.screening:
             self._screen_all()
-        elif self.rounds - self._policy.screening in self._policy.looks:
+        elif self.rounds - self._policy.screening in self._policy.analyses:
             self._confirm_all()
 
     def results(self) -> Mapping[str, Mapping[str, CapacityResult]]:
@@ -205,7 +205,7 @@ class PeerComparison:
             why = f"fewer than {LEAST_PEERS} hosts of its kind were read"
             own = statistics.median(series.rates)
             series.close(CapacityResult(verdict=HostVerdict.NOT_JUDGED, per_s=own, readings=len(readings), reason=why))
-        elif not group.agree:
+        elif not group.has_majority:
             why = f"its peers differ by more than {percent(self._policy.tolerance)}, and no majority of them agrees"
             series.close(replace(_describe(host, series, group, HostVerdict.NOT_JUDGED), reason=why))
         else:
@@ -228,7 +228,7 @@ class PeerComparison:
                 series.close(_describe(host, series, group, HostVerdict.FIT))
 
     def _is_slow(self, host: str, fresh: Sequence[float], group: _Group, decisions: int) -> bool:
-        level = self._false_alarms / max(1, self._candidates) / len(self._policy.looks)
+        level = self._false_alarms / max(1, self._candidates) / len(self._policy.analyses)
         margin = self._margin(group, decisions)
         loss = group.centre - _find_level(fresh)
         if loss - t_quantile(level, group.degrees) * group.error(host, len(fresh)) <= margin:
@@ -238,7 +238,7 @@ class PeerComparison:
 
     def _is_fit(self, host: str, readings: Sequence[float], group: _Group) -> bool:
         loss = group.centre - _find_level(readings)
-        level = self._policy.missed / (1 + len(self._policy.looks))
+        level = self._policy.missed / (1 + len(self._policy.analyses))
         return loss + t_quantile(level, group.degrees) * group.error(host, len(readings)) < -math.log1p(-self._policy.slow)
 
     def _margin(self, group: _Group, decisions: int) -> float:
@@ -278,7 +278,7 @@ def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Grou
         degrees=degrees,
         spread=spread,
         peers=len(read),
-        agree=sum(distance <= allowed for distance in distances) > len(distances) / 2,
+        has_majority=sum(distance <= allowed for distance in distances) > len(distances) / 2,
         own_noise={host: own for host, own in scatter.items() if own > UNSTEADY * noise},
     )
 

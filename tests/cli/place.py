@@ -59,6 +59,7 @@ ELSEWHERE: Mapping[str, str] = {
     "run": "tests/cli/test_run.py",
     "ab": "tests/cli/test_ab.py",
     "isolate": "tests/cli/test_isolate.py",
+    "qualify": "tests/cli/test_qualify.py",
     "bisect": "tests/cli/test_bisect.py",
     "notebook": "tests/cli/test_notebook.py",
     "launch": "tests/cli/test_launch.py",

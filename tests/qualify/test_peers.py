@@ -131,7 +131,7 @@ def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> No
     assert rates.found >= 0.95 - 0.05
 
 
-def test_policy_looks_double() -> None:
-    """The looks of the confirmation double, and the last is at its end."""
-    assert QualifyPolicy(confirming=24).looks == [3, 6, 12, 24]
-    assert QualifyPolicy(confirming=2).looks == [2]
+def test_policy_analyses_double() -> None:
+    """The numbers of rounds before the analyses of the confirmation double, and the last is at its end."""
+    assert QualifyPolicy(confirming=24).analyses == [3, 6, 12, 24]
+    assert QualifyPolicy(confirming=2).analyses == [2]

@@ -1,0 +1,332 @@
+"""Qualify the hosts of a cluster before a job: measure each in rounds, and name those that are slower than their peers.
+
+In a round all hosts are probed side by side (arithmetic, memory), then in pairs over their links in both directions, with other
+partners in each round, and each host trains by itself. `peers.py` decides; after the first rounds only what is open is measured
+again. Capacities of hosts and links share the stated rate of false alarms evenly.
+"""
+
+import json
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
+from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, UsageError
+from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed
+from pytest_dtfperf.formats import format_count, percent, with_prefix
+from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.launch.link_rounds import Fan, Round
+from pytest_dtfperf.qualify.pairs import (
+    LINK_IN,
+    LINK_OUT,
+    LINK_POLICY,
+    PAIR_READINGS,
+    Pair,
+    PairReadings,
+    count_matchings,
+    draw_matching,
+)
+from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.spec import Spec
+
+FILE = "qualification.json"
+TEST = "dtfperf qualify"
+TRAINING = "training"
+MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
+SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
+FAMILIES = ("core.", "cores.", "memory", "gpu.")  # of readings that are compared
+
+
+class HostQualification:
+    """One qualification. An invalid training is refused before anything is started."""
+
+    def __init__(
+        self,
+        session: SessionContext,
+        spec: Spec,
+        *,
+        policy: QualifyPolicy | None = None,
+        trains: bool = True,
+        time_limit_s: float = math.inf,
+        seed: int | None = None,
+        on_status: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """Prepare a qualification.
+
+        Args:
+            spec: a training on all hosts. Each host makes its own part of it.
+            policy: the error rates and the losses; of links, the losses are those of `LINK_POLICY`.
+            trains: whether hosts train at all.
+            time_limit_s: no round begins that would end later.
+            seed: of the pairs; by default drawn.
+            on_status: called with a line about each round.
+        """
+        session.plan(spec)
+        self._session = session
+        self._spec = spec
+        self._policy = policy or QualifyPolicy()
+        self._trains = trains
+        self._time_limit_s = time_limit_s
+        self._seed = secrets.randbits(32) if seed is None else seed
+        self._on_status = on_status
+        self._hosts: list[str] = []
+        self._kinds: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+        self._clocks: dict[str, HostProbe] = {}
+        self._pair_readings = PairReadings()
+        self._matchings = 0
+        self._why_stopped = ""
+        self._is_over = threading.Event()
+
+    def carry_out(self) -> Qualification:
+        """Measure until all hosts are decided or the time is spent, write qualification.json, and return the results.
+
+        Raises:
+            AllocationError: no hosts are allocated, or agents do not start.
+        """
+        with self._session.measuring(self._spec, TEST):
+            self._began_s = time.monotonic()
+            launcher = self._session.allocations.get_launcher(self._spec)
+            self._hosts = list(launcher.hosts)
+            self._kinds = {host: system_name(launcher.fingerprint_of([host])["hardware"]) for host in self._hosts}
+            self._own = self._compare(self._policy)
+            self._links = self._compare(replace(self._policy, tolerance=LINK_POLICY.tolerance, slow=LINK_POLICY.slow))
+            try:
+                self._make_rounds()
+            finally:
+                text = json.dumps(self.result().to_json(), ensure_ascii=False, indent=1)
+                self._session.folder.write(FILE, f"{text}\n".encode())
+            return self.result()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self._hosts)
+
+    def result(self) -> Qualification:
+        """Return what is known by now."""
+        own, links = self._own.results(), self._links.results()
+        hosts = {host: self._judge_host(host, {**own.get(host, {}), **links.get(host, {})}) for host in self._hosts}
+        return Qualification(
+            cluster=self._session.config.name,
+            hosts=hosts,
+            pairs=[] if self._links.is_screening else list(self._pair_readings.judge_suspects()),
+            false_alarms=self._policy.false_alarms,
+            seconds=round(time.monotonic() - self._began_s, 1),
+            rounds=max(self._own.rounds, self._links.rounds),
+        )
+
+    def _compare(self, policy: QualifyPolicy) -> PeerComparison:
+        return PeerComparison(self._kinds, policy, false_alarms=policy.false_alarms / 2)
+
+    # Rounds
+
+    def _make_rounds(self) -> None:
+        longest_s = 0.0
+        while not (self._own.is_decided and self._is_decided_links):
+            began_s = time.monotonic()
+            if began_s - self._began_s + longest_s > self._time_limit_s:
+                self._why_stopped = "the time limit was reached"
+                return
+            self._on_status(f"round {max(self._own.rounds, self._links.rounds) + 1}: {self._describe_round()}")
+            try:
+                self._make_round()
+            except DtfPerfError as error:
+                self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
+                return
+            longest_s = max(longest_s, time.monotonic() - began_s)
+        self._measure_suspects()
+
+    @property
+    def _is_decided_links(self) -> bool:
+        return len(self._hosts) < 2 or self._links.is_decided
+
+    def _describe_round(self) -> str:
+        if self._own.is_screening:
+            return format_count(len(self._hosts), "host")
+        names = sorted({host for each in (self._own, self._links) for host, _ in each.iterate_open()})
+        return f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''} again, beside all others"
+
+    def _make_round(self) -> None:
+        """Measure what is not decided, of all hosts."""
+        is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
+        matchings = self._draw_matchings() if is_open_links else []
+        open_names = {name for _, name in self._own.iterate_open()}
+        probes = self._probe(matchings)
+        self._lost.update({host: why for host, why in probes.unknown.items() if host in self._kinds})
+        if is_open_own:
+            readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
+            self._clocks.update(probes.hosts)
+            if self._trains and (self._own.is_screening or TRAINING in open_names):
+                for host, per_s in self._train_all().items():
+                    readings.setdefault(host, {})[TRAINING] = per_s
+            self._own.add_round(readings)
+        if is_open_links:
+            self._links.add_round(self._pair_readings.add_round(_list_pair_rates(probes)))
+
+    def _draw_matchings(self) -> list[list[Pair]]:
+        first = self._matchings
+        self._matchings += count_matchings(len(self._hosts))
+        return [draw_matching(self._hosts, number, self._seed) for number in range(first, self._matchings)]
+
+    def _probe(self, matchings: Iterable[Sequence[Pair]]) -> Probes:
+        launcher = self._session.allocations.get_launcher(self._spec)
+        return launcher.probe(self._spec, again=True, rounds=_plan_rounds(launcher.hosts, matchings))
+
+    def _measure_suspects(self) -> None:
+        """Measure the links of suspect pairs again."""
+        suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
+        for _ in range(PAIR_READINGS if suspects else 0):
+            self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
+            try:
+                self._pair_readings.add_again(_list_pair_rates(self._probe([[pair] for pair in suspects])))
+            except DtfPerfError as error:
+                self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
+                return
+
+    # Trainings of single hosts
+
+    @property
+    def _slots(self) -> int:
+        """How many hosts train at a time. Hosts that are one machine train one after another."""
+        backend = named.BACKENDS[self._session.config.backend]
+        return 1 if backend.is_local or type(backend).share_hosts is named.Backend.share_hosts else MOST_SIDE_BY_SIDE
+
+    def _train_all(self) -> dict[str, float]:
+        """Train each host by itself, and return the images per second of those that trained undisturbed."""
+        allocations, slots = self._session.allocations, min(self._slots, len(self._hosts))
+        hosts = [host for host in self._hosts if host not in self._lost]
+        if slots > 1:
+            config = replace(self._session.config, ps_on_worker_hosts=True)
+            allocations.stacks.update({f"host {slot}": config for slot in range(slots)})
+        stacks = [f"host {slot}" for slot in range(slots)] if slots > 1 else [None]
+        launchers = [allocations.get_launcher(self._spec, stack) for stack in stacks]
+        rates: dict[str, float] = {}
+
+        def train_in_turn(slot: int) -> None:
+            for host in hosts[slot::slots]:
+                if not self._is_over.is_set() and (per_s := self._train(launchers[slot], host)):
+                    rates[host] = per_s
+
+        with ThreadPoolExecutor(slots, "dtfperf-qualify") as pool:
+            jobs = [pool.submit(train_in_turn, slot) for slot in range(slots)]
+            try:
+                for job in jobs:
+                    job.result()
+            except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
+                self._is_over.set()
+                raise
+        return rates
+
+    def _train(self, launcher: Launcher, host: str) -> float | None:
+        devices = -(-self._spec.gpus // len(self._hosts))
+        spec = self._spec.but(gpus=devices, num_ps=1 if self._spec.num_ps else 0)
+        without = [each for each in launcher.hosts if each != host]
+        try:
+            logs = self._session.folder.new_logs(f"{TEST} {host}")
+            run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set)
+        except (RunFailed, InvalidMeasurement) as error:
+            self._on_status(f"{host} cannot train: {' '.join(str(error).split())}")
+            return None
+        except HostLost as error:
+            if error.host != host:  # it says nothing about this host
+                raise
+            self._lost[host] = " ".join(str(error).split())
+            return None
+        return None if run.disturbances else run.images_per_sec
+
+    # Results
+
+    def _judge_host(self, host: str, capacities: Mapping[str, CapacityResult]) -> HostResult:
+        verdicts = {each.verdict for each in capacities.values()}
+        slow = {name: each for name, each in capacities.items() if each.verdict is HostVerdict.SLOW}
+        expected = self._trains and TRAINING not in capacities
+        if slow:
+            verdict, reasons = HostVerdict.SLOW, [_describe_loss(name, each) for name, each in slow.items()]
+            reasons += self._describe_clock(host)
+        elif host in self._lost:
+            verdict, reasons = HostVerdict.NOT_JUDGED, [self._lost[host]]
+        elif HostVerdict.NOT_JUDGED in verdicts or not capacities or expected:
+            verdict = HostVerdict.NOT_JUDGED
+            reasons = [f"{name}: {each.reason}" for name, each in capacities.items() if each.verdict is HostVerdict.NOT_JUDGED]
+            reasons = reasons[:1] or ["it has no undisturbed reading" if not capacities else "it has not trained undisturbed"]
+        else:
+            verdict, reasons = HostVerdict.FIT, []
+        if verdict is HostVerdict.NOT_JUDGED and self._why_stopped:
+            reasons = [self._why_stopped]
+        probe = self._clocks.get(host)
+        return HostResult(
+            verdict=verdict,
+            kind=self._kinds[host],
+            capacities=capacities,
+            reason="; ".join(reasons),
+            clock_hz=probe.clock_hz if probe else None,
+            most_clock_hz=probe.most_clock_hz if probe else None,
+        )
+
+    def _describe_clock(self, host: str) -> list[str]:
+        """Return the clock of a slow host, if it is below that of its peers."""
+        clocks = sorted(
+            probe.clock_hz for name, probe in self._clocks.items() if self._kinds[name] == self._kinds[host] and probe.clock_hz
+        )
+        own = self._clocks[host].clock_hz if host in self._clocks else None
+        if not own or not clocks or own > SLOWER_CLOCK * clocks[len(clocks) // 2]:
+            return []
+        return [f"its clock is {with_prefix(own, 'Hz')}, that of its peers {with_prefix(clocks[len(clocks) // 2], 'Hz')}"]
+
+
+def make_all_hosts_spec(session: SessionContext, spec: Spec, hosts: int, devices_per_host: int) -> Spec:
+    """Return a training on so many hosts. Raises `UsageError` if it runs in one process."""
+    whole = spec.but(gpus=hosts * devices_per_host)
+    if whole.in_one_process and hosts > 1:
+        raise UsageError(f"{whole.label} trains in one process, on one host: use another variable_update")
+    return whole
+
+
+def list_drain_commands(found: Qualification) -> list[str]:
+    """Return a command of Slurm for each slow host, which takes it out of use with the reason."""
+    quoted = {host: found.hosts[host].reason.replace('"', "'") for host in found.list_hosts(HostVerdict.SLOW)}
+    return [f'scontrol update nodename={host} state=drain reason="dtfperf: {why}"' for host, why in quoted.items()]
+
+
+def describe_pair(pair: PairResult) -> str:
+    """Return a sentence about a slow pair."""
+    here, there = pair.hosts
+    if pair.verdict is not HostVerdict.SLOW:
+        return f"{here} to {there}: the link may be slow; it was not measured often enough"
+    return f"{here} to {there}: {with_prefix(8 * pair.per_s, 'bit/s')}, {percent(pair.loss)} less than both with other hosts"
+
+
+def _describe_loss(name: str, result: CapacityResult) -> str:
+    what = {LINK_IN: "link in", LINK_OUT: "link out"}.get(name) or (READING_NAMES[name][0] if name in READING_NAMES else name)
+    if name in (LINK_IN, LINK_OUT) and result.per_s and result.peers_per_s:
+        return f"{what}: {with_prefix(8 * result.per_s, 'bit/s')}, of its peers {with_prefix(8 * result.peers_per_s, 'bit/s')}"
+    return f"{what}: {percent(result.loss or 0.0)} slower than its peers"
+
+
+def _select_readings(probe: HostProbe) -> dict[str, float]:
+    return {name: each.per_s for name, each in probe.readings.items() if name.startswith(FAMILIES) and name != LINK}
+
+
+def _plan_rounds(hosts: Sequence[str], matchings: Iterable[Sequence[Pair]]) -> list[Round]:
+    """Return each matching as two rounds of streams, one for each direction."""
+    numbers = {host: number for number, host in enumerate(hosts)}
+    found: list[Round] = []
+    for matching in matchings:
+        for pairs in (matching, [(there, here) for here, there in matching]):
+            streams = [(numbers[here], numbers[there]) for here, there in pairs]
+            found.append([Fan(source, target, ((source, target),)) for source, target in streams])
+    return found
+
+
+def _list_pair_rates(probes: Probes) -> dict[Pair, float]:
+    ends = {name: name.split(">") for name in probes.links}
+    return {(here, there): probes.links[name].per_s for name, (here, there) in ends.items()}

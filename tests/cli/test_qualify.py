@@ -1,0 +1,147 @@
+"""`dtfperf qualify`: slow hosts and links named on simulated hosts, and a slow training on machines over SSH."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
+from pytest_dtfperf.qualify.qualification import list_drain_commands
+from tests.cli.table import read
+from tests.clusters.ssh.lab import Lab, why_not
+from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.test_ssh import SETUP, TOY, TRAINING
+
+SIM = """
+[sim]
+backend = "simulated"
+hosts = 8
+gpus_per_host = 2
+rates = { mnist = 3000.0 }
+link = "10gbit"
+"""
+SLOW = 'slow_hosts = [{ host = 3, slowdown = 1.13 }]\nslow_links = [{ host = 5, link = "2gbit" }]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def qualify(folder: Path, lines: str, *arguments: str) -> int:
+    """Return the exit code on a simulated cluster."""
+    (folder / "clusters.toml").write_text(SIM + lines)
+    return main(["qualify", "--cluster=sim", *arguments])
+
+
+def test_qualify_names_slow_hosts_and_their_capacities(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A host that computes slowly and one with a slow link are named with what is slow, and all others are fit."""
+    assert qualify(folder, SLOW) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "8 hosts, " in out
+    assert "6 fit, 2 slow, 0 not judged (at most 2.0 % of qualifications call any fit host slow)" in out
+    assert "sim-0003: gpu.0.matmul: 11" in out
+    assert "; training: 11" in out
+    assert "sim-0005: link in: 2.00 Gbit/s, of its peers 10.0 Gbit/s; link out" in out.replace("9.99 Gbit/s", "10.0 Gbit/s")
+    assert "--exclude=sim-0003,sim-0005" in out
+
+
+def test_qualify_prints_json_that_its_type_describes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints the result, which the session folder has as well, and qualification.json can be read again."""
+    assert qualify(folder, SLOW, "--json") == 1
+    found = Qualification.from_json(read("qualify", capsys.readouterr().out))
+    assert found.list_hosts(HostVerdict.SLOW) == ["sim-0003", "sim-0005"]
+    (path,) = (folder / "perf_results").glob("*/qualification.json")
+    stored = Qualification.from_json(json.loads(path.read_text()))
+    assert stored.list_hosts(HostVerdict.SLOW) == ["sim-0003", "sim-0005"]
+
+
+def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--exclude-list prints only the slow hosts, as srun takes them."""
+    assert qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
+    assert capsys.readouterr().out == "sim-0003,sim-0005\n"
+
+
+def test_qualify_of_equal_hosts_ends_with_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal hosts are fit after the screening."""
+    assert qualify(folder, "", "--hosts=4") == 0
+    out = capsys.readouterr().out
+    assert "4 fit, 0 slow, 0 not judged" in out
+    assert "3 rounds" in out
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_qualify_does_not_judge_too_few_hosts(hosts: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One or two hosts are not judged, which is exit code 3."""
+    assert qualify(folder, "", f"--hosts={hosts}") == 3
+    assert "fewer than 3 hosts of its kind were read" in capsys.readouterr().out
+
+
+def test_qualify_names_why_a_lost_host_ends_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A host that dies in its training is named, no host is called fit, and the result is written."""
+    assert qualify(folder, "deaths = [{ host = 2, step = 5, run = 3 }]\n", "--hosts=4") == 3
+    out = capsys.readouterr().out
+    assert "0 fit, 0 slow, 4 not judged" in out
+    assert "the cluster failed" in out
+    assert "sim-0002" in out
+    assert list((folder / "perf_results").glob("*/qualification.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--json", "--exclude-list"], "two outputs"),
+        (["--slow=0.01"], "--slow must be more than 0.02"),
+        (["--slow=2"], "--slow is a fraction between 0 and 1"),
+        (["--hosts=0"], "--hosts must be 1 or more, not 0"),
+        (["mnist", "gpus=4"], "leave out gpus"),
+        (["mnist", "trivial"], "one model"),
+        (["mnist", "variable_update=replicated"], "trains in one process"),
+    ],
+)
+def test_qualify_refuses_wrong_arguments(
+    arguments: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong arguments are one message, and nothing is started."""
+    assert qualify(folder, "", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not list((folder / "perf_results").glob("*/qualification.json"))
+
+
+def test_drain_commands_have_the_reason() -> None:
+    """Each slow host has a command of Slurm with its reason, in which no quotation mark ends the text."""
+    slow = HostResult(verdict=HostVerdict.SLOW, reason='memory: 11.8 % slower than "its" peers')
+    fit = HostResult(verdict=HostVerdict.FIT, capacities={"memory": CapacityResult(verdict=HostVerdict.FIT)})
+    found = Qualification(cluster="daint", hosts={"nid00012": fit, "nid00017": slow}, false_alarms=0.02)
+    assert list_drain_commands(found) == [
+        "scontrol update nodename=nid00017 state=drain reason=\"dtfperf: memory: 11.8 % slower than 'its' peers\""
+    ]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Four machines."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(4) as machines:
+        yield machines
+
+
+def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path) -> None:
+    """Of four machines the one whose training takes twice as long is slow."""
+    perf: PerfTests = perf_tests_in(tmp_path)
+    setup = [SETUP, f"export TOY_SLOW_HOSTS='{json.dumps({lab['m3'].address: 0.02})}'"]
+    (perf.folder / "perf" / "clusters.toml").write_text(
+        lab.toml(TRAINING, TOY, "connect_s = 60", f"setup = {json.dumps(setup)}")
+    )
+    ended = perf.run_python(
+        "-m", "pytest_dtfperf.cli", "qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--json"
+    )
+    found = Qualification.from_json(read("qualify", ended.out))
+    assert ended.code == 1, ended.err
+    assert found.list_hosts(HostVerdict.SLOW) == ["m3"]
