@@ -124,7 +124,8 @@ def _list_cases() -> Sequence[tuple[QualifyCase, int]]:
 
 def main() -> None:
     print(
-        "| Hosts | Slow by 5 % | CV | Tails | Runs | Runs with a false alarm | Found | Called fit | Fit hosts not judged | Rounds |"
+        "| Hosts | Slow by 5 % | CV | Tails | Runs | Runs with a false alarm | Found | Called fit | Fit hosts not judged "
+        "| Rounds |"
     )
     print("|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|")
     for case, runs in _list_cases():
