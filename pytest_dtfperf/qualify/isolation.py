@@ -251,8 +251,8 @@ class HostIsolation:
         launchers = [allocations.get_launcher(self._spec, f"group {at}") for at in range(len(groups))]
         folders = [self._session.folder.new_logs(f"{TEST} {'+'.join(group)}") for group in groups]
         with ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
-            jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
             try:
+                jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
                 wait(jobs)
             except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
                 self._is_over.set()

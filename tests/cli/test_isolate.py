@@ -126,8 +126,8 @@ def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab:
         while "round 2:" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=ENDS_S)
-    assert process.returncode == 130
+        out, errors = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 130, errors
     assert read("isolate", out)["conclusion"]["outcome"] == "stopped"
 
 
