@@ -20,6 +20,7 @@ from pytest_dtfperf.cli.options import (
     wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def run_doctor(args: argparse.Namespace) -> int:
         raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
     if args.hosts is not None and args.gpus is not None:
         raise UsageError("--gpus and --hosts both choose hosts: give one of them")
+    if BACKENDS[config.backend].is_simulated:
+        raise UsageError(f"cluster {config.name} is simulated: it has no hosts to check")
     return check_cluster(config, args.gpus, args.hosts, as_json=args.json)
 
 

@@ -88,11 +88,13 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
         return []
     arguments = [Path(command[0]).name, *command[1:]]
     again = shlex.join(word for word in arguments if not word.startswith(("--update-baselines", "--explain")))
-    return [
+    steps = [
         (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates"),
         (f"{again} --explain=always", "see where the time goes"),
-        (f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check the hosts"),
     ]
+    if not any(record.measurement.simulated for record in lacking):
+        steps.append((f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check the hosts"))
+    return steps
 
 
 def _add_repeats(records: Iterable[Record]) -> str:

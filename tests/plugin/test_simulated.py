@@ -39,6 +39,7 @@ def test_a_session_is_marked_everywhere(perf: PerfTests) -> None:
     assert ended.code == 0, ended.out + ended.err
     ended.line("dtfperf: cluster sim (simulated, 4 hosts, 8 gpu devices)", "SIMULATED: nothing is trained")
     ended.line("gpus=8 num_ps=1", "NO_BASELINE SIMULATED")
+    assert "dtfperf doctor" not in ended.out
     assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in " ".join((ended.out + ended.err).split())
     properties = {each.get("name"): each.get("value") for each in ET.parse(perf.folder / "junit.xml").iterfind(".//property")}
     assert "sim" in [value for name, value in properties.items() if name and name.endswith(": simulated")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
@@ -169,3 +170,11 @@ def test_mistakes_in_keys(tmp_path: Path, text: str, message: str) -> None:
     file.write_text(f'[sim]\nbackend = "simulated"\n{text}\n')
     with pytest.raises(ClusterFileError, match=message):
         named.load(file)
+
+
+def test_doctor_refuses_simulated_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The doctor does not examine this machine in place of simulated hosts."""
+    file = tmp_path / "clusters.toml"
+    file.write_text('[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 2\n')
+    assert main(["doctor", "--cluster=sim", f"--clusters-file={file}"]) == 2
+    assert "cluster sim is simulated: it has no hosts to check" in capsys.readouterr().err
