@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,8 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--slow", metavar="FRACTION", type=float, help=text)
     text = "largest fraction of qualifications that call any fit host slow; by default 0.02"
     parser.add_argument("--false-alarms", metavar="FRACTION", type=float, help=text)
+    text = "most rounds that confirm a loss, after the first three; by default 24. More find a loss in noisier readings"
+    parser.add_argument("--max-rounds", metavar="N", type=int, help=text)
     text = "no round begins that would end later, as 5min; by default there is no limit"
     parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
@@ -115,13 +118,16 @@ def run_qualify(args: argparse.Namespace) -> int:
 
 def _make_policy(args: argparse.Namespace) -> "QualifyPolicy":
     """Return the policy of the arguments. Raises `UsageError`."""
-    from pytest_dtfperf.qualify.peers import QualifyPolicy
+    from pytest_dtfperf.qualify.peers import MOST_ROUNDS, QualifyPolicy
 
     given = {"slow": args.slow, "false_alarms": args.false_alarms}
     for name, value in given.items():
         if value is not None and not 0 < value < 1:
             raise UsageError(f"--{name.replace('_', '-')} is a fraction between 0 and 1, as 0.05 for 5 %, not {value:g}")
+    if args.max_rounds is not None and not 1 <= args.max_rounds <= MOST_ROUNDS:
+        raise UsageError(f"--max-rounds must be from 1 to {MOST_ROUNDS}, not {args.max_rounds}")
     policy = QualifyPolicy(**{name: value for name, value in given.items() if value is not None})
+    policy = replace(policy, confirming=args.max_rounds or policy.confirming)
     if policy.slow <= policy.tolerance:
         raise UsageError(f"--slow must be more than {policy.tolerance:g}, by which equal hosts may differ, not {policy.slow:g}")
     return policy

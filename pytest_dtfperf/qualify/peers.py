@@ -39,6 +39,7 @@ EFFICIENCY = 0.5  # of the degrees of freedom that a standard deviation of as ma
 UNSTEADY = 5.0  # times the noise: a host that scatters so has a noise of its own
 LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
+MOST_ROUNDS = 1000  # that confirm a loss
 FIRST_ANALYSIS = 3  # at so many confirming rounds, and at twice, four times, ... as many
 
 
@@ -53,7 +54,7 @@ class QualifyPolicy(JsonData):
     tolerance: float = field(default=0.02, metadata=describe("Hosts of one kind may differ by so much", above=0, below=1))
     slow: float = field(default=0.05, metadata=describe("The least loss that must be found", above=0, below=1))
     screening: int = field(default=3, metadata=describe("Rounds that choose what is read again", at_least=2, at_most=100))
-    confirming: int = field(default=24, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=1000))
+    confirming: int = field(default=24, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=MOST_ROUNDS))
 
     @property
     def analyses(self) -> list[int]:

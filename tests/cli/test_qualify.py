@@ -99,6 +99,7 @@ def test_qualify_names_why_a_lost_host_ends_it(folder: Path, capsys: pytest.Capt
         (["--slow=0.01"], "--slow must be more than 0.02"),
         (["--slow=2"], "--slow is a fraction between 0 and 1"),
         (["--hosts=0"], "--hosts must be 1 or more, not 0"),
+        (["--max-rounds=0"], "--max-rounds must be from 1 to 1000, not 0"),
         (["mnist", "gpus=4"], "leave out gpus"),
         (["mnist", "trivial"], "one model"),
         (["mnist", "variable_update=replicated"], "trains in one process"),
