@@ -20,6 +20,7 @@ from pytest_dtfperf.qualify.peers import QualifyPolicy
 LINK_IN, LINK_OUT, PAIR_TRAINING = "link in", "link out", "pair training"
 LINK_POLICY = QualifyPolicy(tolerance=0.10, slow=0.25)
 PAIR_READINGS = 5  # of a suspect pair, all of which must be slow: by chance one in ten is
+KNOWN_READINGS = 2  # of a slow host: after the first one it may be its partner that is slow
 MOST_SUSPECT_PAIRS = 64  # read again; more are no pairs, but a network that has changed
 
 Pair = tuple[str, str]  # from, to
@@ -41,8 +42,11 @@ def draw_matching(hosts: Sequence[str], number: int, seed: int) -> list[Pair]:
 
 
 def count_matchings(hosts: int) -> int:
-    """Return how many matchings one round of readings takes: with three hosts, one is slow only if it is with both others."""
-    return 3 if hosts == 3 else 1
+    """Return how many matchings one round of readings takes, so that each host meets another one.
+
+    Of an odd number of hosts, each matching leaves one out. With three hosts, one is slow only if it is with both others.
+    """
+    return 3 if hosts == 3 else 1 + hosts % 2
 
 
 @dataclass
@@ -52,12 +56,13 @@ class PairReadings:
     name: str = "link"
     rates: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
     again: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
-    _best: dict[tuple[str, str], float] = field(default_factory=dict)  # host and capacity -> highest rate so far
+    _of_host: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))  # by host and capacity
 
     def add_round(self, rates: Mapping[Pair, float]) -> Mapping[str, Mapping[str, float]]:
         """Add a round's rates, and return the reading of each host: the best, if it met several others.
 
-        A host has no reading with a partner that was slow with all others so far: such readings would count as noise.
+        A host has no reading with a partner that was slow with two or more others, and with all so far: such readings would
+        count as noise.
         """
         found: dict[str, dict[str, float]] = defaultdict(dict)
         usual = statistics.median(rates.values()) if rates else 0.0
@@ -65,11 +70,12 @@ class PairReadings:
             self.rates[pair].append(per_s)
             (source, out), (target, into) = zip(pair, self._capacities, strict=True)
             for host, capacity, partner, other in ((source, out, target, into), (target, into, source, out)):
-                if self._best.get((partner, other), math.inf) > (1 - LINK_POLICY.slow) * usual:
+                earlier = self._of_host[partner, other]
+                if len(earlier) < KNOWN_READINGS or max(earlier) > (1 - LINK_POLICY.slow) * usual:
                     found[host][capacity] = max(per_s, found[host].get(capacity, 0.0))
         for pair, per_s in rates.items():
             for key in zip(pair, self._capacities, strict=True):
-                self._best[key] = max(per_s, self._best.get(key, 0.0))
+                self._of_host[key].append(per_s)
         return found
 
     def add_again(self, rates: Mapping[Pair, float]) -> None:

@@ -114,7 +114,10 @@ class HostQualification:
     def result(self) -> Qualification:
         """Return what is known by now."""
         own, links = self._own.results(), self._links.results()
-        hosts = {host: self._judge_host(host, {**own.get(host, {}), **links.get(host, {})}) for host in self._hosts}
+        hosts = {
+            host: self._judge_host(host, {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))})
+            for host in self._hosts
+        }
         return Qualification(
             cluster=self._session.config.name,
             hosts=hosts,

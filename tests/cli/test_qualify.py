@@ -1,6 +1,7 @@
 """`dtfperf qualify`: slow hosts and links named on simulated hosts, and a slow training on machines over SSH."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,9 +46,8 @@ def test_qualify_names_slow_hosts_and_their_capacities(folder: Path, capsys: pyt
     out = " ".join(capsys.readouterr().out.split())
     assert "8 hosts, " in out
     assert "6 fit, 2 slow, 0 not judged (at most 2.0 % of qualifications call any fit host slow)" in out
-    assert "sim-0003: gpu.0.matmul: 11" in out
-    assert "; training: 11" in out
-    assert "sim-0005: link in: 2.00 Gbit/s, of its peers 10.0 Gbit/s; link out" in out.replace("9.99 Gbit/s", "10.0 Gbit/s")
+    assert re.search(r"sim-0003: gpu\.0\.matmul: [\d.]+ % slower than its peers; .*; training: [\d.]+ % slower", out)
+    assert re.search(r"sim-0005: link in: [\d.]+ Gbit/s, of its peers [\d.]+ Gbit/s; link out: ", out)
     assert "--exclude=sim-0003,sim-0005" in out
 
 
