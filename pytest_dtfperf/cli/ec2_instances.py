@@ -228,7 +228,7 @@ def _make_hint(left_alone: Sequence["OpenRun"]) -> str:
     hosts = sorted({left.owner.location for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner})
     if not hosts:
         return ""
-    return f" Of those of {', '.join(hosts)} the state is not known here: run this there, or add --all if you are sure."
+    return f" Of those of {', '.join(hosts)} the state is not known here: run this command there, or add --all if you are sure."
 
 
 def run_status(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ and so is the noise. The evidence of each configuration of changes is integrated
 P. Fearnhead, Statistics and Computing 16, 2006, 203-213, with unknown noise). A block may be an outlier.
 
 The next candidate is the one with the most expected information for each second, which includes its build (D. V. Lindley,
-Annals of Mathematical Statistics 27, 1956, 986-1005). `benchmarks/bisect.py` simulates how often and how soon it is right.
+Annals of Mathematical Statistics 27, 1956, 986-1005). `benchmarks/bisection.py` simulates how often and how soon it is right.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Which candidate of a series is the slow one: posteriors of blocks, and simulated searches (benchmarks/bisect.py)."""
+"""Which candidate of a series is the slow one: posteriors of blocks, and simulated searches (benchmarks/bisection.py)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.bisect import CANDIDATES, EFFECT, is_right, simulate
+from benchmarks.bisection import CANDIDATES, EFFECT, is_right, simulate
 from pytest_dtfperf.compare.bisection import (
     LEAST_EQUIVALENT,
     BisectionEnd,

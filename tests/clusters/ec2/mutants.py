@@ -71,7 +71,7 @@ def notfound_is_fatal(put: Put) -> None:
 
 def no_settle(put: Put) -> None:
     """An empty list is believed at once."""
-    put(teardown, "_unsettled_s", lambda record, settle_s: 0.0)
+    put(teardown, "_compute_unsettled_s", lambda record, settle_s: 0.0)
 
 
 def no_ledgers_in_reap(put: Put) -> None:

@@ -354,7 +354,7 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
     assert (output.code, output.err) == (0, "")
     assert output.out.splitlines()[-1] == (
         "dtfperf: 1 of 4 runs ended. "
-        "Of those of other-machine the state is not known here: run this there, or add --all if you are sure."
+        "Of those of other-machine the state is not known here: run this command there, or add --all if you are sure."
     )
     assert set(cloud.left().instances) == {*lives, *kept, *theirs}
 

@@ -98,7 +98,7 @@ def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -
     assert row(output, jobs["dtfperf-mine"]) == row(output, jobs["mine"]) == ""
     assert output.splitlines()[-1] == (
         "dtfperf: 1 of 3 jobs cancelled. Of those of other-machine the state is not known here: "
-        "run this there, or add --all if you are sure."
+        "run this command there, or add --all if you are sure."
     )
     assert left(site, jobs) == jobs.keys() - {"dtfperf-gone"}
 

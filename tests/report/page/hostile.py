@@ -20,8 +20,11 @@ EVIL = (
     "</title></style></script></pre>{{7*7}}{%raw%}javascript:window.evil=1\x00\x1b[31m\u202e"
 )
 
-# Keys whose values are ours: spec fields that are checked, verdicts, kinds. All other strings are somebody's.
-OURS = {"kind", "verdict", "model", "variable_update", "data", "data_format", "precision", "optimizer", "confidence", "schema"}
+# Keys whose values have a checked form: spec fields, verdicts, kinds, dates. All other strings may be anything.
+OURS = {
+    "kind", "verdict", "model", "variable_update", "data", "data_format", "precision", "optimizer", "confidence", "schema",
+    "date",
+}  # fmt: skip
 
 
 def poisoned(value: Any, key: str = "") -> Any:

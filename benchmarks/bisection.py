@@ -1,6 +1,6 @@
 """How often a bisection finds the slow candidate, and after how many blocks: simulated on the code that ships.
 
-    python -m benchmarks.bisect [CASES] [SEED]     # some seconds of CPU for each 100 cases
+    python -m benchmarks.bisection [CASES] [SEED]     # some seconds of CPU for each 100 cases
 
 The runs of each block have the drift and order effects of benchmarks/ab.py.
 """
