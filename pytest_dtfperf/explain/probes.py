@@ -94,7 +94,8 @@ def merge_probes(before: Probes, now: Probes) -> Probes:
 def select_missing_probes(probes: Probes, known: Probes) -> Probes:
     """Return the probes of hosts and links that are not among those known."""
     hosts = {name: probe for name, probe in probes.hosts.items() if probe != known.hosts.get(name)}
-    return replace(probes, hosts=hosts, links={name: link for name, link in probes.links.items() if name not in known.links})
+    links = {name: link for name, link in probes.links.items() if link != known.links.get(name)}
+    return replace(probes, hosts=hosts, links=links)
 
 
 def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:

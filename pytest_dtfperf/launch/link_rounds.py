@@ -5,10 +5,14 @@ its host's fan-in and fan-out are measured so, one after the other, from and to 
 parameter servers, if there are several: its host, too, is in the middle once. Where there are more than a few such hosts,
 several are in the middle at once, each with other hosts around it. Workers without parameter servers are measured in a ring.
 Tasks of one host need no link.
+
+Each worker has a TCP connection of its own to each parameter server. Networks limit single connections, too, and a core sends
+only so much. So the stream between two hosts has as many connections as the training has there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_dtfperf.launch.placement import PlacedTask
 
@@ -64,6 +68,7 @@ def split(pairs: Sequence[Pair]) -> list[list[Pair]]:
 ALL = "*"
 MOST_TURNS = 4  # of parameter servers' hosts, in each direction: 8 rounds of a second are the limit of a probe
 MOST_WORKERS_TURNS = 2  # of hosts with workers alone, likewise: 4 rounds more
+MOST_CONNECTIONS = 8  # between two hosts: a thread sends on each, and more find no core to run on
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,11 @@ class Fan:
     source: int | None  # None: from all the others
     target: int | None
     streams: tuple[Pair, ...]
+    connections: tuple[int, ...] = ()  # TCP connections of each stream; empty: one each
+
+    def count_connections(self) -> Mapping[Pair, int]:
+        """Return the number of TCP connections of each stream."""
+        return dict(zip(self.streams, self.connections or (1,) * len(self.streams), strict=True))
 
     def link(self, names: Sequence[str]) -> str:
         """Return the link's name in `explain.probes`."""
@@ -97,7 +107,17 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
     turns = [*_take_turns(servers, workers, MOST_TURNS), *_take_turns(alone, servers, MOST_WORKERS_TURNS)]
     found = [fans for turn in turns for fans in _in_and_out(turn)]
     links = {pair: None for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps))}
-    return [*found, *(_is_alone(each) for each in split(list(links)))] if pairs else found
+    rounds = [*found, *(_is_alone(each) for each in split(list(links)))] if pairs else found
+    connections = _count_connections(tasks)
+    return [[replace(fan, connections=tuple(connections[pair] for pair in fan.streams)) for fan in each] for each in rounds]
+
+
+def _count_connections(tasks: Sequence[PlacedTask]) -> Mapping[Pair, int]:
+    """Return the TCP connections between the workers of one host and the parameter servers of another, in both directions."""
+    servers, workers = (Counter(task.host for task in tasks if task.job == job) for job in ("ps", "worker"))
+    hosts = servers.keys() | workers.keys()
+    every = {(a, b): servers[a] * workers[b] + servers[b] * workers[a] for a in hosts for b in hosts}
+    return {pair: max(1, min(count, MOST_CONNECTIONS)) for pair, count in every.items()}
 
 
 def _is_alone(pairs: Sequence[Pair]) -> Round:

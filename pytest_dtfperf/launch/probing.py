@@ -155,7 +155,7 @@ class Answers:
             per_s=per_s,
             spread=min(MOST_SPREAD, (max(sums) - min(sums)) / 2 / per_s),
             repeats=PARTS,
-            how={"streams": len(rates), "seconds": PARTS * PART_S},
+            how={"streams": _count_streams(fan), "seconds": PARTS * PART_S},
             streams={
                 self._hosts[other].name: statistics.median(parts)
                 for pair, parts in rates.items()
@@ -165,6 +165,11 @@ class Answers:
 
     def _why_not(self, *hosts: int) -> str:
         return next((self._lost[host] for host in hosts if host in self._lost), "it was not measured")
+
+
+def _count_streams(fan: Fan) -> int:
+    """Return the number of simultaneous TCP streams, of all pairs of hosts."""
+    return sum(fan.count_connections().values())
 
 
 def _is_asked(name: str, host: HostView) -> bool:
@@ -235,7 +240,7 @@ class Probing:
         self._names = [host.name for host in agents.hosts]
         all_rounds = link_rounds.plan_fans(self._tasks, pairs=pairs) if rounds is None else rounds
         self._links = {fan.link(self._names) for each in all_rounds for fan in each}
-        new = ([fan for fan in each if fan.link(self._names) not in self._known.links] for each in all_rounds)
+        new = ([fan for fan in each if not self._is_known(fan)] for each in all_rounds)
         self._rounds = [each for each in new if each]
         self._answers = Answers(agents.hosts, self._rounds)
         self._ports: dict[int, int] = {}
@@ -289,6 +294,10 @@ class Probing:
         how = probe.readings["input"].how if "input" in probe.readings else {}
         is_known = (how.get("data"), how.get("model")) == (self._spec.data, self._spec.model)
         return [] if is_known or not self._brings_images else ["input"]
+
+    def _is_known(self, fan: Fan) -> bool:
+        link = self._known.links.get(fan.link(self._names))
+        return link is not None and link.how.get("streams") == _count_streams(fan)
 
     @property
     def _brings_images(self) -> bool:
@@ -398,12 +407,12 @@ def _get_task(host: int) -> str:
     return f"probe:{host}"
 
 
-def _make_targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
-    """Return the targets of each sending host."""
-    found: dict[str, list[int]] = {}
+def _make_targets(fans_at_once: link_rounds.Round) -> Mapping[str, Mapping[str, int]]:
+    """Return for each sending host its targets, with the number of connections to each."""
+    found: dict[str, dict[str, int]] = {}
     for fan in fans_at_once:
-        for source, target in fan.streams:
-            found.setdefault(str(source), []).append(target)
+        for (source, target), connections in fan.count_connections().items():
+            found.setdefault(str(source), {})[str(target)] = connections
     return found
 
 

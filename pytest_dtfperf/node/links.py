@@ -136,14 +136,32 @@ def measure(token: str, host: int, address: str, port: int, stream_s: float) -> 
 
 
 def measure_concurrently(token: str, targets: Sequence[Mapping[str, Any]], part_s: float, parts: int) -> list[dict[str, Any]]:
-    """Send streams to all targets (`host`, `address`, `port`) at once. Returns `parts` with `bytes` in `counted_s`."""
+    """Send streams to all targets (`host`, `address`, `port`, `connections`) at once.
+
+    Returns for each target its number (`to`), with the `parts` of all its connections together, or the `error` of one.
+    """
+    every = [to for to in targets for _ in range(to["connections"])]
     found: list[dict[str, Any]] = []
-    senders = [threading.Thread(target=lambda to=to: found.append(_stream(token, to, part_s, parts))) for to in targets]
+    senders = [threading.Thread(target=lambda to=to: found.append(_stream(token, to, part_s, parts))) for to in every]
     for each in senders:
         each.start()
     for each in senders:
         each.join()
-    return sorted(found, key=lambda row: int(row["to"]))
+    return [
+        _add_connections([row for row in found if row["to"] == host]) for host in sorted({int(to["host"]) for to in targets})
+    ]
+
+
+def _add_connections(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the bytes of all connections to a host, part by part, in the time that they take at the sum of the rates."""
+    if wrong := [row for row in rows if "error" in row]:
+        return {"to": wrong[0]["to"], "error": wrong[0]["error"]}
+    parts = []
+    for of_all in zip(*(row["parts"] for row in rows), strict=True):
+        count, per_s = sum(part["bytes"] for part in of_all), sum(part["bytes"] / part["counted_s"] for part in of_all)
+        longest_s = max(part["counted_s"] for part in of_all)
+        parts.append({"bytes": count, "counted_s": count / per_s if count else longest_s})
+    return {"to": rows[0]["to"], "parts": parts}
 
 
 def _stream(token: str, to: Mapping[str, Any], part_s: float, parts: int) -> dict[str, Any]:

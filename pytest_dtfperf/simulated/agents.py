@@ -458,7 +458,8 @@ class SimulatedChannel:
     def _send_streams(self, run: _Run, task: _Task, number: int) -> Iterator[Sent]:
         """Send the result of each stream from a host, which shares the links at both ends with the others of its round."""
         probe = run.common["probe"]
-        at_once: Mapping[str, Sequence[int]] = probe["rounds"][number]
+        rounds: Mapping[str, Mapping[str, int]] = probe["rounds"][number]
+        at_once = {source: [int(target) for target in targets] for source, targets in rounds.items()}
         now_s = self._clock.now_s - self._allocated_s
         senders = Counter(target for targets in at_once.values() for target in targets)
         targets = at_once.get(str(task.host), ())

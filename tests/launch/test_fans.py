@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtfperf.launch.link_rounds import MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
+from pytest_dtfperf.launch.link_rounds import MOST_CONNECTIONS, MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
 from pytest_dtfperf.launch.placement import PlacedTask
 
 NAMES = [f"h{i}" for i in range(64)]
@@ -76,6 +76,32 @@ def test_workers_take_turns_together(workers: int) -> None:
     assert len(found) <= most
     names = {fan.link(NAMES) for each in found for fan in each}
     assert {f"*>h{host}" for host in range(3 + workers)} <= names
+
+
+@pytest.mark.parametrize(
+    "servers, workers, expected",
+    [
+        ([0], [0, 1, 2], {(1, 0): 1, (2, 0): 1}),
+        ([0, 0], [1, 1, 2], {(1, 0): 4, (2, 0): 2}),
+        ([0, 1], [0, 1], {(1, 0): 2}),
+        ([0] * 4, [1] * 4, {(1, 0): MOST_CONNECTIONS}),
+    ],
+    ids=["one of each", "two servers, two workers on a host", "both on both hosts", "no more than have cores to run on"],
+)
+def test_streams_have_as_many_connections_as_the_training(
+    servers: Sequence[int], workers: Sequence[int], expected: dict[tuple[int, int], int]
+) -> None:
+    """Each worker has a connection to each parameter server, and the stream between their hosts has as many, in both
+    directions."""
+    (fan_in, *_), (fan_out, *_) = plan_fans(tasks(servers, workers))[:2]
+    assert fan_in.count_connections() == expected
+    assert fan_out.count_connections() == {(there, here): count for (here, there), count in expected.items()}
+
+
+def test_workers_without_servers_have_one_connection() -> None:
+    """In a ring, a host sends to the next one over one connection, also with several workers on each."""
+    rounds = plan_fans(tasks([], [0, 0, 1, 1]))
+    assert [fan.count_connections() for each in rounds for fan in each] == [{(0, 1): 1}, {(1, 0): 1}]
 
 
 def test_pairs_where_asked() -> None:

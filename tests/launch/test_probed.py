@@ -1,6 +1,6 @@
 """What hosts have told in a probe, and what is made of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,9 +17,9 @@ HOSTS = [HostView(name, name, (0, 1), gpus=("0",)) for name in ("a", "b", "c")]
 MEASURED = Reading(per_s=4e10, spread=0.02, repeats=5, how={"threads": 1}, cpu_share=0.98)
 
 
-def answers() -> Answers:
+def answers(workers: Sequence[int] = (0, 1, 2)) -> Answers:
     """A parameter server on a, workers on all."""
-    return Answers(HOSTS, plan_fans(tasks([0], [0, 1, 2])))
+    return Answers(HOSTS, plan_fans(tasks([0], workers)))
 
 
 def reading(host: int = 0, name: str = "core.matmul", **more: Any) -> Mapping[str, Any]:
@@ -74,6 +74,16 @@ def test_fans_add_up() -> None:
     assert [link.per_s, link.spread, link.repeats] == pytest.approx([400e6, 0.05, PARTS])
     assert link.how == {"streams": 2, "seconds": 0.4}
     assert link.streams == {"b": pytest.approx(100e6), "c": pytest.approx(300e6)}
+
+
+def test_reading_has_the_number_of_connections() -> None:
+    """Two workers of one host have two connections, so that the fan has three streams of two hosts."""
+    found = answers([0, 1, 1, 2])
+    found.receive(stream(0, 1, 0, *[2e8] * PARTS))
+    found.receive(stream(0, 2, 0, *[1e8] * PARTS))
+    link = found.probes(4.0).links["*>a"]
+    assert link.how == {"streams": 3, "seconds": 0.4}
+    assert link.streams.keys() == {"b", "c"}
 
 
 def test_a_fan_without_one_of_its_streams_is_another_measurement() -> None:

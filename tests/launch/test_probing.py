@@ -39,6 +39,17 @@ def test_hosts_and_links_between_two_trainings(stage: Stage) -> None:
     stage.run(num_ps=1)
 
 
+def test_link_is_measured_again_with_other_connections(stage: Stage) -> None:
+    """A training with two servers on a host has two connections there, so that the link is measured again, and only then."""
+    first, _ = stage.launcher.hosts
+    name = f"*>{first}"
+    counts = []
+    for servers in (1, 3, 3, 1):
+        found = stage.launcher.probe(dataclasses.replace(SPEC, num_ps=servers))
+        counts.append(found.links[name].how["streams"])
+    assert counts == [1, 3, 3, 1]
+
+
 def test_hosts_without_tensorflow(tmp_path: Path) -> None:
     """Where the entry is for external commands alone, hosts cannot be probed, and the reason says so."""
     with staged(tmp_path, dataclasses.replace(TWO_HOSTS, entry="pytest_dtfperf.training.command:run")) as stage:

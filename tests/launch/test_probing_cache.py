@@ -86,6 +86,12 @@ def test_only_new_readings_are_stored() -> None:
     assert select_missing_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": link(2e8)})
 
 
+def test_link_that_was_measured_anew_is_stored() -> None:
+    """A link that is measured with another number of connections replaces the earlier reading."""
+    found = Probes(links={name: link(3e8) for name in LINKS})
+    assert select_missing_probes(found, Probes(links=LINKS)) == found
+
+
 def test_old_or_foreign_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an hour, and where another version wrote what this one does not read, it is measured again."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}))

@@ -120,15 +120,39 @@ def test_streams_of_one_moment(other: links.Listener) -> None:
         third = links.Listener(2, "token", [0])
         ends.callback(third.close)
         targets = [
-            {"host": 1, "address": HERE, "port": other.ports[0]},
-            {"host": 2, "address": HERE, "port": third.ports[0]},
-            {"host": 3, "address": HERE, "port": third.ports[0]},
+            {"host": 1, "address": HERE, "port": other.ports[0], "connections": 1},
+            {"host": 2, "address": HERE, "port": third.ports[0], "connections": 1},
+            {"host": 3, "address": HERE, "port": third.ports[0], "connections": 1},
         ]
         first, second, wrong = links.measure_concurrently("token", targets, 0.05, 3)
     for found in (first, second):
         assert len(found["parts"]) == 3
         assert all(part["bytes"] > 0 and part["counted_s"] >= 0.05 for part in found["parts"])
     assert wrong == {"to": 3, "error": "127.0.0.1 is not that host: host 2 of this cluster answers there"}
+
+
+def test_connections_of_a_stream_are_added_up(other: links.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream of three connections has the bytes of all of them, in the time that they take at the sum of their rates."""
+    counts = iter([[(100, 0.1)], [(300, 0.1)], [(200, 0.2)]])
+    lock = threading.Lock()
+
+    def count_parts(*_: object) -> list[dict[str, float]]:
+        with lock:
+            return [{"bytes": count, "counted_s": seconds} for count, seconds in next(counts)]
+
+    monkeypatch.setattr(links, "_count_parts", count_parts)
+    (found,) = links.measure_concurrently(
+        "token", [{"host": 1, "address": HERE, "port": other.ports[0], "connections": 3}], 0.05, 1
+    )
+    assert found == {"to": 1, "parts": [{"bytes": 600, "counted_s": pytest.approx(600 / 5000)}]}
+
+
+def test_a_stream_of_which_one_connection_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other connections had is not the rate of all, so that the stream is an error."""
+    rows = iter([{"to": 1, "parts": [{"bytes": 100, "counted_s": 0.1}]}, {"to": 1, "error": "refused"}])
+    monkeypatch.setattr(links, "_stream", lambda *_: next(rows))
+    found = links.measure_concurrently("token", [{"host": 1, "address": HERE, "port": 1, "connections": 2}], 0.05, 1)
+    assert found == [{"to": 1, "error": "refused"}]
 
 
 def test_what_is_counted_is_what_was_sent() -> None:

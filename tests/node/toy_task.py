@@ -58,7 +58,7 @@ def probe(order: Mapping[str, Any], connection: Connection) -> None:
         elif word.startswith("round"):
             for target in order["probe"]["rounds"][int(word.split()[1])][str(order["host"])]:
                 parts = [{"bytes": 10_000_000, "counted_s": 0.1}] * order["probe"]["parts"]
-                connection.send("stream", round=int(word.split()[1]), to=target, parts=parts, error=None)
+                connection.send("stream", round=int(word.split()[1]), to=int(target), parts=parts, error=None)
         connection.send("done", phase=word)
 
 

@@ -111,7 +111,10 @@ def _listen(order: Order, connection: AgentConnection, _: int) -> None:
 
 def _send(order: Order, connection: AgentConnection, number: int) -> None:
     """Run all streams of a round that begin on this host, at the same time."""
-    targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
+    targets = [
+        {"host": int(target), **order["addresses"][target], "connections": connections}
+        for target, connections in order["rounds"][number][str(order["host"])].items()
+    ]
     for found in links.measure_concurrently(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))
 
