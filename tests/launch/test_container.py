@@ -14,9 +14,9 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node.container import ContainerError, make_command, read_digest
+from tests.launch.image import make_image
 from tests.launch.stage import CONFIG, staged
 
-ROOT = Path(__file__).parents[2]
 BUBBLEWRAP = "bwrap --dev-bind / / --die-with-parent"
 NAMESPACES = "bwrap --dev-bind / / --proc /proc --unshare-pid --unshare-ipc --die-with-parent --"
 ENGINE = """#!/bin/sh
@@ -46,32 +46,14 @@ def test_training_in_bubblewrap(container: str, start: str, tmp_path: Path) -> N
     assert marked.stdout == b""
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    """An image that has the host's programs at the same paths, but files of its own beside them."""
-    folder = tmp_path / "image"
-    for name in ("usr", "etc", "tmp", "proc", "dev", "sys", "home", "run", "var", "root", "opt", "work"):
-        (folder / name).mkdir(parents=True)
-    for name in ("lib", "lib64", "bin", "sbin"):
-        (folder / name).symlink_to(f"usr/{name}")
-    for name in ("passwd", "group", "hosts", "resolv.conf"):
-        shutil.copy(f"/etc/{name}", folder / "etc" / name)
-    return folder
-
-
 @pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
-def test_training_in_an_image(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_in_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks train in an image of its own, whose digest is in the fingerprint; another file in it makes another digest."""
     monkeypatch.setenv("USER", "root")
-    shown = {Path(sys.executable).resolve().parents[1], Path(sys.prefix), ROOT} | {Path(sys.base_prefix)}
-    tops = sorted({f"/{path.parts[1]}" for path in shown} - {"/usr", "/tmp"})
-    for top in tops:
-        (image / top[1:]).mkdir(exist_ok=True)
-    binds = " ".join(f"-b {top}:{top}" for top in ["/usr", *tops])
-    config = in_container(f"ch-run {binds} {image} --")
+    config = in_container(make_image(tmp_path / "image"))
     digests = []
     for name in ("first", "second"):
-        (image / "var" / name).touch()
+        (tmp_path / "image" / "var" / name).touch()
         with staged(tmp_path / name, config) as stage:
             assert stage.run(num_ps=1).images_per_sec > 0
             digests.append(stage.launcher.fingerprint["software"]["container"])

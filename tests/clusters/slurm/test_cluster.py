@@ -24,6 +24,7 @@ from tests import campaign
 from tests.clusters.slurm import scene
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.site import Site, why_not
+from tests.launch.image import make_image
 from tests.launch.stage import staged
 from tests.node.handheld import TOY
 
@@ -197,3 +198,13 @@ def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
     config = scene.slurm(container=container, container_python=sys.executable)
     with staged(tmp_path, config) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
+
+
+@pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
+def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
+    """Agents and tasks of a job's nodes run in an image of its own, whose digest is in the fingerprint."""
+    container = make_image(tmp_path / "image")
+    config = scene.slurm(container=container, container_python=sys.executable, backend_keys={"setup": ["export USER=root"]})
+    with staged(tmp_path, config) as stage:
+        assert stage.run(num_ps=1).images_per_sec > 0
+        assert stage.launcher.fingerprint["software"]["container"].startswith("folder sha256:")

@@ -14,6 +14,7 @@ from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.launch import serving_toy, stranger
+from tests.launch.image import make_image
 from tests.launch.isolated import TRAINING, while_training
 from tests.launch.stage import Stage, staged
 from tests.launch.stranger import ANSWERED, UNANSWERED
@@ -40,7 +41,7 @@ def called(lab: Lab, caller: str, called: str, port: int) -> str:
 @contextmanager
 def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
     """A launcher on m1 and m2."""
-    config = lab.config(hosts=["m1", "m2"], setup=SEES_FILES, limits=TRAINING.limits, **keys)
+    config = lab.config(hosts=["m1", "m2"], limits=TRAINING.limits, **{"setup": SEES_FILES, **keys})
     with staged(folder, config) as stage:
         yield stage
 
@@ -108,3 +109,15 @@ def test_container_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
     container = "bwrap --dev-bind / / --proc /proc --unshare-pid --die-with-parent --"
     with on_two(lab, tmp_path, entry=TRAINING.entry, container=container, container_python=sys.executable) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
+
+
+@pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
+def test_image_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
+    """Agents and tasks of hosts over ssh run in an image of its own, whose digest is in the fingerprint."""
+    container = make_image(tmp_path / "image")
+    setup = [*SEES_FILES, "export USER=root"]  # Charliecloud asks for it
+    with on_two(
+        lab, tmp_path, entry=TRAINING.entry, container=container, container_python=sys.executable, setup=setup
+    ) as stage:
+        assert stage.run(num_ps=1).images_per_sec > 0
+        assert stage.launcher.fingerprint["software"]["container"].startswith("folder sha256:")
