@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
@@ -94,12 +95,10 @@ class Tracing:
     @cached_property
     def _one_clock(self) -> Mapping[tuple[str, str], int]:
         """The pairs of tasks on one host, which share a clock."""
-        return {
-            (one, other): 0
-            for one, host in self.hosts.items()
-            for other, others in self.hosts.items()
-            if host == others and one != other
-        }
+        of_host: dict[object, list[str]] = {}
+        for task, host in self.hosts.items():
+            of_host.setdefault(host, []).append(task)
+        return {pair: 0 for tasks in of_host.values() for pair in permutations(tasks, 2)}
 
 
 @dataclass

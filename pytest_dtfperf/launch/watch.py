@@ -5,6 +5,7 @@ only after a short while, and then the gravest event is the cause: a lost host, 
 missing module, a parameter server that exited, a worker that failed, in this order; among equals the first.
 """
 
+import math
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class Watch:
         self._limits = limits
         self._began = self._phase_began = now
         self._phase = "reserve"
+        self._heard_since = now  # no host was heard before: a lower bound, as nothing is ever heard earlier than before
+        self._on_time_until = now  # no task is late before: a lower bound, too
         self._failures: list[tuple[FailureCause, float, DtfPerfError]] = []
         self.refusal: HostLost | None = None  # why a host was treated as lost for its messages, also after the last exit
         self._terminated = False  # a process received SIGTERM
@@ -124,7 +127,7 @@ class Watch:
 
     def enter(self, phase: str, now: float) -> None:
         """Note that the controller has sent the order that begins a phase: "start", "train" ("go"), "leave"."""
-        self._phase, self._phase_began = phase, now
+        self._phase, self._phase_began, self._on_time_until = phase, now, now
         for task in self.tasks.values():
             task.moved = now
 
@@ -149,8 +152,9 @@ class Watch:
 
     def silent(self, now: float) -> list[int]:
         """Return the numbers of the hosts that `check` would treat as lost for their silence."""
-        if self._failures:
+        if self._failures or now - self._heard_since <= self._limits.silence_s:
             return []
+        self._heard_since = min(host.heard for host in self.hosts)
         return [number for number, host in enumerate(self.hosts) if now - host.heard > self._limits.silence_s]
 
     # Events
@@ -262,6 +266,8 @@ class Watch:
             if now - self._began > limits.reserve_s:
                 yield HostLost(f"no ports within {limits.reserve_s:g} s from {', '.join(host.name for host in self.hosts)}")
             return
+        if now <= self._on_time_until:
+            return
         late = [task for task in self.tasks.values() if self._is_late(task, now)]
         if late:
             task = min(late, key=lambda each: (each.step, each.moved))
@@ -269,6 +275,20 @@ class Watch:
         elif now - self._began > limits.run_s:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
             yield DeadlineExceeded(self._find_culprit(task, f"was still in its run after {limits.run_s:g} s"))
+        else:
+            self._on_time_until = min(self._began + limits.run_s, self._find_first_deadline())
+
+    def _find_first_deadline(self) -> float:
+        """Return a time until which no task can become late in this phase."""
+        limits = self._limits
+        match self._phase:
+            case "start":
+                return self._phase_began + limits.ready_s
+            case "train":
+                waited_for = [task.moved for task in self.tasks.values() if not task.exited and not task.stays]
+                return min(waited_for, default=math.inf) + min(limits.progress_s, limits.first_step_s)
+            case _:
+                return self._phase_began + limits.leave_s
 
     def _is_late(self, task: TaskStatus, now: float) -> bool:
         since_s = now - task.moved

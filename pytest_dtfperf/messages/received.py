@@ -97,9 +97,10 @@ def lines(value: Any) -> Any:
 
 def matching(pattern: str, what: str) -> Validate:
     """Accept strings of this form, which are used in names or commands unchanged."""
+    form = re.compile(pattern, re.ASCII)  # once, not in each message
 
     def kind(value: Any) -> Any:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
+        if not isinstance(value, str) or not form.fullmatch(value):
             raise ValidationError(what, shorten_value(value))
         return value
 

@@ -375,6 +375,28 @@ def test_worker_that_falls_silent_is_named() -> None:
     assert "worker:1 on bert made no progress for 30 s after step 4 of 10" in str(late(story, 40.5))
 
 
+def test_checks_between_steps_do_not_hide_a_late_worker() -> None:
+    """A run that is checked all the time, and whose workers move at different times, fails when the first is too late."""
+    story = Story().train()
+    for now in range(1, 90):
+        story.beats(now)
+        if now < 50:
+            story.work("worker:0", now, now)
+        story.work("worker:1", now, now)
+        expected = DeadlineExceeded if now > 79 else type(None)
+        assert isinstance(story.verdict(now), expected), now
+
+
+def test_checks_between_beats_do_not_hide_a_silent_host() -> None:
+    """A run that is checked all the time loses the one host that becomes silent, after `silence_s` and not before."""
+    story = Story().train()
+    for now in range(1, 30):
+        story.beat(now, host=0)
+        if now <= 12:
+            story.beat(now, host=1)
+        assert story.watch.silent(now) == ([1] if now > 20 else []), now
+
+
 def test_worker_that_is_done_is_not_late() -> None:
     """Who has finished need not progress."""
     story = Story().train()
