@@ -49,7 +49,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
     if measurement.injected_slowdowns:
         return "an injected slow-down is no baseline"
     if measurement.misplaced:
-        return f"its hosts are not what was asked for ({measurement.misplaced})"
+        return f"it ran on other hosts than requested ({measurement.misplaced})"
     if measurement.disturbances:
         return f"all its runs were disturbed ({'; '.join(measurement.disturbances)}){hint(measurement.disturbances)}"
     if not verdict.may_become_baseline:

@@ -45,7 +45,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
         reason += "--update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if foreign := entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
-        reason = f"the baseline was measured on something else ({'; '.join(foreign)})"
+        reason = f"the baseline was measured on other hosts ({'; '.join(foreign)})"
         reason += f"{format_rate_against(measurement, entry.images_per_sec)}; --update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if tainted := find_disturbed(measurement):
@@ -74,9 +74,7 @@ def no_baseline(measurement: Measurement) -> str:
 def find_misplaced(*measurements: Measurement) -> str:
     """Return which of these measurements were on other hosts than requested; empty: none."""
     return "; ".join(
-        f"{each.spec.label} ran on hosts that are not what was asked for ({each.misplaced})"
-        for each in measurements
-        if each.misplaced
+        f"{each.spec.label} ran on other hosts than requested ({each.misplaced})" for each in measurements if each.misplaced
     )
 
 
@@ -106,16 +104,21 @@ def noise_of(measurement: Measurement, entry: Entry | None) -> Noise:
     return entry.noise or ASSUMED
 
 
-def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
-    """Format `95.1 % to 98.2 %`, as fractions of `of`."""
+NO_INTERVAL = "no interval yet"
+
+
+def interval(estimate: RatioEstimate, of: float = 1.0, suffix: str = "") -> str:
+    """Format `95.1 % to 98.2 %` with the suffix, as fractions of `of`."""
     if not estimate.degrees_of_freedom or estimate.low == 0:
-        return "not known yet"
-    return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
+        return NO_INTERVAL
+    return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}{suffix}"
 
 
 def _format_reason(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     """Format `-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
-    text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
+    text = (
+        f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate, suffix=' of it')}, "
+    )
     text += f"margin {percent(terms.margin)}; {format_count(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
@@ -127,10 +130,12 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, ru
     needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
     if needed is None:
         known = format_count(len(entry.samples), "run")
-        return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
+        return f"; against a baseline of {known} with such noise, no number of runs is enough for that margin"
     if needed > runs:
-        return f"; it takes about {needed} runs to tell (--repeats={needed})"
-    return f"; the margin lies within that: more runs (--repeats), or a margin of {percent(1 - estimate.low)}, would decide"
+        return f"; about {needed} runs are needed for a verdict (--repeats={needed})"
+    return (
+        f"; the margin is within this interval: more runs (--repeats), or a margin of {percent(1 - estimate.low)}, would decide"
+    )
 
 
 def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int) -> str:
@@ -138,13 +143,13 @@ def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs:
     needed = least_runs_to_confirm(terms.false_alarm)
     if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
         if runs < needed:
-            return f"; it is too few runs to tell: it needs {needed} (--repeats={needed})"
-        return f"; it is too few runs on the other side to tell: it needs {LEAST_RUNS}"
+            return f"; too few runs for a verdict: at least {needed} are needed (--repeats={needed})"
+        return f"; the other side has too few runs for a verdict: at least {LEAST_RUNS} are needed"
     if estimate.answer is not Answer.UNCONFIRMED:
         return ""
     if runs < needed:
         return (
-            f"; it is worse, but it needs {needed} runs to confirm that (--repeats={needed}): up to {percent(RARE)} of runs "
+            f"; it is worse, but {needed} runs are needed to confirm that (--repeats={needed}): up to {percent(RARE)} of runs "
             "may be slow by chance"
         )
     return f"; it is worse, but no further run has confirmed that: one more would decide (--repeats={runs + 1})"
@@ -159,7 +164,7 @@ def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: in
     """
     why = explain_too_few_runs(estimate, terms, runs)
     if not why and estimate.answer is Answer.OPEN:
-        why = f"; {asked} lies within that: more runs would decide (--repeats)"
+        why = f"; {asked} is within this interval: more runs would decide (--repeats)"
     return "".join([why, *(f"; {each}" for each in about_slow_runs(estimate, other))])
 
 
@@ -191,13 +196,16 @@ def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) ->
     """Yield reservations about the result."""
     shortest = min(run.elapsed_s for run in measurement.samples)
     if shortest * terms.margin < CLOCK_SLACK_S:
-        yield f"windows of {shortest:.2g} s are short for that margin: {CLOCK_SLACK_S:g} s off its core cost a task as much"
+        yield (
+            f"measured windows of {shortest:.2g} s are short for this margin: a task that is off its core for "
+            f"{CLOCK_SLACK_S:g} s loses as much"
+        )
     if left_out := len(measurement.runs) - len(measurement.samples):
-        yield f"{format_count(left_out, 'run')} left out, being disturbed"
+        yield f"{format_count(left_out, 'disturbed run')} left out"
     if entry.steps != measurement.spec.steps:
         yield f"the baseline measured {entry.steps} steps, this {measurement.spec.steps}"
     if changed := describe_notes(entry.fingerprint, measurement.fingerprint):
-        yield f"since then: {', '.join(changed)}"
+        yield f"changed since the baseline: {', '.join(changed)}"
 
 
 # The report of 2017 and Google's page average five runs and print no spread. This noise is an assumption about them, and
@@ -248,7 +256,7 @@ def judge_published(
     estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
-        f"{interval(estimate)} of it, margin {percent(terms.margin)}; "
+        f"{interval(estimate, suffix=' of it')}, margin {percent(terms.margin)}; "
         f"{format_count(len(measurement.rates), 'run')} against one "
         f"value, noise {percent(estimate.spread)} (2.0 % is assumed of the published value)"
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import (
+    NO_INTERVAL,
     VERDICTS,
     explain_no_answer,
     find_disturbed,
@@ -55,7 +56,7 @@ def compare_in_turns(
     half = replace(question, false_alarm=question.false_alarm / 2, missed=question.missed / 2)
     if shared := shared_rounds(measurement, other):
         one, two = _of_rounds(measurement, shared), _of_rounds(other, shared)
-        note = "of the runs that were made in turn alone"
+        note = "only runs that were made in turn are compared"
         if one is None or two is None:
             return _unknown(measurement, other, note)
         estimate = against_each_other(one.rates, two.rates, *noises, half)
@@ -72,7 +73,9 @@ def compare_in_turns(
             moved = sum(groups[1]) / len(groups[1]) / (sum(groups[0]) / len(groups[0])) - 1
             note = f"{first.spec.label} was measured before and after it ({change(moved)})"
             return Comparison(measurement=sides[0], other=sides[1], estimate=estimate, note=note)
-    return _unknown(measurement, other, "not measured in turn, so that a change of the machine would count as a difference")
+    return _unknown(
+        measurement, other, "they were not measured in turn, so that a change of the machine would count as a difference"
+    )
 
 
 def are_in_turn(measurement: Measurement, other: Measurement) -> bool:
@@ -143,7 +146,7 @@ def judge_efficiency(
         raise UsageError(f"at_least must be more than 0 and at most {MOST_EFFICIENT:g}, not {at_least!r}: 0.9 means 90 %")
     _check_anchor(measurement, anchor)
     if reason := find_misplaced(measurement, anchor) or _elsewhere(
-        anchor, measurement, "the 1-device anchor ran on something else"
+        anchor, measurement, "the 1-device anchor ran on other hosts"
     ):
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
     if tainted := find_disturbed(measurement, anchor):
@@ -153,12 +156,12 @@ def judge_efficiency(
         value, text = _efficiency(measurement, anchor)
         verdict = Verdict.PASSED if value >= at_least else Verdict.REGRESSED
         return Judgement(
-            verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
+            verdict, f"{text}, required at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
     noises = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
     found = compare_in_turns(measurement, anchor, noises, at_least * gpus, terms)
     estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
-    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(found)}"
+    reason = f"{text}: {interval(estimate, gpus)}, required at least {percent(at_least)}; {_runs(found)}"
     reason += _explain_no_answer(found, terms, "the anchor")
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
@@ -169,7 +172,7 @@ def judge_efficiency(
 def _efficiency(measurement: Measurement, anchor: Measurement) -> tuple[float, str]:
     """Return the efficiency, and the sentence that begins with it."""
     value = efficiency(measurement, anchor)
-    at = f"anchored at {anchor.spec.label} ({rate(anchor.images_per_sec)} images/sec)"
+    at = f"relative to {anchor.spec.label} ({rate(anchor.images_per_sec)} images/sec)"
     return value, f"efficiency {percent(value)} of {measurement.spec.gpus} devices, {at}"
 
 
@@ -190,7 +193,7 @@ def judge_overhead(
         raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
     _check_same(synthetic, real, but=("data",))
     if reason := find_misplaced(synthetic, real) or _elsewhere(
-        synthetic, real, "the synthetic input was measured on something else"
+        synthetic, real, "the synthetic input was measured on other hosts"
     ):
         return Judgement(Verdict.INCOMPARABLE, reason)
     if tainted := find_disturbed(synthetic, real):
@@ -200,7 +203,7 @@ def judge_overhead(
     estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
     known = estimate.degrees_of_freedom and estimate.low
-    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
+    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else NO_INTERVAL
     reason = (
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
         f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
@@ -218,13 +221,13 @@ def judge_accuracy(measurement: Measurement, terms: ComparisonPolicy) -> Judgeme
     if not found:
         reason = f"no run of {measurement.spec.label} measured its accuracy: the spec needs evaluate=True"
         return Judgement(Verdict.INVALID, reason)
-    text = f"accuracy {percent(statistics.median(found))} of {measurement.spec.label}, asked for at least {percent(at_least)}"
+    text = f"accuracy {percent(statistics.median(found))} of {measurement.spec.label}, required at least {percent(at_least)}"
     text += f" (runs: {percent(min(found))} to {percent(max(found))})"
     if min(found) >= at_least:
         return Judgement(Verdict.PASSED, text, value=measurement.accuracy)
     if max(found) < at_least:
         return Judgement(Verdict.REGRESSED, text, value=measurement.accuracy)
-    return Judgement(Verdict.INCONCLUSIVE, f"{text}: the runs straddle it", value=measurement.accuracy)
+    return Judgement(Verdict.INCONCLUSIVE, f"{text}: some runs reach it, others do not", value=measurement.accuracy)
 
 
 def _anchor_alone_moved(
@@ -247,13 +250,13 @@ def _anchor_alone_moved(
     if verdict is Verdict.REGRESSED and one.verdict is Verdict.IMPROVED and then >= _threshold(terms):
         return f"the 1-device run got faster ({ones}), not the cluster slower ({clusters})"
     if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
-        return f"the 1-device run got slower ({ones}), the cluster is what it was ({clusters})"
+        return f"the 1-device run got slower ({ones}), the rate of the cluster did not change ({clusters})"
     return ""
 
 
 def _explain_no_answer(found: Comparison, terms: ComparisonPolicy, other: str) -> str:
     runs = min(len(found.measurement.rates), len(found.other.rates))
-    return explain_no_answer(found.estimate, terms, runs, asked="what is asked for", other=other)
+    return explain_no_answer(found.estimate, terms, runs, asked="the threshold", other=other)
 
 
 def _runs(found: Comparison) -> str:
@@ -335,18 +338,20 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
     aim = measurement.spec.stop_at_top_1_accuracy or 0.0
     target = f"top-1 accuracy of {percent(aim)}"
     if usual is None:
-        return Judgement(Verdict.INVALID, f"{anchor.spec.label}, to be compared with, never reached a {_best(anchor, target)}")
+        return Judgement(
+            Verdict.INVALID, f"{anchor.spec.label}, the other side of the comparison, never reached a {_best(anchor, target)}"
+        )
     if found is None:
         return Judgement(Verdict.REGRESSED, f"{measurement.spec.label} never reached a {_best(measurement, target)}")
     value = found.steps / usual.steps
     (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
     estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
     is_known = estimate.degrees_of_freedom and estimate.low
-    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if is_known else "not known yet"
+    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if is_known else NO_INTERVAL
     reason = (
-        f"a {target} took {measurement.spec.label} {found.steps:g} steps ({found.trained_s:.3g} s), "
-        f"{anchor.spec.label} {usual.steps:g} ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}), "
-        f"allowed {at_most:g}, and {found.trained_s / usual.trained_s:.2f} times the seconds; "
+        f"{measurement.spec.label} needed {found.steps:g} steps ({found.trained_s:.3g} s) for a {target}, and "
+        f"{anchor.spec.label} {usual.steps:g} steps ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}, "
+        f"allowed at most {at_most:g}) and {found.trained_s / usual.trained_s:.2f} times the seconds; "
         f"{format_count(len(measurement.runs), 'run')} against {len(anchor.runs)}"
     )
     return Judgement(VERDICTS[estimate.answer], reason, value=value, estimate=estimate)

@@ -289,7 +289,7 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
     case = found.case
     runs = f"{format_count(case.runs, 'run')} in {format_count(len(case.rates), 'session')}"
     if case.left_out:
-        runs += f" ({case.left_out} left out, being disturbed or invalid)"
+        runs += f" ({case.left_out} left out as disturbed or invalid)"
     if case.rare:
         runs += f" ({case.rare} slower than the others and left out as rare)"
     of_runs, of_sessions, margin = "unknown", "unknown", "unknown"

@@ -38,7 +38,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
     "misplaced": (
         {"placement": MISPLACED},
         [100, 100],
-        "its hosts are not what was asked for (requested: 1 node, 4 GPUs each;",
+        "it ran on other hosts than requested (requested: 1 node, 4 GPUs each;",
     ),
     "a single run": ({}, [100], "a single run, 2 are the least"),
     "a single run that was not disturbed": ({"disturbed": [0, 2]}, [90, 100, 80], "a single undisturbed run, 2 are the least"),

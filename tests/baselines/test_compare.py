@@ -59,18 +59,18 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
     "unconfirmed": (
         BASELINE,
         [80, 80.5],
-        "it is worse, but it needs 3 runs to confirm that (--repeats=3): up to 10.0 % of runs may be slow by chance",
+        "it is worse, but 3 runs are needed to confirm that (--repeats=3): up to 10.0 % of runs may be slow by chance",
     ),
-    "open": (BASELINE, [91, 99], "it takes about 20 runs to tell (--repeats=20)"),
+    "open": (BASELINE, [91, 99], "about 20 runs are needed for a verdict (--repeats=20)"),
     "hopeless": (
         [80.0, 120.0],
         [90, 110],
-        "against a baseline of 2 runs with such noise, no number of runs can tell that margin",
+        "against a baseline of 2 runs with such noise, no number of runs is enough for that margin",
     ),
     "one run": (
         [100.0],
         [90],
-        "not known yet of it, margin 5.0 %; 1 run, noise 1.0 %; it is too few runs to tell: it needs 3 (--repeats=3)",
+        "no interval yet, margin 5.0 %; 1 run, noise 1.0 %; too few runs for a verdict: at least 3 are needed (--repeats=3)",
     ),
 }
 
@@ -113,7 +113,7 @@ def test_disturbed_runs_are_left_out() -> None:
     one = replace(measured.runs[1], disturbances=["host n1: other processes used 0.9 of 2 cores"])
     judgement = judge(replace(measured, runs=[measured.runs[0], one, measured.runs[2]]), entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.PASSED
-    assert "1 run left out, being disturbed" in judgement.reason
+    assert "1 disturbed run left out" in judgement.reason
     tainted = judge(replace(measured, runs=[one, one]), entry_of(BASELINE), TERMS)
     assert tainted.verdict is Verdict.TAINTED
     assert "host n1: other processes used 0.9 of 2 cores" in tainted.reason
@@ -153,7 +153,7 @@ def test_short_windows_are_said() -> None:
     """A window in which one lost time slice costs as much as the margin is unreliable, and the reason states that."""
     measured = measurement_of([100, 100])
     short = replace(measured, runs=[replace(run, elapsed_s=0.2) for run in measured.runs])
-    assert "windows of 0.2 s are short for that margin" in judge(short, entry_of(BASELINE), TERMS).reason
+    assert "measured windows of 0.2 s are short for this margin" in judge(short, entry_of(BASELINE), TERMS).reason
     assert "windows of" not in judge(measured, entry_of(BASELINE), TERMS).reason
 
 
@@ -162,7 +162,7 @@ def test_reason_tells_what_else_changed() -> None:
     measured = measurement_of([100, 100], software=SOFTWARE | {"tensorflow": "2.22.0"}, steps=3)
     judgement = judge(measured, entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.PASSED
-    assert "since then: tensorflow 2.21.0 -> 2.22.0" in judgement.reason
+    assert "changed since the baseline: tensorflow 2.21.0 -> 2.22.0" in judgement.reason
     assert "the baseline measured 100 steps, this 3" in judgement.reason
 
 

@@ -65,7 +65,7 @@ def test_steps_are_compared(many: Measurement, verdict: Verdict, ratio: float) -
     assert judgement.verdict is verdict, judgement.reason
     assert judgement.value == ratio
     assert f": {ratio:.2f} times the steps (" in judgement.reason
-    assert f"allowed 1.5, and {ratio:.2f} times the seconds" in judgement.reason
+    assert f"allowed at most 1.5) and {ratio:.2f} times the seconds" in judgement.reason
 
 
 def test_too_many_steps_are_a_regression_once_confirmed() -> None:

@@ -305,7 +305,7 @@ def test_scaling(train, baseline):
     )
     ended = perf.run()
     assert ended.code == 1
-    ended.line("efficiency 100.0 % of 2 devices", "anchored at trivial b10 gpus=1", "at least 150.0 %")
+    ended.line("efficiency 100.0 % of 2 devices", "relative to trivial b10 gpus=1", "at least 150.0 %")
 
 
 def test_stored_sessions_are_judged_again_to_the_byte(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,7 +402,7 @@ def test_too_few_repeats_are_said_at_the_start(accepted: PerfTests) -> None:
     assert ended.out.count("repeats=1 is too few to find a slower rate: it takes 3 runs to confirm one") == 1
     (record,) = records(accepted)
     assert record["verdict"] == "INCONCLUSIVE"
-    assert "it is worse, but it needs 3 runs to confirm that (--repeats=3)" in record["reason"]
+    assert "it is worse, but 3 runs are needed to confirm that (--repeats=3)" in record["reason"]
     assert "lies within" not in record["reason"]
     enough = accepted.run("--gpus=1", "--repeats=3", TOY_STEP_S="0.03")
     assert enough.code == 1
