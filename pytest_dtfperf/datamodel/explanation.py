@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData, describe
@@ -68,24 +69,32 @@ class SweepState(JsonData):
     )
 
 
-# The kinds of causes and what they mean, for docs/causes.md.
-CAUSE_KINDS: Mapping[str, str] = {
-    "compute": "the arithmetic takes longer: on all hosts, on one host or on one device",
-    "input": "steps wait for their next batch, or compute on cores that decoding uses",
-    "link": "bytes take longer between two tasks or hosts",
-    "server": "a parameter server answers or updates more slowly",
-    "straggler": "one worker is late, for another reason than its arithmetic or its links, or for an unknown one",
-    "waiting": "workers wait for each other in turn, or for the update",
-    "others": "other processes use the cores of the training",
-    "clock": "a lower clock, because of heat, power or a setting",
-    "memory": "there is too little memory, or other processes use its bandwidth",
-    "software": "versions differ",
-    "program": "another graph, or other settings",
-    "hardware": "other hosts, of another kind",
-    "host": "Python and TensorFlow's own host code take longer on all workers",
-}
+class CauseKind(StrEnum):
+    """The kinds of causes of a longer step: docs/causes.md."""
 
-Confidence = Literal["high", "medium", "low"]
+    COMPUTE = "compute"  # the arithmetic takes longer: on all hosts, on one host or on one device
+    INPUT = "input"  # steps wait for their next batch, or compute on cores that decoding uses
+    LINK = "link"  # bytes take longer between two tasks or hosts
+    SERVER = "server"  # a parameter server answers or updates more slowly
+    STRAGGLER = "straggler"  # one worker is late, for another reason than its arithmetic or its links, or for an unknown one
+    WAITING = "waiting"  # workers wait for each other in turn, or for the update
+    OTHERS = "others"  # other processes use the cores of the training
+    CLOCK = "clock"  # a lower clock, because of heat, power or a setting
+    MEMORY = "memory"  # there is too little memory, or other processes use its bandwidth
+    SOFTWARE = "software"  # versions differ
+    PROGRAM = "program"  # another graph, or other settings
+    HARDWARE = "hardware"  # other hosts, of another kind
+    HOST = "host"  # Python and TensorFlow's own host code take longer on all workers
+
+
+class Confidence(StrEnum):
+    """How well the evidence supports a cause: docs/causes.md."""
+
+    HIGH = "high"  # evidence that does not come from the same seconds supports it
+    MEDIUM = "medium"
+    LOW = "low"  # there is no baseline, or something else may be the cause
+
+
 Outcome = Literal["confirmed", "refuted", "open"]
 
 
@@ -93,7 +102,7 @@ Outcome = Literal["confirmed", "refuted", "open"]
 class Cause(JsonData):
     """Something that makes a step longer."""
 
-    kind: str = field(metadata=describe("Kind of cause: docs/causes.md", pattern="|".join(CAUSE_KINDS)))
+    kind: CauseKind = field(metadata=describe("Kind of cause: docs/causes.md"))
     seconds: float = field(metadata=describe("Increase of a step", unit="s"))
     share: float = field(metadata=describe("Fraction of the step's change"))
     location: str | None = field(metadata=describe("A task, a host, or a link as in ps:0>worker:1; null: the whole cluster"))
@@ -134,7 +143,7 @@ class Explanation(JsonData):
 class Tried(JsonData):
     """The result of an experiment on a cause: the same training with one thing changed (`explain/experiments.py`)."""
 
-    kind: str = field(metadata=describe("Kind of the cause"))
+    kind: CauseKind = field(metadata=describe("Kind of the cause"))
     location: str | None = field(metadata=describe("A task, host or link; null: the whole cluster"))
     trial: str = field(metadata=describe("The change of the training"))
     step_s: float | None = field(metadata=describe("Duration of a step of the experiment; null: no result", unit="s"))

@@ -2,23 +2,41 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.task_report import fraction
 
-# Work that has a begin and an end. Where several kinds go on at once, the first in this order counts.
-WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
-# The rest of a step: TensorFlow's host code, gRPC and dispatch; Python before the session is called; not known.
-REST = ("host", "python", "unknown")
-LATE = "late"  # on the critical path only: the step of a worker begins after that of the first worker
-KINDS = (*WORK, *REST, LATE)
+
+class WorkKind(StrEnum):
+    """The kinds of work in a step."""
+
+    # Work that has a begin and an end. Where several kinds go on at once, the first in this order counts.
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    COMPILED = "compiled"  # forward and backward in one, by XLA
+    APPLY = "apply"  # updates of variables
+    INPUT = "input"
+    COPY = "copy"  # between a GPU and its host
+    REDUCE = "reduce"  # all-reduces
+    RECEIVE = "receive"
+    SEND = "send"
+    WAIT = "wait"  # for other tasks
+    # The rest of a step.
+    HOST = "host"  # TensorFlow's host code, gRPC and dispatch
+    PYTHON = "python"  # before the session is called
+    UNKNOWN = "unknown"
+    LATE = "late"  # on the critical path only: the step of a worker begins after that of the first worker
+
+
+KINDS = tuple(WorkKind)
+WORK = KINDS[: KINDS.index(WorkKind.HOST)]  # the kinds that have a begin and an end
 
 MAX_PARTS, MAX_LINKS, MAX_VARIABLES = 24, 32, 4  # smaller ones are added up, or left out where nothing must add up
 MAX_PAUSES = 16
 
 _seconds: dict[str, Any] = {"unit": "s", "at_least": 0}
-_kind: dict[str, Any] = {"pattern": "|".join(KINDS)}
 _by_kind: dict[str, Any] = {"key_pattern": "|".join(KINDS), **_seconds}
 _WORKER = "The worker that caused it; null: all of them, or not known"
 
@@ -27,7 +45,7 @@ _WORKER = "The worker that caused it; null: all of them, or not known"
 class Part(JsonData):
     """A part of the critical path."""
 
-    kind: str = field(metadata=describe("Kind of work", **_kind))
+    kind: WorkKind = field(metadata=describe("Kind of work"))
     location: str | None = field(metadata=describe("A task, or a link as in ps:0>worker:1; null: several small ones"))
     variable: str | None = field(metadata=describe("The transferred variable; null: none, or not known"))
     seconds: float = field(metadata=describe("Seconds of a step", **_seconds))
@@ -95,7 +113,7 @@ class StepBreakdown(JsonData):
         if self.path:
             return self.path
         slowest = max(self.tasks, key=lambda task: self.tasks[task].wall_s)
-        return [Part(kind, slowest, None, seconds) for kind, seconds in self.tasks[slowest].parts.items()]
+        return [Part(WorkKind(kind), slowest, None, seconds) for kind, seconds in self.tasks[slowest].parts.items()]
 
 
 @dataclass(frozen=True, kw_only=True)

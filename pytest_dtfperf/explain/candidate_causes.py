@@ -15,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtfperf.datamodel.step_times import MAX_LINKS, LinkTraffic, StepBreakdown
+from pytest_dtfperf.datamodel.step_times import MAX_LINKS, LinkTraffic, StepBreakdown, WorkKind
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import (
+    COMPUTE,
     CandidateCause,
+    CandidateKind,
     Cell,
     ComparedTimes,
     MeasurementProfile,
@@ -69,9 +71,11 @@ def find_slow_transfers(
         if found and (part.location is None or is_server(part.location)):  # so the remaining seconds are its, too
             found, untraced = {**found, **untraced}, {}
         if found:
-            yield CandidateCause("transfer", found, location=part.location)
+            yield CandidateCause(CandidateKind.TRANSFER, found, location=part.location)
     if untraced:
-        yield CandidateCause("transfer", untraced, location=_locate_unknown({worker for worker, _ in untraced}, hosts))
+        yield CandidateCause(
+            CandidateKind.TRANSFER, untraced, location=_locate_unknown({worker for worker, _ in untraced}, hosts)
+        )
 
 
 def _locate_unknown(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
@@ -102,9 +106,9 @@ def _links(worker: str, kind: str, breakdown: StepBreakdown | None) -> Sequence[
     own = [ends for ends in everything if worker in ends]
     if breakdown and len(select_worker_parts(breakdown)) > 1:  # of many links, a breakdown has the busiest
         everything = own
-    if kind == "host":
+    if kind == WorkKind.HOST:
         return own or everything
-    found = [ends for ends in own or everything if (ends[0] if kind == "send" else ends[1]) == worker]
+    found = [ends for ends in own or everything if (ends[0] if kind == WorkKind.SEND else ends[1]) == worker]
     return found or own or everything
 
 
@@ -125,9 +129,9 @@ def _busy(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
         return min((each.busy_s for each in breakdown.links if each.busy_s is not None), default=0.0)
     if link.busy_s is not None:
         return link.busy_s
-    kind = "send" if ends[0] == worker else "receive"
+    kind = WorkKind.SEND if ends[0] == worker else WorkKind.RECEIVE
     task = breakdown.tasks.get(worker)
-    alike = [each for each in breakdown.links if worker == (each.source if kind == "send" else each.destination)]
+    alike = [each for each in breakdown.links if worker == (each.source if kind == WorkKind.SEND else each.destination)]
     total = sum(each.size_bytes for each in alike)
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
@@ -251,17 +255,14 @@ def _pair(ends: Ends) -> Pair:
 
 
 # Kinds of work that lengthen together. "apply" is the parameter servers' where there are any.
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "compute": ("forward", "backward", "compiled", "compute"),
-    "input": ("input",),
-    "transfer": ("receive", "send"),
-    "python": ("python",),
-    "apply": ("apply",),
-    "host": ("host",),
+GROUPS: Mapping[CandidateKind, tuple[str, ...]] = {
+    CandidateKind.COMPUTE: (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.COMPILED, COMPUTE),
+    CandidateKind.INPUT: (WorkKind.INPUT,),
+    CandidateKind.TRANSFER: (WorkKind.RECEIVE, WorkKind.SEND),
+    CandidateKind.PYTHON: (WorkKind.PYTHON,),
+    CandidateKind.APPLY: (WorkKind.APPLY,),
+    CandidateKind.HOST: (WorkKind.HOST,),
 }
-REST, FLOOR = "rest", "floor"
-
-
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 
@@ -272,7 +273,7 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
     found: list[CandidateCause] = []
     for what, cells in _groups(both, changes, _has_servers(now)).items():
         slow = _slow(cells, {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own})
-        if what == "transfer":
+        if what == CandidateKind.TRANSFER:
             found += find_slow_transfers(
                 cells, slow, then.step_breakdown, now.step_breakdown, hosts, _slow_when_probed(then, now)
             )
@@ -280,7 +281,7 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
             found += _group_workers(what, cells, slow, list(both.now.own), hosts)
     residual_s = both.now.residual_s - both.then.residual_s
     if residual_s > compute_least_residual(both):
-        found.append(CandidateCause(FLOOR, {}, residual_s))
+        found.append(CandidateCause(CandidateKind.FLOOR, {}, residual_s))
     return append_rest(found, changes, residual_s)
 
 
@@ -297,7 +298,7 @@ def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: f
     for candidate in kept:
         for cell, seconds in candidate.cells.items():
             left[cell] = left.get(cell, 0.0) - seconds
-    return [*kept, CandidateCause(REST, left, residual_s - sum(candidate.residual_s for candidate in kept))]
+    return [*kept, CandidateCause(CandidateKind.REST, left, residual_s - sum(candidate.residual_s for candidate in kept))]
 
 
 def compute_changes(both: ComparedTimes) -> Changes:
@@ -336,12 +337,12 @@ def _has_servers(side: MeasurementProfile) -> bool:
     return side.step_breakdown is not None and any(is_server(task) for task in side.step_breakdown.tasks)
 
 
-def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[str, Mapping[Cell, float]]:
+def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[CandidateKind, Mapping[Cell, float]]:
     """Return the changes by group. TensorFlow's host code on a worker belongs to the group that became longer there."""
-    found: dict[str, dict[Cell, float]] = defaultdict(dict)
+    found: dict[CandidateKind, dict[Cell, float]] = defaultdict(dict)
     for worker, kinds in changes.items():
         host = _choose_group_of_host_code(both, worker, kinds)
-        elsewhere = {"host": host, **({} if has_servers else {"apply": "compute"})}
+        elsewhere = {CandidateKind.HOST: host, **({} if has_servers else {CandidateKind.APPLY: CandidateKind.COMPUTE})}
         for what, members in GROUPS.items():
             for kind in members:
                 if kind in kinds:
@@ -349,11 +350,13 @@ def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping
     return found
 
 
-def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> str:
+def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> CandidateKind:
     """Return the group that a worker's host code belongs to: the one that is significantly longer, if there is one."""
-    changes = {what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in ("compute", "transfer")}
+    changes = {
+        what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in (CandidateKind.COMPUTE, CandidateKind.TRANSFER)
+    }
     longer = {what: seconds for what, seconds in changes.items() if seconds > compute_least_change(both, worker, GROUPS[what])}
-    return max(longer, key=lambda what: longer[what]) if longer and kinds.get("host", 0.0) > 0 else "host"
+    return max(longer, key=lambda what: longer[what]) if longer and kinds.get(WorkKind.HOST, 0.0) > 0 else CandidateKind.HOST
 
 
 def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[str, float]:
@@ -365,25 +368,29 @@ def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[
 
 
 def _group_workers(
-    what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
+    kind: CandidateKind,
+    cells: Mapping[Cell, float],
+    slow: Mapping[str, float],
+    everyone: Collection[str],
+    hosts: Mapping[str, str],
 ) -> Iterator[CandidateCause]:
     """Yield one candidate for what all workers have in common, and one for each worker with more."""
     is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > thresholds.MAX_SINGLE_HOSTS
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
     alone: dict[str, dict[Cell, float]] = defaultdict(dict)
-    for (worker, kind), seconds in cells.items():
+    for (worker, work), seconds in cells.items():
         if worker not in slow:
             continue
         excess = slow[worker] - common
         own = 0.0 if common and excess <= thresholds.MAX_EXCESS_OVER_COMMON * common else excess / slow[worker]
-        parts[worker, kind] = seconds * (1 - own)
+        parts[worker, work] = seconds * (1 - own)
         if own:
-            alone[_find_location(worker, slow, everyone, hosts)][worker, kind] = seconds * own
+            alone[_find_location(worker, slow, everyone, hosts)][worker, work] = seconds * own
     if common:
-        yield CandidateCause(what, parts)
+        yield CandidateCause(kind, parts)
     for at, of_those in sorted(alone.items()):
-        yield CandidateCause(what, of_those, location=at)
+        yield CandidateCause(kind, of_those, location=at)
 
 
 def _common(seconds: Sequence[float]) -> float:

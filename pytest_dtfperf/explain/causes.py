@@ -23,13 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.datamodel.explanation import Cause, Explanation
-from pytest_dtfperf.datamodel.step_times import StepBreakdown
+from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.explain.candidate_causes import REST, compute_error, compute_least_residual, find_candidate_causes
+from pytest_dtfperf.explain.candidate_causes import compute_error, compute_least_residual, find_candidate_causes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
     CandidateCause,
+    CandidateKind,
     ComparedTimes,
     Gain,
     MeasurementProfile,
@@ -49,7 +50,7 @@ from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, de
 class LowConfidenceCause:
     """A known difference between the two sides that may be the cause."""
 
-    kind: str
+    kind: CauseKind
     location: str | None
     words: str
     most_s: float | None = None  # the largest possible effect on a step; None: not known
@@ -60,13 +61,13 @@ def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
             message = f"{add_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
-            yield LowConfidenceCause("straggler", task, message, seconds - then.sleeps.get(task, 0.0))
+            yield LowConfidenceCause(CauseKind.STRAGGLER, task, message, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
-        yield LowConfidenceCause("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
+        yield LowConfidenceCause(CauseKind.PROGRAM, None, f"another program is trained: {'; '.join(now.program_changes)}")
     if now.hardware_changes:
-        yield LowConfidenceCause("hardware", None, f"other hardware: {'; '.join(now.hardware_changes)}")
+        yield LowConfidenceCause(CauseKind.HARDWARE, None, f"other hardware: {'; '.join(now.hardware_changes)}")
     if now.software_changes:
-        yield LowConfidenceCause("software", None, f"versions differ: {', '.join(now.software_changes)}")
+        yield LowConfidenceCause(CauseKind.SOFTWARE, None, f"versions differ: {', '.join(now.software_changes)}")
     for each in find_host_pressures(then, now):
         yield LowConfidenceCause(
             each.kind, each.hosts[0] if len(each.hosts) == 1 else None, f"{' and '.join(each.hosts)}: {each.words}"
@@ -126,8 +127,18 @@ def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> lis
     return found
 
 
-_OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
-_SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, servers, and TensorFlow's code around them
+_OF_HOSTS = (
+    CauseKind.COMPUTE,
+    CauseKind.INPUT,
+    CauseKind.LINK,
+    CauseKind.SERVER,
+    CauseKind.OTHERS,
+    CauseKind.CLOCK,
+    CauseKind.MEMORY,
+)
+_SHARED = frozenset(
+    {WorkKind.RECEIVE, WorkKind.SEND, WorkKind.HOST}
+)  # with other workers: links, servers, and TensorFlow's code around them
 
 
 def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
@@ -155,7 +166,7 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
     shorter_s = _compute_decrease_s(candidates[-1], both)
     seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / thresholds.STANDARD_ERRORS, shorter_s)
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
-        if candidate.what != REST and each >= noise:
+        if candidate.kind != CandidateKind.REST and each >= noise:
             case = ExplainCase(then, now, both, candidate)
             reason = find_reason(case)
             yield Cause(
@@ -177,8 +188,11 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
     """
     if now.worker_timings is None or not (more_s := compute_lateness_increases(then.worker_timings, now.worker_timings)):
         return
-    base = {worker: {"late": 0.0} for worker in now.worker_timings.workers}
-    late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
+    base: dict[str, dict[str, float]] = {worker: {WorkKind.LATE: 0.0} for worker in now.worker_timings.workers}
+    late = [
+        CandidateCause(CandidateKind.LATE, {(worker, WorkKind.LATE): seconds}, location=worker)
+        for worker, seconds in more_s.items()
+    ]
     gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[: thresholds.MAX_CANDIDATES])]
     errors = [now.worker_timings.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
     described_of = {
@@ -191,13 +205,13 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
             then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.worker_timings else ""
             message = f"{add_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
             yield Cause(
-                kind="straggler",
+                kind=CauseKind.STRAGGLER,
                 seconds=seconds,
                 share=seconds / change_s,
                 location=worker,
                 words=f"{message}; all wait for it",
                 evidence=[described_of[worker]],
-                confidence="medium" if then.worker_timings else "low",
+                confidence=Confidence.MEDIUM if then.worker_timings else Confidence.LOW,
                 next=None,
             )
 
@@ -218,7 +232,7 @@ def _list_single_difference(
             difference_found.location,
             difference_found.words,
             evidence,
-            "low",
+            Confidence.LOW,
             None,
         )
 

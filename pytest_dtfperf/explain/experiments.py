@@ -13,13 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_dtfperf.datamodel.explanation import Outcome, Tried
-from pytest_dtfperf.datamodel.step_times import StepBreakdown
+from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Tried
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain.thresholds import MIN_SHARE_OF_CAUSE
 
 Reading = Literal["gone", "stays"]
 
-_OWN_WORK = frozenset({"forward", "backward", "compiled", "apply", "input", "copy", "host", "python"})  # without an exchange
+_OWN_WORK = frozenset(
+    {
+        WorkKind.FORWARD,
+        WorkKind.BACKWARD,
+        WorkKind.COMPILED,
+        WorkKind.APPLY,
+        WorkKind.INPUT,
+        WorkKind.COPY,
+        WorkKind.HOST,
+        WorkKind.PYTHON,
+    }
+)  # without an exchange
 
 
 @dataclass(frozen=True)
@@ -48,20 +59,20 @@ SERVERS_ELSEWHERE = ExperimentTrial(
 )
 
 # Kind of cause -> its experiments, the most conclusive first.
-TRIALS: Mapping[str, Sequence[ExperimentTrial]] = {
-    "input": (SYNTHETIC,),
-    "link": (OTHER_HOST, INDEPENDENT),
-    "server": (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
-    "waiting": (INDEPENDENT,),
-    "straggler": (OTHER_HOST, OWN_WORK),  # it is late before it begins a step, also when no worker waits for it
-    "compute": (OTHER_HOST, OWN_WORK, FORWARD),
-    "program": (OWN_WORK, FORWARD),
-    "hardware": (OTHER_HOST, OWN_WORK),
-    "software": (OWN_WORK,),
-    "others": (OTHER_HOST,),
-    "clock": (OTHER_HOST, OWN_WORK),
-    "memory": (OTHER_HOST, OWN_WORK),
-    "host": (OWN_WORK,),
+TRIALS: Mapping[CauseKind, Sequence[ExperimentTrial]] = {
+    CauseKind.INPUT: (SYNTHETIC,),
+    CauseKind.LINK: (OTHER_HOST, INDEPENDENT),
+    CauseKind.SERVER: (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
+    CauseKind.WAITING: (INDEPENDENT,),
+    CauseKind.STRAGGLER: (OTHER_HOST, OWN_WORK),  # it is late before it begins a step, also when no worker waits for it
+    CauseKind.COMPUTE: (OTHER_HOST, OWN_WORK, FORWARD),
+    CauseKind.PROGRAM: (OWN_WORK, FORWARD),
+    CauseKind.HARDWARE: (OTHER_HOST, OWN_WORK),
+    CauseKind.SOFTWARE: (OWN_WORK,),
+    CauseKind.OTHERS: (OTHER_HOST,),
+    CauseKind.CLOCK: (OTHER_HOST, OWN_WORK),
+    CauseKind.MEMORY: (OTHER_HOST, OWN_WORK),
+    CauseKind.HOST: (OWN_WORK,),
 }
 
 
@@ -69,7 +80,7 @@ TRIALS: Mapping[str, Sequence[ExperimentTrial]] = {
 class ExperimentSubject:
     """The facts of a cause that an experiment needs."""
 
-    kind: str  # one of `causes.KINDS`
+    kind: CauseKind
     seconds: float  # by which it makes a step longer
     location: str | None = None  # a task, a host, or a link; None: the whole cluster
 
@@ -140,7 +151,7 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
 
 def compute_own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:
     """Return the own work of the slowest worker in a step: without receiving, sending, exchanging and waiting."""
-    kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
+    kinds = _OWN_WORK - {WorkKind.BACKWARD, WorkKind.APPLY} if forward_only else _OWN_WORK
     workers = [of for name, of in breakdown.tasks.items() if name.startswith("worker:")]
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, find_limits, find_slower
@@ -20,30 +21,30 @@ class HostPressure:
     """A finding about one host, or about the link between two."""
 
     hosts: Sequence[str]
-    kind: str  # the kind of cause that it supports
+    kind: CauseKind  # that it supports
     words: str
     is_cpu_starved: bool = False  # the run's own processes are known to have waited for a core
 
 
 # Limits that slow a training down, and the cause that each speaks for. With too few open files or locked pages it ends, or goes
 # on as ever.
-LIMITS: Mapping[str, str] = {
-    "cores": "others",
-    _QUOTA: "others",
-    "priority": "others",
-    "scheduler": "others",
-    "clock_hz": "clock",
-    "governor": "clock",
-    "memory_bytes": "memory",
+LIMITS: Mapping[str, CauseKind] = {
+    "cores": CauseKind.OTHERS,
+    _QUOTA: CauseKind.OTHERS,
+    "priority": CauseKind.OTHERS,
+    "scheduler": CauseKind.OTHERS,
+    "clock_hz": CauseKind.CLOCK,
+    "governor": CauseKind.CLOCK,
+    "memory_bytes": CauseKind.MEMORY,
 }
 
 # A phrase of each disturbance, and the kind of cause that it supports.
-PHRASES: Mapping[str, str] = {
-    "other processes used": "others",
-    "(steal)": "others",
-    "in use before the run": "others",
-    "lowered": "clock",
-    "memory pressure": "memory",
+PHRASES: Mapping[str, CauseKind] = {
+    "other processes used": CauseKind.OTHERS,
+    "(steal)": CauseKind.OTHERS,
+    "in use before the run": CauseKind.OTHERS,
+    "lowered": CauseKind.CLOCK,
+    "memory pressure": CauseKind.MEMORY,
 }
 
 
@@ -68,7 +69,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
             message = f"a quota kept it from its cores for {_percent(kept)} of the run"
             yield HostPressure(
                 [host],
-                "others",
+                CauseKind.OTHERS,
                 message if is_known else f"{message}, for how long {then.when} is not known",
                 is_cpu_starved=True,
             )
@@ -85,7 +86,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
             message = (
                 f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
             )
-            yield HostPressure([host], "others", message, is_cpu_starved=True)
+            yield HostPressure([host], CauseKind.OTHERS, message, is_cpu_starved=True)
 
 
 def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
@@ -164,7 +165,7 @@ def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostP
     for host, probe in now.probes.hosts.items():
         before = then.probes.hosts[host].clock_hz if host in then.probes.hosts else None
         if before and probe.clock_hz and probe.clock_hz < (1 - thresholds.MIN_CLOCK_LOSS) * before:
-            yield HostPressure([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
+            yield HostPressure([host], CauseKind.CLOCK, f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
 def _make_limit_strain(found: Limited, when: str) -> HostPressure:
@@ -176,7 +177,9 @@ def _make_limit_strain(found: Limited, when: str) -> HostPressure:
 def _slower(found: Slower) -> HostPressure:
     lost = f"{found.words} {100 * found.loss:.0f} % slower than {found.against} was, when probed"
     if found.name == LINK:
-        return HostPressure([end for end in list_ends(found.location) if end != ALL], "link", f"{found.location}: {lost}")
-    kinds = {"memory": "memory", "input": "input"}
-    kind = "others" if _had_no_core(found) else kinds.get(found.name, "compute")
+        return HostPressure(
+            [end for end in list_ends(found.location) if end != ALL], CauseKind.LINK, f"{found.location}: {lost}"
+        )
+    kinds = {"memory": CauseKind.MEMORY, "input": CauseKind.INPUT}
+    kind = CauseKind.OTHERS if _had_no_core(found) else kinds.get(found.name, CauseKind.COMPUTE)
     return HostPressure([found.location], kind, f"{found.location}: {lost}")

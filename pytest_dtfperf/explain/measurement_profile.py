@@ -17,11 +17,12 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import combinations
 from typing import Any, Literal
 
 from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings, WorkKind
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.step_events import is_server
 
@@ -83,6 +84,27 @@ def add_host(task: str, hosts: Mapping[str, str]) -> str:
 
 
 Cell = tuple[str, str]  # worker, kind of work
+COMPUTE = "compute"  # forward, backward and compiled work together, where only step timestamps are known
+
+
+class CandidateKind(StrEnum):
+    """The kinds of candidate causes. Each has a row in `reasons.ROWS`, except for REST and LATE."""
+
+    # Kinds of work that lengthen together: `candidate_causes.GROUPS`.
+    COMPUTE = "compute"
+    INPUT = "input"
+    TRANSFER = "transfer"
+    PYTHON = "python"
+    APPLY = "apply"
+    HOST = "host"
+    FLOOR = "floor"  # time of a step after the last worker's own work
+    REST = "rest"  # changes that chance explains
+    LATE = "late"  # lateness of a worker, where the parts of its steps are not known
+    # Merged by `merge_causes.merge_causes`.
+    PROGRAM = "program"
+    SERVER = "server"
+    STARVED = "starved"  # a host without free cores
+    DECODING = "decoding"  # of the input, on the cores that compute
 
 
 @dataclass(frozen=True)
@@ -110,7 +132,7 @@ class Times:
 class CandidateCause:
     """Times that have changed together, and may have one cause. Every changed time belongs to exactly one candidate."""
 
-    what: str  # a row of `candidate_causes.GROUPS`, or "rest"
+    kind: CandidateKind
     cells: Mapping[Cell, float]  # change in seconds
     residual_s: float = 0.0  # change of what comes after the last worker's own work
     location: str | None = None  # a task, host or link; None: all of them
@@ -184,13 +206,13 @@ def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
 
 Basis = Literal["traces", "timestamps", "peers"]
 
-WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
+WAITING = (WorkKind.WAIT, WorkKind.REDUCE, WorkKind.LATE)  # for others: no worker's own work
 _TIMESTAMPED = (
-    "receive",
-    "input",
-    "forward",
-    "backward",
-    "compiled",
+    WorkKind.RECEIVE,
+    WorkKind.INPUT,
+    WorkKind.FORWARD,
+    WorkKind.BACKWARD,
+    WorkKind.COMPILED,
 )  # kinds that mostly end before the last gradient is there
 
 
@@ -289,13 +311,13 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
     two batches is that of sending gradients, which no profile of a worker has.
     """
     found = {kind: seconds for kind, seconds in parts.items() if kind not in WAITING}
-    return found | {"send": found.get("send", 0.0) + parts.get("wait", 0.0)} if coordinated else found
+    return found | {WorkKind.SEND: found.get(WorkKind.SEND, 0.0) + parts.get(WorkKind.WAIT, 0.0)} if coordinated else found
 
 
 def _error(kind: str, own: Mapping[str, Mapping[str, float]], breakdown: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
     error = max(breakdown.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
-    if kind in ("receive", "send"):  # between two clocks; the bounds of their difference are this far apart
+    if kind in (WorkKind.RECEIVE, WorkKind.SEND):  # between two clocks; the bounds of their difference are this far apart
         error = math.hypot(error, max(breakdown.clock_error_s.values(), default=0.0) / 2)
     return error
 
@@ -329,7 +351,7 @@ def _scale_to_timestamps(traced: Times, scores: WorkerTimings) -> Times | None:
         return None
     own = {worker: _scale_parts(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {
-        kind: error * (thresholds.REMAINING_TRACE_ERROR if kind in (*_TIMESTAMPED, "host", "python") else 1)
+        kind: error * (thresholds.REMAINING_TRACE_ERROR if kind in (*_TIMESTAMPED, WorkKind.HOST, WorkKind.PYTHON) else 1)
         for kind, error in traced.error_s.items()
     }
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
@@ -345,22 +367,25 @@ def _as_given_out(times: Times, scores: WorkerTimings) -> Times:
         return times
     window_s = times.step_s * sum(steps.values()) / len(steps)
     own = {
-        worker: {**parts, "send": max(0.0, window_s / steps[worker] - sum(parts.values()) + parts.get("send", 0.0))}
+        worker: {
+            **parts,
+            WorkKind.SEND: max(0.0, window_s / steps[worker] - sum(parts.values()) + parts.get(WorkKind.SEND, 0.0)),
+        }
         for worker, parts in times.own.items()
     }
     error = max(window_s / count**2 for count in steps.values()) / 2  # one step is not over at the end of the window
-    return replace(times, own=own, error_s={**times.error_s, "send": max(error, times.error_s.get("send", 0.0))})
+    return replace(times, own=own, error_s={**times.error_s, WorkKind.SEND: max(error, times.error_s.get(WorkKind.SEND, 0.0))})
 
 
 def _factor(parts: Mapping[str, float], score: WorkerTiming) -> float:
     timestamped = (score.receive_s or 0.0) + (score.compute_s or 0.0)
-    traced = sum(parts.get(kind, 0.0) for kind in (*_TIMESTAMPED, "host"))
+    traced = sum(parts.get(kind, 0.0) for kind in (*_TIMESTAMPED, WorkKind.HOST))
     return timestamped / traced if traced and timestamped else math.inf
 
 
 def _scale_parts(parts: Mapping[str, float], factor: float, score: WorkerTiming) -> Mapping[str, float]:
-    found = {kind: seconds * (factor if kind in (*_TIMESTAMPED, "host") else 1) for kind, seconds in parts.items()}
-    return found | ({"python": score.python_s} if score.python_s is not None else {})
+    found = {kind: seconds * (factor if kind in (*_TIMESTAMPED, WorkKind.HOST) else 1) for kind, seconds in parts.items()}
+    return found | ({WorkKind.PYTHON: score.python_s} if score.python_s is not None else {})
 
 
 def _has_step_parts(scores: WorkerTimings) -> bool:
@@ -372,13 +397,17 @@ def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
     own = {
         worker: {
             kind: seconds
-            for kind, seconds in (("python", score.python_s), ("receive", score.receive_s), ("compute", score.compute_s))
+            for kind, seconds in (
+                (WorkKind.PYTHON, score.python_s),
+                (WorkKind.RECEIVE, score.receive_s),
+                (COMPUTE, score.compute_s),
+            )
             if seconds is not None
         }
         for worker, score in scores.workers.items()
     }
     errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
-    kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
+    kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in (WorkKind.PYTHON, WorkKind.RECEIVE, COMPUTE)}
     error_s = {kind: max(thresholds.MIN_RELATIVE_ERROR * most, *errors) for kind, most in kinds.items()}
     return _as_given_out(Times(own, scores.step_s, error_s, coordinated), scores)
 

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pytest_dtfperf.datamodel.explanation import Confidence
+from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
+from pytest_dtfperf.datamodel.step_times import WorkKind
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
+from pytest_dtfperf.explain.candidate_causes import GROUPS
 from pytest_dtfperf.explain.host_pressure import HostPressure, find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
     CandidateCause,
+    CandidateKind,
     Cell,
     ComparedTimes,
     MeasurementProfile,
@@ -28,15 +30,15 @@ from pytest_dtfperf.explain.measurement_profile import (
 )
 from pytest_dtfperf.explain.step_events import is_server
 
-_OF_SERVERS = ("apply", "server")  # candidates that do not belong to a worker
-_WITH_LOCATIONS = frozenset({"link", "input"})
+_OF_SERVERS = (CandidateKind.APPLY, CandidateKind.SERVER)  # candidates that do not belong to a worker
+_WITH_LOCATIONS = frozenset({CauseKind.LINK, CauseKind.INPUT})
 
 
 @dataclass(frozen=True)
 class Reason:
     """The kind, location, message, evidence and confidence of a cause."""
 
-    kind: str
+    kind: CauseKind
     location: str | None
     words: str
     evidence: Sequence[str]
@@ -60,7 +62,7 @@ class ExplainCase:
     @property
     def location(self) -> str | None:
         """Return the location; of a single worker its name, unless it is the work of parameter servers."""
-        is_its = len(self.both.now.own) == 1 and self.candidate.what not in _OF_SERVERS
+        is_its = len(self.both.now.own) == 1 and self.candidate.kind not in _OF_SERVERS
         return self.candidate.location or (next(iter(self.both.now.own)) if is_its else None)
 
     @property
@@ -98,13 +100,13 @@ class ExplainCase:
             return "the others"
         return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
 
-    def seconds(self, what: str) -> tuple[float, float]:
+    def seconds(self, what: CandidateKind) -> tuple[float, float]:
         """Return the mean of these workers' seconds of a group of kinds, on the baseline side and on the current side."""
         found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in (self.both.then, self.both.now))
         before, after = (seconds / len(self.workers) for seconds in found)
         return before, after
 
-    def describe_host_pressures(self, *kinds: str) -> Sequence[str]:
+    def describe_host_pressures(self, *kinds: CauseKind) -> Sequence[str]:
         """Return the findings of its hosts that support such a cause.
 
         A cause without a location needs them of all hosts that take part. Links and inputs have them with their location.
@@ -119,51 +121,51 @@ class ExplainCase:
     @property
     def _taking_part(self) -> set[str]:
         """Return the hosts that take part, as far as they are known."""
-        tasks = filter(is_server, self.hosts) if self.candidate.what in _OF_SERVERS else self.workers
+        tasks = filter(is_server, self.hosts) if self.candidate.kind in _OF_SERVERS else self.workers
         return {self.hosts[task] for task in tasks if task in self.hosts}
 
     @cached_property
     def _host_pressures(self) -> Sequence[HostPressure]:
         return find_host_pressures(self.then, self.now)
 
-    def reason(self, kind: str, message: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
+    def reason(self, kind: CauseKind, message: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
         """Return the reason. `agreeing` is evidence that does not come from the same seconds."""
-        sure: Confidence = "medium" if not agreeing else "high"
+        sure = Confidence.MEDIUM if not agreeing else Confidence.HIGH
         if self.both.basis == "peers":
-            sure = "medium" if agreeing else "low"
+            sure = Confidence.MEDIUM if agreeing else Confidence.LOW
         return Reason(kind, self.location, f"{message}{self.all_wait}", [*evidence, *agreeing], sure)
 
 
 def explain_compute(case: ExplainCase) -> Reason:
-    before, after = case.seconds("compute")
+    before, after = case.seconds(CandidateKind.COMPUTE)
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
     slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.than}"
     evidence = [seconds, *_same_graph(case)]
-    for kind in ("clock", "memory"):
+    for kind in (CauseKind.CLOCK, CauseKind.MEMORY):
         if found := case.describe_host_pressures(kind):
             return case.reason(kind, f"{slower}; {found[0]}", evidence, found)
     if case.candidate.location is None and case.now.software_changes:
         return explain_software(case, slower, evidence)
-    found = case.describe_host_pressures("compute", "others")
-    return case.reason("compute", f"{slower}; {found[0]}" if found else slower, evidence, found)
+    found = case.describe_host_pressures(CauseKind.COMPUTE, CauseKind.OTHERS)
+    return case.reason(CauseKind.COMPUTE, f"{slower}; {found[0]}" if found else slower, evidence, found)
 
 
 def explain_starvation(case: ExplainCase) -> Reason:
     """Return the reason of work without a core: by its arithmetic if that is conclusive, and else by the kernel's counts."""
-    others = case.describe_host_pressures("others")
+    others = case.describe_host_pressures(CauseKind.OTHERS)
     longer = describe_starvation(case)
     message = f"{case.subject} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
     evidence = ["it was ready to compute, and had no core"] if longer else []
-    return case.reason("others", message, evidence, others if longer else others[1:] or others)
+    return case.reason(CauseKind.OTHERS, message, evidence, others if longer else others[1:] or others)
 
 
 def explain_decoding(case: ExplainCase) -> Reason:
-    before, after = case.seconds("compute")
-    probed = case.describe_host_pressures("input")
+    before, after = case.seconds(CandidateKind.COMPUTE)
+    probed = case.describe_host_pressures(CauseKind.INPUT)
     message = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
     longer = describe_decoding(case)  # of all together, as some may only wait for their batches
     evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
-    return case.reason("input", message, evidence, probed)
+    return case.reason(CauseKind.INPUT, message, evidence, probed)
 
 
 def describe_decoding(case: ExplainCase) -> str:
@@ -172,8 +174,8 @@ def describe_decoding(case: ExplainCase) -> str:
     Return empty text if it does not, or if it is not known.
     """
     now, then = (compute_mean_cpu_s(side, case.workers) for side in (case.now, case.then))
-    before, after = case.seconds("compute")
-    if case.both.basis == "peers" or not case.describe_host_pressures("input") or now is None or then is None:
+    before, after = case.seconds(CandidateKind.COMPUTE)
+    if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or now is None or then is None:
         return ""
     return (
         f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}"
@@ -185,7 +187,9 @@ def describe_decoding(case: ExplainCase) -> str:
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
     """Return a reason with low confidence: versions differ, but it is not known whether they make it slower."""
     changed = ", ".join(case.now.software_changes)
-    return replace(case.reason("software", f"{message}; versions differ: {changed}", evidence), confidence="low")
+    return replace(
+        case.reason(CauseKind.SOFTWARE, f"{message}; versions differ: {changed}", evidence), confidence=Confidence.LOW
+    )
 
 
 def describe_starvation(case: ExplainCase) -> str:
@@ -211,7 +215,7 @@ def describe_starvation(case: ExplainCase) -> str:
 def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Sequence[str]) -> tuple[float, float] | None:
     """Return the mean seconds of computing and of CPU of these workers; None if those of one worker are not known."""
     cpu = compute_mean_cpu_s(side, workers)
-    wall = sum(times.seconds(worker, GROUPS["compute"]) for worker in workers)
+    wall = sum(times.seconds(worker, GROUPS[CandidateKind.COMPUTE]) for worker in workers)
     return (wall / len(workers), cpu) if cpu and wall else None
 
 
@@ -235,10 +239,20 @@ def _same_graph(case: ExplainCase) -> Iterator[str]:
         yield "the same graph with the same settings: it is its arithmetic that takes longer"
 
 
-PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
-
-_OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
-_EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time spent waiting for its parameter servers
+_OF_THE_PROGRAM = (
+    CandidateKind.COMPUTE,
+    CandidateKind.APPLY,
+    CandidateKind.TRANSFER,
+    CandidateKind.HOST,
+    CandidateKind.INPUT,
+    CandidateKind.FLOOR,
+)
+_EXCHANGE = (
+    WorkKind.RECEIVE,
+    WorkKind.SEND,
+    WorkKind.APPLY,
+    WorkKind.HOST,
+)  # kinds of a worker's time spent waiting for its parameter servers
 
 
 def merge_causes(
@@ -247,30 +261,36 @@ def merge_causes(
     """Return the candidates with those of one cause merged; the rest stays last."""
     *found, rest = candidates
     if now.program_changes:  # another program may need other times: all that has no other cause is its own
-        of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
-        found = _join(PROGRAM, None, [*of_all, rest], found)
-        rest = CandidateCause(rest.what, {})
+        of_all = [each for each in found if each.location is None and each.kind in _OF_THE_PROGRAM]
+        found = _join(CandidateKind.PROGRAM, None, [*of_all, rest], found)
+        rest = CandidateCause(rest.kind, {})
     else:
         found = _merge_decoding(found, both, then, now)
     found, rest = _merge_starved(found, rest, both, then, now)
-    for transfer in _select(found, "transfer"):
+    for transfer in _select(found, CandidateKind.TRANSFER):
         server = _server_of(transfer, both)
         if server and is_server_late(server, transfer, then, now):
-            found = _join(SERVER, server, [transfer, *_select(found, "apply", FLOOR)], found)
-    found = _join(SERVER, find_slowest_server(then, now), _select(found, "apply"), found)
-    residual_s = sum(each.residual_s for each in _select(found, FLOOR))
-    has_slow_links = any(each.kind == "link" for each in find_host_pressures(then, now))
+            found = _join(
+                CandidateKind.SERVER, server, [transfer, *_select(found, CandidateKind.APPLY, CandidateKind.FLOOR)], found
+            )
+    found = _join(CandidateKind.SERVER, find_slowest_server(then, now), _select(found, CandidateKind.APPLY), found)
+    residual_s = sum(each.residual_s for each in _select(found, CandidateKind.FLOOR))
+    has_slow_links = any(each.kind == CauseKind.LINK for each in find_host_pressures(then, now))
     starved = [
         each
-        for each in _select(found, STARVED)
+        for each in _select(found, CandidateKind.STARVED)
         if not has_slow_links and each.largest_s > thresholds.MIN_STARVED_SHARE_OF_EXCHANGE * residual_s
     ]
-    largest = max(_select(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
+    largest = max(
+        _select(found, CandidateKind.TRANSFER, CandidateKind.SERVER) or starved, key=lambda each: each.largest_s, default=None
+    )
     if largest:
-        after = _select(found, FLOOR)
-        if largest.what != STARVED:  # the time after the last worker's own work belongs to it, also if it scatters
-            after, rest = [*after, CandidateCause(FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
-        found = _join(largest.what, largest.location, [largest, *after], found)
+        after = _select(found, CandidateKind.FLOOR)
+        if (
+            largest.kind != CandidateKind.STARVED
+        ):  # the time after the last worker's own work belongs to it, also if it scatters
+            after, rest = [*after, CandidateCause(CandidateKind.FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
+        found = _join(largest.kind, largest.location, [largest, *after], found)
     return [*found, rest]
 
 
@@ -282,14 +302,18 @@ def _merge_decoding(
     If several workers wait for batches, some wait longer than others by chance, or not at all. If a probe found the input
     slower, computing that became slower beside its decoding belongs to it.
     """
-    cases = [ExplainCase(then, now, both, each) for each in _select(found, "input", "compute")]
-    inputs = [case for case in cases if case.candidate.what == "input"]
+    cases = [ExplainCase(then, now, both, each) for each in _select(found, CandidateKind.INPUT, CandidateKind.COMPUTE)]
+    inputs = [case for case in cases if case.candidate.kind == CandidateKind.INPUT]
     is_of_several = len(inputs) > 1 or any(case.candidate.location is None for case in inputs)
-    waiting = [case.candidate for case in inputs if is_of_several or case.describe_host_pressures("input")]
-    computing_beside = [case.candidate for case in cases if case.candidate.what == "compute" and describe_decoding(case)]
+    waiting = [case.candidate for case in inputs if is_of_several or case.describe_host_pressures(CauseKind.INPUT)]
+    computing_beside = [
+        case.candidate for case in cases if case.candidate.kind == CandidateKind.COMPUTE and describe_decoding(case)
+    ]
     locations = {each.location for each in (*waiting, *computing_beside)}
     location = locations.pop() if len(locations) == 1 else None
-    return _join(DECODING if computing_beside else "input", location, [*waiting, *computing_beside], found)
+    return _join(
+        CandidateKind.DECODING if computing_beside else CandidateKind.INPUT, location, [*waiting, *computing_beside], found
+    )
 
 
 def _merge_starved(
@@ -310,35 +334,45 @@ def _merge_starved(
         for task in (*both.now.own, *(now.step_breakdown.tasks if now.step_breakdown else ()), *hosts)
     }
     starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
-    slow_links = {host for each in find_host_pressures(then, now) if each.kind == "link" for host in each.hosts}
+    slow_links = {host for each in find_host_pressures(then, now) if each.kind == CauseKind.LINK for host in each.hosts}
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
-        everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
-        return _join(STARVED, None, _in_proportion(everywhere, both), left), rest
+        everywhere = [
+            each
+            for each in left
+            if each.kind != CandidateKind.FLOOR and (each.kind != CandidateKind.TRANSFER or not slow_links)
+        ]
+        return _join(CandidateKind.STARVED, None, _in_proportion(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
     for host in sorted(
         starved, key=lambda host: (not workers_at[host], host)
     ):  # a server beside a starved worker gets the rest
         tasks, workers = tasks_at[host], workers_at[host]
-        there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
+        there = [
+            each
+            for each in left
+            if _is_at(each, {host, *tasks}) and not (each.kind == CandidateKind.TRANSFER and host in slow_links)
+        ]
         if workers or not tasks:
             there = _in_proportion(there, both)
             exchange, without = _exchange_of(rest)
-            has_it = is_single_session(now.step_breakdown) and all(each in there for each in _select(left, "transfer"))
+            has_it = is_single_session(now.step_breakdown) and all(
+                each in there for each in _select(left, CandidateKind.TRANSFER)
+            )
             if (
                 has_it
                 and sum(each.largest_s for each in there) > thresholds.MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
             ):
                 there, rest = [*there, exchange], without
-            left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
+            left = _join(CandidateKind.STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
-            update = [*there, *_select(left, "host", "apply", FLOOR)]
-            if all(each in update for each in _select(left, "transfer")):
+            update = [*there, *_select(left, CandidateKind.HOST, CandidateKind.APPLY, CandidateKind.FLOOR)]
+            if all(each in update for each in _select(left, CandidateKind.TRANSFER)):
                 exchange, rest = _exchange_of(rest)
                 update.append(exchange)
-            left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
+            left = _join(CandidateKind.SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
     return left, rest
 
 
@@ -354,13 +388,13 @@ def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list
 
     A part that grew far more has a reason of its own: a worker that sleeps on a busy host sleeps.
     """
-    arithmetic = _growth(_select(parts, "compute"), both)
+    arithmetic = _growth(_select(parts, CandidateKind.COMPUTE), both)
     if not arithmetic:
-        return _select(parts, "transfer")
+        return _select(parts, CandidateKind.TRANSFER)
     return [
         each
         for each in parts
-        if each.what == "compute" or _growth([each], both) <= thresholds.MAX_RATIO_TO_COMPUTE_INCREASE * arithmetic
+        if each.kind == CandidateKind.COMPUTE or _growth([each], both) <= thresholds.MAX_RATIO_TO_COMPUTE_INCREASE * arithmetic
     ]
 
 
@@ -383,13 +417,13 @@ def _starved_hosts(
     hosts = {**then.hosts, **now.hosts}
     known = find_host_pressures(then, now)
     yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
-    without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
+    without_a_core = {host for each in known if each.kind == CauseKind.OTHERS for host in each.hosts}
     for server in filter(is_server, now.step_breakdown.tasks if now.step_breakdown else ()):
         if (compute_update_ratio(server, then, now) or 0.0) > thresholds.MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
             server
         ) in without_a_core:
             yield hosts[server]
-    arithmetic = _select(found, "compute") if not now.program_changes else []
+    arithmetic = _select(found, CandidateKind.COMPUTE) if not now.program_changes else []
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = ExplainCase(then, now, both, each)
@@ -403,12 +437,12 @@ def _is_at(candidate: CandidateCause, ends: Collection[str]) -> bool:
     return any(end in ends for end in named)
 
 
-def _select(candidates: Sequence[CandidateCause], *what: str) -> list[CandidateCause]:
-    return [each for each in candidates if each.what in what]
+def _select(candidates: Sequence[CandidateCause], *kinds: CandidateKind) -> list[CandidateCause]:
+    return [each for each in candidates if each.kind in kinds]
 
 
 def _join(
-    what: str, location: str | None, parts: Sequence[CandidateCause], among: Sequence[CandidateCause]
+    kind: CandidateKind, location: str | None, parts: Sequence[CandidateCause], among: Sequence[CandidateCause]
 ) -> list[CandidateCause]:
     """Replace the given parts by one candidate; change nothing where there are none."""
     if not parts:
@@ -417,7 +451,7 @@ def _join(
     for part in parts:
         for cell, seconds in part.cells.items():
             cells[cell] += seconds
-    one = CandidateCause(what, cells, sum(part.residual_s for part in parts), location)
+    one = CandidateCause(kind, cells, sum(part.residual_s for part in parts), location)
     return [one, *(each for each in among if not any(each is part for part in parts))]
 
 
@@ -432,7 +466,7 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     """Return whether all links of a server are slow because of the server, and not of its host's link."""
     ratio = compute_update_ratio(server, then, now)
     increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
-    gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
+    gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
     starved = (
         ratio is not None
@@ -450,7 +484,7 @@ def compute_update_ratio(server: str, then: MeasurementProfile, now: Measurement
 
 def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
     task = side.step_breakdown.tasks.get(server) if side.step_breakdown else None
-    return task.parts.get("apply") if task else None
+    return task.parts.get(WorkKind.APPLY) if task else None
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:

@@ -6,10 +6,12 @@ Transfers take longer because of a link, the network of a host, or a parameter s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtfperf.datamodel.step_times import StepBreakdown
+from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain import merge_causes, thresholds
-from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
+from pytest_dtfperf.explain.candidate_causes import GROUPS
 from pytest_dtfperf.explain.measurement_profile import (
+    CandidateKind,
     MeasurementProfile,
     add_host,
     gbit_per_s,
@@ -17,7 +19,7 @@ from pytest_dtfperf.explain.measurement_profile import (
     ms,
     select_worker_parts,
 )
-from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, compute_update_ratio
+from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason, compute_update_ratio
 from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
@@ -27,8 +29,8 @@ _NAMED = 3  # workers whose names a message lists
 def explain_link(case: ExplainCase) -> Reason:
     rate = _rate(case)
     seconds = _seconds(case)
-    found = case.describe_host_pressures("link")
-    return case.reason("link", f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
+    found = case.describe_host_pressures(CauseKind.LINK)
+    return case.reason(CauseKind.LINK, f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
 
 
 def explain_server(case: ExplainCase) -> Reason:
@@ -40,20 +42,27 @@ def explain_server(case: ExplainCase) -> Reason:
     )
     some = f"each parameter server of {server}" if server else "every parameter server"
     subject = add_host(server, case.hosts) if is_server(server) else some
-    if case.candidate.largest_of(GROUPS["transfer"]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
+    if case.candidate.largest_of(GROUPS[CandidateKind.TRANSFER]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
         message = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
     elif (
-        case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s)
+        case.candidate.largest_of((WorkKind.APPLY,)) + abs(case.candidate.residual_s)
         >= thresholds.MIN_MAIN_SHARE * case.candidate.largest_s
     ):
         message = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
     else:
         message = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
-    evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.candidate.largest_of(GROUPS[what])]
+    evidence = [
+        _seconds(case, what)
+        for what in (CandidateKind.TRANSFER, CandidateKind.APPLY)
+        if case.candidate.largest_of(GROUPS[what])
+    ]
     if case.candidate.residual_s > 0:
         evidence.append(f"workers wait {ms(case.candidate.residual_s)} ms longer once they have done their own work")
     return case.reason(
-        SERVER, message, evidence, [*updates, *case.describe_host_pressures("others", "clock", "memory", "compute")]
+        CauseKind.SERVER,
+        message,
+        evidence,
+        [*updates, *case.describe_host_pressures(CauseKind.OTHERS, CauseKind.CLOCK, CauseKind.MEMORY, CauseKind.COMPUTE)],
     )
 
 
@@ -83,16 +92,16 @@ def _task_at(host: str, hosts: Mapping[str, str]) -> str:
     return there[0] if len(there) == 1 else host
 
 
-def _seconds(case: ExplainCase, what: str = "transfer") -> str:
+def _seconds(case: ExplainCase, what: CandidateKind = CandidateKind.TRANSFER) -> str:
     before, after = case.seconds(what)
-    to = {"transfer": "transfers", "apply": "updates"}[what]
+    to = {CandidateKind.TRANSFER: "transfers", CandidateKind.APPLY: "updates"}[what]
     more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
     subject = f"{', '.join(case.workers[:_NAMED])}{more}"
     return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
 def _longer(case: ExplainCase) -> str:
-    before, after = case.seconds("transfer")
+    before, after = case.seconds(CandidateKind.TRANSFER)
     return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
 
 
@@ -112,16 +121,21 @@ def _subject(case: ExplainCase) -> str:
 
 def _describe_direction(case: ExplainCase) -> str:
     """Describe the direction of a task's or host's transfers with all others. Workers receive what parameter servers send."""
-    sums = {kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind) for kind in ("receive", "send")}
+    sums = {
+        kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind)
+        for kind in (WorkKind.RECEIVE, WorkKind.SEND)
+    }
     total = sum(sums.values())
     mainly = next((kind for kind, seconds in sums.items() if seconds > thresholds.MIN_SHARE_OF_MAIN_DIRECTION * total), None)
     jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
     if jobs == {True}:
-        return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
-            mainly
-        ]
+        return {
+            WorkKind.RECEIVE: "sends to the workers",
+            WorkKind.SEND: "receives from the workers",
+            None: "exchanges with the workers",
+        }[mainly]
     if jobs == {False}:
-        return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
+        return {WorkKind.RECEIVE: "receives", WorkKind.SEND: "sends", None: "sends and receives"}[mainly]
     return "exchanges with other hosts"  # its sends are as long as its receives
 
 
@@ -163,17 +177,17 @@ def _concerns(ends: tuple[str, str], location: str | None) -> bool:
 
 
 def find_reason(case: ExplainCase) -> Reason:
-    return ROWS[case.candidate.what](case)
+    return ROWS[case.candidate.kind](case)
 
 
 def _input(case: ExplainCase) -> Reason:
-    before, after = case.seconds("input")
+    before, after = case.seconds(CandidateKind.INPUT)
     message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
-    return case.reason("input", message, [], case.describe_host_pressures("input"))
+    return case.reason(CauseKind.INPUT, message, [], case.describe_host_pressures(CauseKind.INPUT))
 
 
 def _python(case: ExplainCase) -> Reason:
-    before, after = case.seconds("python")
+    before, after = case.seconds(CandidateKind.PYTHON)
     usual = {} if case.both.basis == "peers" else case.then.sleeps
     slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
     agreeing = [
@@ -183,7 +197,7 @@ def _python(case: ExplainCase) -> Reason:
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
     agreeing += [f"its CPU does no more than {case.before}: it sleeps, or waits for something"] if idle else []
     message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
-    return case.reason("straggler" if case.location else "host", message, [], agreeing)
+    return case.reason(CauseKind.STRAGGLER if case.location else CauseKind.HOST, message, [], agreeing)
 
 
 def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
@@ -199,11 +213,16 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
 
 
 def _host(case: ExplainCase) -> Reason:
-    before, after = case.seconds("host")
+    before, after = case.seconds(CandidateKind.HOST)
     message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
     if case.candidate.location is None and case.now.software_changes:
         return merge_causes.explain_software(case, message, [])
-    return case.reason("straggler" if case.candidate.location else "host", message, [], case.describe_host_pressures("others"))
+    return case.reason(
+        CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST,
+        message,
+        [],
+        case.describe_host_pressures(CauseKind.OTHERS),
+    )
 
 
 def _waiting(case: ExplainCase) -> Reason:
@@ -212,11 +231,14 @@ def _waiting(case: ExplainCase) -> Reason:
         message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         message += f"{ms(before)} ms {case.then.when}"
         return replace(
-            case.reason("link", message, [], case.describe_host_pressures("link")), location=find_probed_location(case)
+            case.reason(CauseKind.LINK, message, [], case.describe_host_pressures(CauseKind.LINK)),
+            location=find_probed_location(case),
         )
     message = f"workers wait {ms(case.candidate.residual_s)} ms longer for each other in turn, or for the update"
     return replace(
-        case.reason("waiting", message, ["no worker's own work has become so much longer"]), location=None, confidence="low"
+        case.reason(CauseKind.WAITING, message, ["no worker's own work has become so much longer"]),
+        location=None,
+        confidence=Confidence.LOW,
     )
 
 
@@ -226,26 +248,26 @@ def _exchanging(side: MeasurementProfile) -> float | None:
     None: no step has a breakdown.
     """
     workers = select_worker_parts(side.step_breakdown).values() if side.step_breakdown else ()
-    return min((parts.get("reduce", 0.0) for parts in workers), default=None)
+    return min((parts.get(WorkKind.REDUCE, 0.0) for parts in workers), default=None)
 
 
 def _program(case: ExplainCase) -> Reason:
     changed = "; ".join(case.now.program_changes)
-    before, after = case.seconds("compute")
+    before, after = case.seconds(CandidateKind.COMPUTE)
     evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"]
-    return replace(case.reason(PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)
+    return replace(case.reason(CauseKind.PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)
 
 
-ROWS: Mapping[str, Callable[[ExplainCase], Reason]] = {
-    "compute": merge_causes.explain_compute,
-    "input": _input,
-    "transfer": explain_link,
-    "python": _python,
-    "apply": explain_server,
-    "host": _host,
-    FLOOR: _waiting,
-    SERVER: explain_server,
-    STARVED: merge_causes.explain_starvation,
-    DECODING: merge_causes.explain_decoding,
-    PROGRAM: _program,
+ROWS: Mapping[CandidateKind, Callable[[ExplainCase], Reason]] = {
+    CandidateKind.COMPUTE: merge_causes.explain_compute,
+    CandidateKind.INPUT: _input,
+    CandidateKind.TRANSFER: explain_link,
+    CandidateKind.PYTHON: _python,
+    CandidateKind.APPLY: explain_server,
+    CandidateKind.HOST: _host,
+    CandidateKind.FLOOR: _waiting,
+    CandidateKind.SERVER: explain_server,
+    CandidateKind.STARVED: merge_causes.explain_starvation,
+    CandidateKind.DECODING: merge_causes.explain_decoding,
+    CandidateKind.PROGRAM: _program,
 }

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.datamodel.step_times import (
-    LATE,
     MAX_LINKS,
     MAX_PARTS,
     MAX_VARIABLES,
@@ -32,6 +31,7 @@ from pytest_dtfperf.datamodel.step_times import (
     Part,
     StepBreakdown,
     TaskTime,
+    WorkKind,
 )
 from pytest_dtfperf.explain.step_events import (
     Bounds,
@@ -49,14 +49,14 @@ from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
 _MOST_BACK = 8  # operations that end within that moment
 
-_OFF_THREADS = ("wait", "reduce")  # these keep no thread busy
+_OFF_THREADS = (WorkKind.WAIT, WorkKind.REDUCE)  # these keep no thread busy
 
 
 @dataclass(frozen=True)
 class Stretch:
     """A part of the path."""
 
-    kind: str
+    kind: WorkKind
     location: str  # a task, or a link: "ps:0>worker:1"
     name: str  # the operation or tensor; empty: neither
     variable: str | None  # the variable that a transfer brings; None: not known, or no transfer
@@ -74,14 +74,14 @@ def find_critical_path(step: ClusterStep) -> list[Stretch]:
     seen: set[int] = set()
     while event and id(event) not in seen:
         seen.add(id(event))
-        walk.back("host", location, event.end)
+        walk.back(WorkKind.HOST, location, event.end)
         until, before = _before(event, ended)
         walk.back(event.kind, event.location, until, event)
         session, location, event = event.session, event.task, before
     (worker,) = (worker for worker in step.workers if worker.task == session)
-    walk.back("host", worker.task, worker.called)
-    walk.back("python", worker.task, worker.begin)
-    walk.back(LATE, worker.task, step.begin)
+    walk.back(WorkKind.HOST, worker.task, worker.called)
+    walk.back(WorkKind.PYTHON, worker.task, worker.begin)
+    walk.back(WorkKind.LATE, worker.task, step.begin)
     return walk.stretches
 
 
@@ -92,7 +92,7 @@ class _Walk:
         self.stretches: list[Stretch] = []
         self._begin, self._at = begin, end
 
-    def back(self, kind: str, location: str, until: int, event: Event | None = None) -> None:
+    def back(self, kind: WorkKind, location: str, until: int, event: Event | None = None) -> None:
         until = max(until, self._begin)
         if until < self._at:
             name, variable = (event.name, event.variable) if event else ("", None)
@@ -131,9 +131,11 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
     if event.source:
         return event.start, cause
     partner = event.partner
-    if event.kind == "wait" and partner and partner.start <= event.end:
+    if event.kind == WorkKind.WAIT and partner and partner.start <= event.end:
         return min(partner.end, event.end), partner
-    if event.kind == "reduce" and partner and partner.start > event.start:  # continue with the reason why the other was late
+    if (
+        event.kind == WorkKind.REDUCE and partner and partner.start > event.start
+    ):  # continue with the reason why the other was late
         return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
     other = None
     if event.start - event.ready > MIN_THREAD_WAIT_US:
@@ -143,10 +145,10 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
     return event.start, other if other and (cause is None or other.end > cause.end) else cause
 
 
-Span = tuple[int, int, str]  # from, until, kind
+Span = tuple[int, int, WorkKind]  # from, until, kind
 
 
-def split_worker_steps(step: ClusterStep) -> dict[str, Counter[str]]:
+def split_worker_steps(step: ClusterStep) -> dict[str, Counter[WorkKind]]:
     """Return for each worker the microseconds by kind, which add up to its step."""
     events: dict[str, list[Event]] = {worker.task: [] for worker in step.workers}
     for event in step.events:
@@ -154,7 +156,7 @@ def split_worker_steps(step: ClusterStep) -> dict[str, Counter[str]]:
     return {worker.task: _of_worker(worker, events[worker.task], worker.task in step.blind) for worker in step.workers}
 
 
-def split_server_steps(step: ClusterStep) -> dict[str, Counter[str]]:
+def split_server_steps(step: ClusterStep) -> dict[str, Counter[WorkKind]]:
     """Return for each task without its own session the microseconds by kind, which add up to the cluster's step."""
     workers = {worker.task for worker in step.workers}
     spans: dict[str, list[Span]] = {}
@@ -162,10 +164,12 @@ def split_server_steps(step: ClusterStep) -> dict[str, Counter[str]]:
         for task in {event.task, event.source.partition("/")[0]} - workers - {""}:
             if span := _at_server(task, event):
                 spans.setdefault(task, []).append(span)
-    return {task: split_by_kind(of_task, step.begin, step.last.end, rest="wait") for task, of_task in sorted(spans.items())}
+    return {
+        task: split_by_kind(of_task, step.begin, step.last.end, rest=WorkKind.WAIT) for task, of_task in sorted(spans.items())
+    }
 
 
-def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str]:
+def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: WorkKind) -> Counter[WorkKind]:
     """Return the microseconds from `begin` to `end` by kind: at each moment, the active kind that comes first in `WORK`."""
     marks = []
     for start, until, kind in spans:
@@ -175,7 +179,7 @@ def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: str) -> Cou
             marks += [(start, 1, rank), (until, -1, rank)]
     marks.sort()
     active = [0] * len(_RANKED)
-    spent: Counter[str] = Counter()
+    spent: Counter[WorkKind] = Counter()
     at = begin
     for moment, change, rank in marks:
         if moment > at:
@@ -187,19 +191,19 @@ def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: str) -> Cou
     return spent
 
 
-_RANKED = (*WORK, "unknown")
-_RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(_RANKED)}
+_RANKED = (*WORK, WorkKind.UNKNOWN)
+_RANK: Mapping[WorkKind, int] = {kind: rank for rank, kind in enumerate(_RANKED)}
 
 
-def _first(active: Sequence[int], rest: str) -> str:
+def _first(active: Sequence[int], rest: WorkKind) -> WorkKind:
     return next((kind for kind, count in zip(_RANKED, active, strict=True) if count > 0), rest)
 
 
-def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[str]:
+def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[WorkKind]:
     spans = [span for event in events if (span := _in_session(worker.task, event))]
     called = min(max(worker.called, worker.begin), worker.end)
-    spent = split_by_kind(spans, called, worker.end, rest="unknown" if blind else "host")
-    spent["python"] += called - worker.begin
+    spent = split_by_kind(spans, called, worker.end, rest=WorkKind.UNKNOWN if blind else WorkKind.HOST)
+    spent[WorkKind.PYTHON] += called - worker.begin
     return +spent
 
 
@@ -210,16 +214,16 @@ def _in_session(worker: str, event: Event) -> Span | None:
         source = event.source.partition("/")[0]
         if worker not in (event.task, source):
             return None
-        kind = "receive" if event.task == worker else "send"
+        kind = WorkKind.RECEIVE if event.task == worker else WorkKind.SEND
     elif event.task != worker and not is_server(event.device):
-        kind = "wait"  # for a worker with devices that another session uses
+        kind = WorkKind.WAIT  # for a worker with devices that another session uses
     return event.start, event.end, kind
 
 
 def _at_server(task: str, event: Event) -> Span | None:
     if event.source:
-        return event.start, event.end, "receive" if event.task == task else "send"
-    return None if event.kind == "wait" else (event.start, event.end, event.kind)
+        return event.start, event.end, WorkKind.RECEIVE if event.task == task else WorkKind.SEND
+    return None if event.kind == WorkKind.WAIT else (event.start, event.end, event.kind)
 
 
 _DROPPED = 1  # traced steps at the begin
@@ -281,9 +285,9 @@ class _Sums:
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._wall = 0
-        self._path: Counter[tuple[str, str, str | None]] = Counter()
-        self._tasks: dict[str, Counter[str]] = {}
-        self._squares: Counter[tuple[str, str]] = Counter()  # of a worker's time for a kind of work, step by step
+        self._path: Counter[tuple[WorkKind, str, str | None]] = Counter()
+        self._tasks: dict[str, Counter[WorkKind]] = {}
+        self._squares: Counter[tuple[str, WorkKind]] = Counter()  # of a worker's time for a kind of work, step by step
         self._cpu: Counter[str] = Counter()
         self._bytes: dict[tuple[str, str], Counter[str | None]] = {}
         self._busy: Counter[tuple[str, str]] = Counter()
@@ -305,9 +309,9 @@ class _Sums:
             sizes = self._bytes.setdefault(link, Counter())
             for event in events:
                 sizes[event.variable] += event.size_bytes
-            spans = [(event.start, event.end, "receive") for event in events]
+            spans = [(event.start, event.end, WorkKind.RECEIVE) for event in events]
             begin, end = min(event.start for event in events), max(event.end for event in events)
-            self._busy[link] += split_by_kind(spans, begin, end, rest="wait")["receive"]
+            self._busy[link] += split_by_kind(spans, begin, end, rest=WorkKind.WAIT)[WorkKind.RECEIVE]
             self._transfers[link] += len(events)
 
     def add_path(self, step: ClusterStep, *, edges: bool = True) -> None:
@@ -315,7 +319,7 @@ class _Sums:
         for stretch in find_critical_path(step) if edges else ():
             self._path[stretch.kind, stretch.location, stretch.variable] += stretch.us
 
-    def _add_tasks(self, found: Mapping[str, Counter[str]]) -> None:
+    def _add_tasks(self, found: Mapping[str, Counter[WorkKind]]) -> None:
         for task, parts in found.items():
             self._tasks.setdefault(task, Counter()).update(parts)
 
@@ -346,13 +350,13 @@ class _Sums:
         ordered = self._path.most_common()
         for (kind, location, variable), us in ordered[:MAX_PARTS]:
             yield Part(kind, location, variable, self._seconds(us))
-        rest: Counter[str] = Counter()
+        rest: Counter[WorkKind] = Counter()
         for (kind, _, _), us in ordered[MAX_PARTS:]:
             rest[kind] += us
         for kind, us in rest.most_common():
             yield Part(kind, None, None, self._seconds(us))
 
-    def _task(self, task: str, parts: Counter[str]) -> TaskTime:
+    def _task(self, task: str, parts: Counter[WorkKind]) -> TaskTime:
         cpu = self._seconds(self._cpu[task]) if task in self._cpu else None
         return TaskTime(self._seconds(parts.total()), cpu, {kind: self._seconds(us) for kind, us in parts.most_common()})
 

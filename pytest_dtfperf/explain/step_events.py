@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from pytest_dtfperf.datamodel.step_times import WorkKind
 from pytest_dtfperf.traces import FED_QUEUE, KERNEL, NO_BATCH, XLA_MODULE, Operation, TaskTrace, TracedStep
 
 _INPUTS = frozenset(
@@ -41,42 +42,42 @@ def is_server(device: str) -> bool:
     return device.startswith("ps:")
 
 
-def classify_operation(operation: Operation) -> str:
+def classify_operation(operation: Operation) -> WorkKind:
     """Return the kind of work of an operation, by its type and name.
 
     Towers are named `tower0/...` and their gradients `tower0/gradients/...`. All else makes updates of gradients or moves them.
     """
     kind, name = operation.type, operation.name
     if kind == "QueueDequeueV2" and _FED.search(name):
-        return "input"
+        return WorkKind.INPUT
     if kind in ("QueueDequeueV2", NO_BATCH):
-        return "wait"
+        return WorkKind.WAIT
     if kind.startswith(_EXCHANGES):
-        return "reduce"
+        return WorkKind.REDUCE
     if kind == KERNEL:
-        return "unknown"
+        return WorkKind.UNKNOWN
     if kind.startswith("Memcpy"):
-        return "copy"
+        return WorkKind.COPY
     if kind in ("_Recv", "_HostRecv"):  # _HostRecv: of a GPU, into its host's memory
-        return "receive" if "ReadVariableOp" in name else "wait"  # else it waits for another task's work
+        return WorkKind.RECEIVE if "ReadVariableOp" in name else WorkKind.WAIT  # else it waits for another task's work
     if kind in ("_Send", "_HostSend"):
-        return "send"
+        return WorkKind.SEND
     if is_server(operation.device):
-        return "apply"
+        return WorkKind.APPLY
     if kind == XLA_MODULE:
-        return "apply" if _UPDATE.search(name) else "compiled"
+        return WorkKind.APPLY if _UPDATE.search(name) else WorkKind.COMPILED
     if kind == "_XlaRun" or (kind.endswith("PartitionedCall") and _TOWER.search(name)):
-        return "compiled"  # forward and backward in one: XLA leaves no names
+        return WorkKind.COMPILED  # forward and backward in one: XLA leaves no names
     if kind in _INPUTS or _SYNTHETIC.search(name):
-        return "input"
+        return WorkKind.INPUT
     if _BACKWARD.search(name):
-        return "backward"
-    return "forward" if _TOWER.search(name) else "apply"
+        return WorkKind.BACKWARD
+    return WorkKind.FORWARD if _TOWER.search(name) else WorkKind.APPLY
 
 
-def classify_transfer(destination: str) -> str:
+def classify_transfer(destination: str) -> WorkKind:
     """Return the kind of a transfer from the workers' view: they send to parameter servers, and receive all else."""
-    return "send" if is_server(destination) else "receive"
+    return WorkKind.SEND if is_server(destination) else WorkKind.RECEIVE
 
 
 Bounds = Mapping[tuple[str, str], int]  # (a, b) -> the most that a's clock may be ahead of b's, in us
@@ -188,7 +189,7 @@ class Event:
     """An operation, or a transfer. Microseconds on the first trace's clock."""
 
     session: str  # the worker of the session
-    kind: str
+    kind: WorkKind
     name: str
     device: str  # of an operation, or the destination of a transfer
     ready: int
@@ -443,7 +444,7 @@ class _PerfettoRows:
             yield {"ph": "M", "name": "process_name", "pid": self._tasks[task], "args": {"name": task}}
 
     def _row(self, event: Event, zero: int) -> Iterator[Mapping[str, Any]]:
-        group = "wire" if event.source else "waits" if event.kind == "wait" else "operations"
+        group = "wire" if event.source else "waits" if event.kind == WorkKind.WAIT else "operations"
         lanes = self._lanes.setdefault((event.task, group), [])
         new = not lanes or lanes[0][0] > event.start
         lane = len(lanes) if new else heapq.heappop(lanes)[1]

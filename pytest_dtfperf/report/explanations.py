@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
-from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, Confidence, Explanation
 from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, LinkTraffic, StepBreakdown, TaskTime
 from pytest_dtfperf.explain.causes import Change
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
@@ -67,8 +67,7 @@ def _list_causes(found: Explanation) -> Iterator[str]:
 
 
 def _format_cause(cause: Cause) -> str:
-    sure = {"high": "", "medium": "", "low": " (not sure)"}[cause.confidence]
-    return f"{printable(cause.words)}{sure}"
+    return f"{printable(cause.words)}{' (not sure)' if cause.confidence == Confidence.LOW else ''}"
 
 
 def describe_explanation(found: Explanation) -> list[str]:
@@ -152,7 +151,7 @@ def _make_task_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
     yield make_table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), text_columns=(0,))
 
 
-def _list_times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
+def _list_times(task: TaskTime, kinds: Sequence[str]) -> Iterator[str]:
     yield in_ms(task.wall_s)
     yield NONE if task.cpu_s is None else in_ms(task.cpu_s)
     for kind in kinds:

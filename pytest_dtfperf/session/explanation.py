@@ -15,7 +15,7 @@ from pytest_dtfperf.baselines.comparability import other_program
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.explain.causes import explain
@@ -100,7 +100,18 @@ def _graph(fingerprint: Mapping[str, Any]) -> str | None:
 
 
 # Kinds of causes that one host or link can have, and the others not.
-OF_ONE_HOST = frozenset(("compute", "link", "server", "straggler", "others", "clock", "memory", "hardware"))
+OF_ONE_HOST = frozenset(
+    (
+        CauseKind.COMPUTE,
+        CauseKind.LINK,
+        CauseKind.SERVER,
+        CauseKind.STRAGGLER,
+        CauseKind.OTHERS,
+        CauseKind.CLOCK,
+        CauseKind.MEMORY,
+        CauseKind.HARDWARE,
+    )
+)
 
 
 class CheckWording(NamedTuple):
@@ -191,7 +202,9 @@ def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Meas
 
     A device that computes, sends or receives beside others takes longer. An injected slow-down is none of these causes.
     """
-    kept = [each for each in found.causes if each.kind == "straggler" and each.location in measurement.injected_slowdowns]
+    kept = [
+        each for each in found.causes if each.kind == CauseKind.STRAGGLER and each.location in measurement.injected_slowdowns
+    ]
     dropped_s = sum(each.seconds for each in found.causes if each not in kept)
     note = (
         f"the devices of {', '.join(hosts)} are cores that share a memory bus: each of them is slower beside the others than "

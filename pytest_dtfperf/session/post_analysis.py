@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.checks import Check, Kind
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.datamodel.explanation import Explanation, Limit, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation, Limit, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
@@ -44,7 +44,7 @@ _OF_RATES = frozenset[Kind]({"baseline", "published", "efficiency", "overhead"})
 MOST_EXPERIMENTS = 4  # experiments: causes beyond the fourth are small
 MOST_TIME = 2.0  # relative to the measurement's runs: afterwards, no further experiment begins
 # Without an explanation, each of these is a candidate cause of the whole change.
-UNEXPLAINED = ("input", "waiting", "compute")
+UNEXPLAINED = (CauseKind.INPUT, CauseKind.WAITING, CauseKind.COMPUTE)
 
 
 def analyse(

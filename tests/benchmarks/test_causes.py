@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.cases import Case, Told, drawn, line_of, matrix, summary
 from benchmarks.injected import INJECTED
-from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS
+from pytest_dtfperf.datamodel.explanation import CauseKind
 
 PS1 = ("parameter_server", 1, 2)
 PS2 = ("parameter_server", 2, 2)
@@ -25,7 +25,7 @@ def test_a_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
 
 def test_what_is_injected_has_a_name_that_explanations_have() -> None:
     """Every kind that a injected cause may be called is one that `explain` gives."""
-    assert {kind for injected in INJECTED.values() for kind in injected.kinds} <= set(CAUSE_KINDS)
+    assert {kind for injected in INJECTED.values() for kind in injected.kinds} <= set(CauseKind)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
+from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, judge_experiment
 from pytest_dtfperf.history import events
 from pytest_dtfperf.history.comparison import ComparedTraining
@@ -44,7 +45,7 @@ def event() -> str:
 
 def experiment() -> str:
     return judge_experiment(
-        Planned(ExperimentSubject("input", 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None
+        Planned(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None
     ).words
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Explanation
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS
 from pytest_dtfperf.datamodel.step_times import LinkTraffic as Traced
@@ -367,7 +367,7 @@ def test_one_cause_is_found(then: MeasurementProfile, now: MeasurementProfile, k
     assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
     assert all(found.causes[0].evidence)
-    assert kind in CAUSE_KINDS
+    assert kind in list(CauseKind)
     assert Explanation.from_json(found.to_json()) == found
 
 
@@ -516,7 +516,9 @@ def test_who_sleeps_on_a_busy_machine_sleeps() -> None:
     """Cores that others have make all of a worker's work longer by some part; half a second of nothing is not of that kind."""
     busy = {"forward": 45.0, "backward": 95.0}
     now = side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=counted("a", waited_s=15.0) | {"hosts": HOSTS})
-    found = {each.kind: each for each in told(side(more=counted("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes}
+    found: dict[str, Cause] = {
+        each.kind: each for each in told(side(more=counted("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes
+    }
     assert found["straggler"].location == "worker:1"
     assert 1e3 * found["straggler"].seconds == pytest.approx(500, abs=10)
     assert 1e3 * found["others"].seconds == pytest.approx(50, abs=10)
@@ -674,7 +676,7 @@ def test_what_a_server_is_told_of_is_its_own() -> None:
     """A server that takes longer to update does not answer late because another one's link is slow as well."""
     slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
     now = side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
-    found = {each.kind: each for each in told(side(servers=TWO), now).causes}
+    found: dict[str, Cause] = {each.kind: each for each in told(side(servers=TWO), now).causes}
     assert (found["link"].location, found["server"].location) == ("ps:1>worker:1", "ps:0")
     assert found["server"].words.startswith("ps:0 takes longer to update: 40.0 ms more")
     assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms then"
@@ -727,7 +729,7 @@ def test_a_quota_that_was_counted_then_is_held_against_that() -> None:
 def test_several_causes_share_the_change() -> None:
     """One worker on a slow link and a core of its own that all share: both are told, with their seconds."""
     now = side(*slower(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
-    found = {each.kind: each for each in told(side(), now).causes}
+    found: dict[str, Cause] = {each.kind: each for each in told(side(), now).causes}
     assert {kind: round(1e3 * each.seconds) for kind, each in found.items()} == {
         "link": pytest.approx(60, abs=3),
         "compute": pytest.approx(40, abs=3),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS, Outcome, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Tried
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, TaskTime
 from pytest_dtfperf.explain import experiments
 from pytest_dtfperf.explain.experiments import (
@@ -29,7 +29,7 @@ THEN = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0":
 
 def test_every_kind_of_cause_has_an_experiment() -> None:
     """What causes are called in one table they are called in the other; and each change is one that a spec can have."""
-    assert TRIALS.keys() == CAUSE_KINDS.keys()
+    assert TRIALS.keys() == set(CauseKind)
     for trials in TRIALS.values():
         for trial in trials:
             SPEC.but(**trial.changes)
@@ -38,21 +38,25 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
 @pytest.mark.parametrize(
     "subjects, spare, spec, names",
     [
-        ([ExperimentSubject("input", 0.2)], 0, {}, ["synthetic input"]),
-        ([ExperimentSubject("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
-        ([ExperimentSubject("link", 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
-        ([ExperimentSubject("link", 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
-        ([ExperimentSubject("straggler", 0.2, "worker:1")], 0, {}, ["own work alone"]),
-        ([ExperimentSubject("straggler", 0.2, "worker:1")], 1, {}, ["another host"]),
-        ([ExperimentSubject("compute", 0.1), ExperimentSubject("input", 0.2)], 1, {}, ["synthetic input", "own work alone"]),
+        ([ExperimentSubject(CauseKind.INPUT, 0.2)], 0, {}, ["synthetic input"]),
+        ([ExperimentSubject(CauseKind.INPUT, 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
+        ([ExperimentSubject(CauseKind.LINK, 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
+        ([ExperimentSubject(CauseKind.LINK, 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
+        ([ExperimentSubject(CauseKind.STRAGGLER, 0.2, "worker:1")], 0, {}, ["own work alone"]),
+        ([ExperimentSubject(CauseKind.STRAGGLER, 0.2, "worker:1")], 1, {}, ["another host"]),
         (
-            [ExperimentSubject("compute", 0.1, "worker:1"), ExperimentSubject("input", 0.2)],
+            [ExperimentSubject(CauseKind.COMPUTE, 0.1), ExperimentSubject(CauseKind.INPUT, 0.2)],
+            1,
+            {},
+            ["synthetic input", "own work alone"],
+        ),
+        (
+            [ExperimentSubject(CauseKind.COMPUTE, 0.1, "worker:1"), ExperimentSubject(CauseKind.INPUT, 0.2)],
             1,
             {},
             ["synthetic input", "another host"],
         ),
-        ([ExperimentSubject("others", 0.1, "node3")], 0, {}, []),
-        ([ExperimentSubject("unheard of", 0.1)], 1, {}, []),
+        ([ExperimentSubject(CauseKind.OTHERS, 0.1, "node3")], 0, {}, []),
         ([], 1, {}, []),
     ],
 )
@@ -66,14 +70,20 @@ def test_the_first_that_can_be_made_is_made(
 
 def test_a_sleeper_goes_on_sleeping_alone() -> None:
     """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
-    (plan,) = plan_experiments([ExperimentSubject("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
+    (plan,) = plan_experiments(
+        [ExperimentSubject(CauseKind.STRAGGLER, 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1
+    )
     assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
     assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
 
 def test_no_more_than_asked_for() -> None:
     """Experiments cost time: the smallest causes have none."""
-    subjects = [ExperimentSubject("input", 0.1), ExperimentSubject("waiting", 0.3), ExperimentSubject("compute", 0.2)]
+    subjects = [
+        ExperimentSubject(CauseKind.INPUT, 0.1),
+        ExperimentSubject(CauseKind.WAITING, 0.3),
+        ExperimentSubject(CauseKind.COMPUTE, 0.2),
+    ]
     found = plan_experiments(subjects, SPEC.to_json(), spare_hosts=0, most=2)
     assert [plan.subject.kind for plan in found] == ["waiting", "compute"]
 
@@ -97,13 +107,13 @@ def test_outcome_by_what_has_gone_or_stayed(
     trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: Outcome
 ) -> None:
     """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
-    plan = Planned(ExperimentSubject("compute", seconds, "worker:1"), trial)
+    plan = Planned(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
     assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
 
 
 def test_words() -> None:
     """One line says what was changed, what came of it, and what that says."""
-    plan = Planned(ExperimentSubject("input", 0.2), SYNTHETIC)
+    plan = Planned(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC)
     tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
     assert Tried.from_json(tried.to_json()) == tried
@@ -111,7 +121,7 @@ def test_words() -> None:
 
 def test_what_is_not_known_decides_nothing() -> None:
     """Without a good step's step breakdown nobody knows how long own work took; what could not be run has no step."""
-    plan = Planned(ExperimentSubject("compute", 0.1, "node3"), OWN_WORK)
+    plan = Planned(ExperimentSubject(CauseKind.COMPUTE, 0.1, "node3"), OWN_WORK)
     assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = report_failed_experiment(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)

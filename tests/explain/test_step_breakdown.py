@@ -230,6 +230,6 @@ def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
 def test_lone_process_path_is_its_own_time() -> None:
     """With one worker and one thread there is nothing beside the path: both accounts are the same to 2 % of the step."""
     breakdown = compute_step_breakdown(real("replicated"))
-    path = {kind: sum(part.seconds for part in breakdown.path if part.kind == kind) for kind in KINDS}
+    path = {str(kind): sum(part.seconds for part in breakdown.path if part.kind == kind) for kind in KINDS}
     for kind, seconds in breakdown.tasks["worker:0"].parts.items():
         assert path[kind] == pytest.approx(seconds, abs=0.02 * breakdown.wall_s)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.explanations import describe_explanation, format_largest_cause, list_explanation, list_next_commands
 from pytest_dtfperf.report.terminal import format_failure
@@ -17,13 +17,14 @@ DOCTOR = "dtfperf doctor --cluster=daint"
 FOUND = Explanation(
     causes=[
         Cause(
-            "server", 0.096, 0.857, "ps:1", "ps:1 (node07) answers late: sends to the workers at 2.1 instead of 9.8 Gbit/s",
-            ["its own operations take 3.0 times as long"], "high", DOCTOR,
+            CauseKind.SERVER, 0.096, 0.857, "ps:1",
+            "ps:1 (node07) answers late: sends to the workers at 2.1 instead of 9.8 Gbit/s",
+            ["its own operations take 3.0 times as long"], Confidence.HIGH, DOCTOR,
         ),
         Cause(
-            "clock", 0.012, 0.107, "worker:5",
+            CauseKind.CLOCK, 0.012, 0.107, "worker:5",
             "worker:5 (node03) computes 12 % slower than its baseline; clock 1.2 of 1.4 GHz; all wait for it",
-            [], "medium", DOCTOR,
+            [], Confidence.MEDIUM, DOCTOR,
         ),
     ],
     step_s=1.2734, baseline_step_s=1.1610, unexplained_s=0.0044, noise_s=0.0116, against="its baseline",
@@ -93,10 +94,10 @@ def test_evidence_is_for_who_asks() -> None:
 
 def test_every_kind_of_cause_is_explained() -> None:
     """The table of docs/causes.md has the kinds of causes there are."""
-    from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS
+    from pytest_dtfperf.datamodel.explanation import CauseKind
 
     table = DOCUMENT.partition("\n## Causes\n")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(CAUSE_KINDS)
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(CauseKind)
 
 
 def test_nobodys_words_reach_the_terminal_as_they_are() -> None:

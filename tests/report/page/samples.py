@@ -8,9 +8,18 @@ from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
-from pytest_dtfperf.datamodel.step_times import LinkTraffic, Part, Pause, StepBreakdown, TaskTime, WorkerTiming, WorkerTimings
+from pytest_dtfperf.datamodel.step_times import (
+    LinkTraffic,
+    Part,
+    Pause,
+    StepBreakdown,
+    TaskTime,
+    WorkerTiming,
+    WorkerTimings,
+    WorkKind,
+)
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
@@ -28,11 +37,16 @@ def breakdown(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
     """Of a training with one parameter server, of which the last worker's link may be slow."""
     last = f"worker:{workers - 1}"
     parts = [
-        Part("forward", last, None, 0.0312), Part("backward", last, None, 0.0588), Part("apply", "ps:0", None, 0.0041),
-        Part("receive", f"ps:0>{last}", "conv0/weights", 0.0213 + slow_s), Part("send", f"{last}>ps:0", None, 0.0102),
-        Part("input", last, None, 0.0030), Part("host", last, None, 0.0054), Part("python", last, None, 0.0012),
-        Part("wait", last, None, 0.0018),
-    ]  # fmt: skip
+        Part(WorkKind.FORWARD, last, None, 0.0312),
+        Part(WorkKind.BACKWARD, last, None, 0.0588),
+        Part(WorkKind.APPLY, "ps:0", None, 0.0041),
+        Part(WorkKind.RECEIVE, f"ps:0>{last}", "conv0/weights", 0.0213 + slow_s),
+        Part(WorkKind.SEND, f"{last}>ps:0", None, 0.0102),
+        Part(WorkKind.INPUT, last, None, 0.0030),
+        Part(WorkKind.HOST, last, None, 0.0054),
+        Part(WorkKind.PYTHON, last, None, 0.0012),
+        Part(WorkKind.WAIT, last, None, 0.0018),
+    ]
     wall_s = sum(part.seconds for part in parts)
     tasks = {f"worker:{n}": TaskTime(wall_s, 0.15, {"forward": 0.03, "wait": wall_s - 0.03}) for n in range(workers)}
     tasks["ps:0"] = TaskTime(wall_s, None, {"apply": 0.01, "wait": wall_s - 0.01})
@@ -61,14 +75,14 @@ def scores(workers: int = 2) -> WorkerTimings:
 EXPLANATION = Explanation(
     causes=[
         Cause(
-            kind="link", seconds=0.038, share=0.94, location="ps:0>worker:1",
+            kind=CauseKind.LINK, seconds=0.038, share=0.94, location="ps:0>worker:1",
             words="worker:1 receives its variables at 0.9 Gbit/s, where it was 3.8 Gbit/s",
             evidence=["95.0 MB from ps:0 take 59.3 ms of a step, 21.3 ms then", "links to other workers are as they were"],
-            confidence="high", next="dtfperf doctor --cluster=local",
+            confidence=Confidence.HIGH, next="dtfperf doctor --cluster=local",
         ),
         Cause(
-            kind="others", seconds=0.0016, share=0.04, location="vm", words="another user had 0.2 of its cores",
-            evidence=[], confidence="low", next=None,
+            kind=CauseKind.OTHERS, seconds=0.0016, share=0.04, location="vm", words="another user had 0.2 of its cores",
+            evidence=[], confidence=Confidence.LOW, next=None,
         ),
     ],
     step_s=0.178, baseline_step_s=0.137, unexplained_s=0.0009, noise_s=0.002, notes=["probes of the baseline are not known"],
