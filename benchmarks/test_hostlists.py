@@ -3,7 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.ssh import keys as keys
 
 HOSTS = (1_000, 20_000)
@@ -14,7 +14,7 @@ HOSTS = (1_000, 20_000)
 def test_expand(benchmark: BenchmarkFixture, hosts: int, written: str) -> None:
     """All names of a list."""
     written_list = ",".join(f"node{i}" for i in range(hosts)) if written == "one by one" else f"node[0-{hosts - 1}]"
-    assert len(benchmark(hostlists.expand_hostlist, written_list)) == hosts
+    assert len(benchmark(file.expand_hostlist, written_list)) == hosts
 
 
 @pytest.mark.parametrize("hosts", HOSTS)

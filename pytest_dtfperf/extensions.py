@@ -9,6 +9,7 @@ The name is known as soon as the package is installed, its row is imported at it
 searched only for a name that this package lacks. An added row never replaces one of this package.
 """
 
+import importlib
 from collections import UserDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -99,3 +100,9 @@ def _row(points: Sequence["EntryPoint"], kind: type[Row]) -> Row:
 
 def _package(point: "EntryPoint") -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def load(implementation: str) -> Any:
+    """Return the object that "module:name" names."""
+    module, _, name = implementation.partition(":")
+    return getattr(importlib.import_module(module), name)

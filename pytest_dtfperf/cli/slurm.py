@@ -23,7 +23,7 @@ from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.client import SlurmClient
-    from pytest_dtfperf.clusters.slurm.reap import LeftJob
+    from pytest_dtfperf.clusters.slurm.job_keepalive import LeftJob
 
 TEXT = """\
 Cancel Slurm jobs that sessions of perf tests left after an outage. A session usually cancels its own jobs.
@@ -75,7 +75,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_reap(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.clusters.slurm import reap
+    from pytest_dtfperf.clusters.slurm import job_keepalive
     from pytest_dtfperf.clusters.slurm.client import SlurmClient
 
     if args.cluster and (config := load_cluster(args)).backend != "slurm":
@@ -88,7 +88,7 @@ def run_reap(args: argparse.Namespace) -> int:
             )
     is_left = any(row["done"] == STAYS for row in sruns)
     client = SlurmClient()
-    found = reap.find_left_jobs(client)
+    found = job_keepalive.find_left_jobs(client)
     if not found and not args.json:
         print("dtfperf: no job of perf tests is in the queue.")
         return FAILED if is_left else DONE
@@ -105,14 +105,14 @@ def run_reap(args: argparse.Namespace) -> int:
 
 
 def _end_sruns(dry_run: bool) -> list[dict[str, Any]]:
-    from pytest_dtfperf.clusters.slurm import reap
+    from pytest_dtfperf.clusters.slurm import job_keepalive
 
-    found = reap.find_left_sruns()
+    found = job_keepalive.find_left_sruns()
     return [
         {
             "processes": processes,
             "pytest": f"{owner} {Fate.GONE.value}",
-            "done": "would be ended" if dry_run else "ended" if reap.end_sruns(owner) else STAYS,
+            "done": "would be ended" if dry_run else "ended" if job_keepalive.end_sruns(owner) else STAYS,
         }
         for owner, processes in found.items()
     ]

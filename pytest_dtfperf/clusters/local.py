@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest_dtfperf
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.children import Child, ChildrenChannel
+from pytest_dtfperf.clusters.children import Child, ChildrenChannel, sweep_machine
 from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.file import COUNT, Validator, one_of
 from pytest_dtfperf.clusters.locks import make_runtime_folder
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
-from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node import boot, isolation, sweep

@@ -1,8 +1,8 @@
 """The networks that can reach the servers of a training, and whether that is allowed: docs/security.md.
 
 TensorFlow's servers obey every connection. On this machine they have an isolated network if possible
-(node/isolation.py); on hosts where the agent is root a firewall lets in only the allocated hosts (node/guard.py); elsewhere the
-network itself must be a private one, as far as its addresses show.
+(node/isolation.py); on hosts where the agent is root a firewall there lets in only the allocated hosts; elsewhere the network
+itself must be a private one, as far as its addresses show.
 """
 
 import ipaddress

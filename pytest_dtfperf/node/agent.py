@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pytest_dtfperf.node import guard, isolation, processes, run_folder, wire
+from pytest_dtfperf.node import isolation, processes, run_folder, wire
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.serving import Agent
 
@@ -56,7 +56,7 @@ def _run(host: int, **options: Any) -> int:
     except Leave as leaving:
         code = leaving.code
         _report(str(leaving))
-    except guard.FirewallUnavailable as exc:  # although it was possible when this agent started
+    except isolation.FirewallUnavailable as exc:  # although it was possible when this agent started
         _report(f"no firewall around the run's ports: {exc}")
     except BrokenPipeError:
         _report("the controller no longer listens")

@@ -3,10 +3,13 @@
 As with an agent, orders come on stdin, events go to stdout, and stdin carries the heartbeat: at its end, or after
 `--heartbeat-timeout-s` without a byte, the checkup ends its processes and exits. Slow checks run in threads, so that beats
 continue and clocks are compared without delay.
+
+With `--import-tensorflow PARENT`, it imports TensorFlow on trial, and reports its version and devices.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import shutil
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from pytest_dtfperf.node import guard, interfaces, isolation, links, probes, processes, trial, wire
+from pytest_dtfperf.node import interfaces, isolation, links, probes, processes, wire
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 _TICK_S = 0.25
+_LAST_LINES = 3  # of an import that failed
+TRIAL = "--import-tensorflow"  # in place of all other arguments
 _STDIN, _STDOUT = 0, 1
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's IPv4 address
 _IFREQ = "256s"  # more than struct ifreq of linux/if.h: the name, then from byte 16 a sockaddr_in, whose address is from byte 4
@@ -99,7 +104,7 @@ class Checkup:
         return read_facts()
 
     def _trial(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        return trial.import_tensorflow(order["within_s"])
+        return import_tensorflow(order["within_s"])
 
     def _write(self, order: Mapping[str, Any]) -> dict[str, Any]:
         path = self._mark(order, self._host)
@@ -170,7 +175,7 @@ def read_facts() -> dict[str, Any]:
         "gpus_error": gpus_error,
         "disks": measure_disks(),
         "unisolated": explain_no_isolation(),
-        "unguarded": guard.explain_unavailable(),
+        "unguarded": isolation.explain_missing_firewall(),
     }
 
 
@@ -221,7 +226,40 @@ def list_all_addresses() -> list[str]:
     return found
 
 
+def import_tensorflow(within_s: float) -> dict[str, Any]:
+    """Import TensorFlow in a process of its own, because an import may take minutes, hang, or crash.
+
+    Returns `version`, `gpus` and `import_s`; after a failure or `within_s` seconds, `error` and the child's `last_lines`.
+    """
+    command = make_module_command(sys.executable, "pytest_dtfperf.node.checkup", TRIAL, str(os.getpid()))
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # without its warnings about plugins
+    try:
+        ended = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not imported within {within_s:g} s", "last_lines": []}
+    if ended.returncode == 0:
+        return wire.decode(ended.stdout.splitlines()[-1])
+    how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
+    lines = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return {"error": f"the import {how}", "last_lines": lines[-_LAST_LINES:]}
+
+
+def _report_tensorflow(parent: int) -> NoReturn:
+    """Import TensorFlow in this process, and print its version and devices as one line of JSON."""
+    processes.die_with(parent)
+    began = time.monotonic()
+    tensorflow: Any = importlib.import_module("tensorflow")
+    took_s = time.monotonic() - began
+    gpus = len(tensorflow.config.list_physical_devices("GPU"))
+    print(wire.encode({"version": tensorflow.__version__, "gpus": gpus, "import_s": took_s}).decode(), flush=True)
+    os._exit(0)  # TensorFlow's own shutdown may take long
+
+
 def main() -> None:
+    if sys.argv[1:2] == [TRIAL]:
+        _report_tensorflow(int(sys.argv[2]))
     leave_on_signals()
     processes.adopt_orphans()
     given = {"--heartbeat-timeout-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_dtfperf.node import guard, ports, run_folder
+from pytest_dtfperf.node import isolation, ports, run_folder
 from pytest_dtfperf.node.tasks import Task
 from pytest_dtfperf.node.tunnel import HostEnd
 
@@ -143,7 +143,7 @@ class HostRun:
         self.monitor = monitor
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
-        self.firewalls: list[guard.Firewall] = []
+        self.firewalls: list[isolation.Firewall] = []
         self.folder: str | None = None  # only with a tunnel
         self.tunnel: HostEnd | None = None
         self.is_over = False  # then only its logs may still be requested

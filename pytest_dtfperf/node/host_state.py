@@ -1,4 +1,7 @@
-"""The load of a host besides a run: CPU time by cause, memory pressure, clocks. Counters are read twice and subtracted.
+"""The limits of a process on its host, and the load of the host besides a run.
+
+Limits are allocated cores, CPU quotas, clocks and ulimits; unlimited resources are left out. The load is CPU time by cause,
+memory pressure and clocks: counters are read twice and subtracted.
 
 Reads only /proc and /sys. Values that a kernel or a virtual machine does not report are None, never 0.
 """
@@ -6,10 +9,11 @@ Reads only /proc and /sys. Values that a kernel or a virtual machine does not re
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from pytest_dtfperf.node import limits, processes, sweep
+from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.owner import Owner
 
 TYPE_CHECKING = False
@@ -18,6 +22,118 @@ if TYPE_CHECKING:
 
 _CPU = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
+_UNLIMITED = 1 << 60  # bytes: what version 1 of control groups writes for no limit, rounded to pages
+_ULIMITS = {
+    "open_files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "locked_memory_bytes": resource.RLIMIT_MEMLOCK,  # GPU and InfiniBand drivers pin what they transfer
+    "address_space_bytes": resource.RLIMIT_AS,
+    "cpu_s": resource.RLIMIT_CPU,
+}
+_SCHEDULERS = {os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle", os.SCHED_FIFO: "fifo", os.SCHED_RR: "round robin"}
+
+
+def read_limits() -> dict[str, Any]:
+    """Return the limits of this process by name. A smaller number is always a stricter limit."""
+    with open("/proc/self/cgroup") as file:
+        cgroup = file.read()
+    found = {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu_quota_cores": read_quota_cores(cgroup, _CGROUPS),
+        "memory_bytes": read_memory_limit(cgroup, _CGROUPS),
+        "priority": -os.getpriority(os.PRIO_PROCESS, 0) or None,
+        "scheduler": _SCHEDULERS.get(os.sched_getscheduler(0)),
+        **_read_clock(),
+    }
+    for name, kind in _ULIMITS.items():
+        soft, _ = resource.getrlimit(kind)
+        found[name] = None if soft == resource.RLIM_INFINITY else soft
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _read_clock() -> dict[str, Any]:
+    """Return the first core's frequency governor, and its highest clock if that is lowered."""
+    folder = f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq"
+    allowed, possible = (read_file(f"{folder}/{name}") for name in ("scaling_max_freq", "cpuinfo_max_freq"))
+    lowered = allowed and possible and int(allowed) < int(possible)
+    return {
+        "governor": read_file(f"{folder}/scaling_governor"),
+        "clock_hz": int(allowed) * 1000 if allowed and lowered else None,
+    }
+
+
+def read_max_clock_hz() -> float | None:
+    text = read_file(f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq/cpuinfo_max_freq")
+    return int(text) * 1000.0 if text else None
+
+
+def read_clock_hz() -> float | None:
+    """Return the mean current clock of the cores that this process may use, at most the first 32."""
+    cores = sorted(os.sched_getaffinity(0))[:32]
+    found = [int(text) for cpu in cores if (text := read_file(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"))]
+    return sum(found) / len(found) * 1000 if found else None
+
+
+def read_quota_cores(cgroup: str, mount: str) -> float | None:
+    """Return how many cores the CPU quotas of this process's groups allow, at the strictest level; None without a quota.
+
+    `cgroup` is the text of /proc/self/cgroup.
+    """
+    found = []
+    for version_2, folder in _iterate_groups(cgroup, mount, "cpu"):
+        if version_2:
+            quota, _, period = (read_file(f"{folder}/cpu.max") or "max").partition(" ")
+        else:
+            quota, period = (read_file(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+        if quota.isdigit():  # else "max", -1, or no such file
+            found.append(int(quota) / int(period or 100_000))
+    return min(found, default=None)
+
+
+def read_throttled_s(cgroup: str, mount: str) -> float | None:
+    """Return how long CPU quotas throttled this process's groups, summed over cores, at the worst level.
+
+    None if no group has a quota.
+    """
+    found = []
+    for version_2, folder in _iterate_groups(cgroup, mount, "cpu"):
+        fields = (read_file(f"{folder}/cpu.stat") or "").split()
+        counted = dict(zip(fields[::2], fields[1::2], strict=False))
+        if int(counted.get("nr_periods", 0)):  # the group has, or had, a quota
+            found.append(int(counted["throttled_usec"]) / 1e6 if version_2 else int(counted["throttled_time"]) / 1e9)
+    return max(found, default=None)
+
+
+def read_memory_limit(cgroup: str, mount: str) -> int | None:
+    """Return the bytes that this process and its group may use; None if they are not limited."""
+    found = []
+    for version_2, folder in _iterate_groups(cgroup, mount, "memory"):
+        text = read_file(f"{folder}/memory.max" if version_2 else f"{folder}/memory.limit_in_bytes")
+        if text and text.isdigit() and int(text) < _UNLIMITED:
+            found.append(int(text))
+    return min(found, default=None)
+
+
+def _iterate_groups(cgroup: str, mount: str, controller: str) -> Iterator[tuple[bool, str]]:
+    """Yield each cgroup of this process for a controller, root first: whether it is of version 2, and its folder."""
+    for line in cgroup.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and controller not in controllers.split(","):
+            continue
+        top = mount if number == "0" else f"{mount}/{controller}"
+        steps: Sequence[str] = [step for step in path.split("/") if step]
+        for depth in range(len(steps) + 1):
+            yield number == "0", "/".join([top, *steps[:depth]])
+
+
+def read_file(path: str) -> str | None:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:  # missing on this kernel or machine, or not readable for this user
+        return None
+
+
 # The number of cores with a clock and throttling that are read: all cores of a large host would take too long.
 _CORES_SAMPLED = 32
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -70,35 +186,35 @@ class HostState:
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
-        self.machine = (limits.read_file("/proc/sys/kernel/random/boot_id") or "")[:8]
-        self.has_quota = has_quota(limits.read_file("/proc/self/cgroup") or "", _CGROUPS)
+        self.machine = (read_file("/proc/sys/kernel/random/boot_id") or "")[:8]
+        self.has_quota = has_quota(read_file("/proc/self/cgroup") or "", _CGROUPS)
         self._controller = _find_controller(os.environ)
         sampled = self.cpus[:_CORES_SAMPLED]
         self._clocks = _filter_existing(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
         self._throttles = _filter_existing(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
-        highest = limits.read_file(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
+        highest = read_file(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
     def sample(self) -> Sample:
         """Read all counters. Takes one to three milliseconds, or more with thousands of processes."""
         at_s = time.monotonic()
-        cores = parse_core_times(limits.read_file("/proc/stat") or "")
+        cores = parse_core_times(read_file("/proc/stat") or "")
         own_s = processes.read_cpu_s(os.getpid())
         controller = processes.inspect(self._controller) if self._controller else None
-        clocks = [int(text) / 1000 for path in self._clocks if (text := limits.read_file(path))]
+        clocks = [int(text) / 1000 for path in self._clocks if (text := read_file(path))]
         return Sample(
             at_s=at_s,
             cores=cores,
             own_s=own_s,
             controller_s=controller.cpu_s if controller else 0.0,
             load=round(os.getloadavg()[0], 2),
-            available_bytes=parse_available_bytes(limits.read_file("/proc/meminfo") or ""),
-            swapped_in_bytes=parse_swapped_in_bytes(limits.read_file("/proc/vmstat") or ""),
-            stalled_s=parse_memory_stalls(limits.read_file("/proc/pressure/memory") or ""),
+            available_bytes=parse_available_bytes(read_file("/proc/meminfo") or ""),
+            swapped_in_bytes=parse_swapped_in_bytes(read_file("/proc/vmstat") or ""),
+            stalled_s=parse_memory_stalls(read_file("/proc/pressure/memory") or ""),
             clock_mhz=sum(clocks) / len(clocks) if clocks else None,
-            throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read_file(path))],
+            throttled_s=[int(text) / 1000 for path in self._throttles if (text := read_file(path))],
             waited_s=processes.read_waited_s(os.getpid()),
-            limited_s=limits.read_throttled_s(limits.read_file("/proc/self/cgroup") or "", _CGROUPS),
+            limited_s=read_throttled_s(read_file("/proc/self/cgroup") or "", _CGROUPS),
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
@@ -185,14 +301,14 @@ def has_quota(cgroup: str, mount: str) -> bool:
 
     `cgroup` is the text of /proc/self/cgroup; a quota of any group above counts.
     """
-    return limits.read_quota_cores(cgroup, mount) is not None
+    return read_quota_cores(cgroup, mount) is not None
 
 
 def add_siblings(cpus: Iterable[int]) -> set[int]:
     """Return the cores and their sibling threads, as work on a sibling slows its core."""
     found = set(cpus)
     for cpu in tuple(found):
-        for part in (limits.read_file(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
+        for part in (read_file(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1)) if first else set()
     return found

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import guard, interfaces, owner, ports, probes, processes, run_folder, tunnel, wire
+from pytest_dtfperf.node import interfaces, isolation, owner, ports, probes, processes, run_folder, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_run import HostRun, RunMonitor
 from pytest_dtfperf.node.host_state import HostState
@@ -73,7 +73,7 @@ class Agent:
             self._warm = self._start_zygote()
         self._gpus = _list_gpus(needed=device != "cpu")  # while the zygote imports
         self._state = HostState()
-        self._why_no_firewall = guard.explain_unavailable()
+        self._why_no_firewall = isolation.explain_missing_firewall()
         self._free_since_s = 0.0  # when the last run ended
         self._last_seen: tuple[float, Any] | None = None  # the last sample of the GPUs
         # MIG devices are not sampled: only whole GPUs can be queried, including other users' MIG devices.
@@ -255,7 +255,7 @@ class Agent:
             return
         run.reservations.append(held)
         if not network and order.get("peers") is not None and self._why_no_firewall is None:
-            run.firewalls.append(guard.Firewall(run.id, held.ports, order["peers"]))
+            run.firewalls.append(isolation.Firewall(run.id, held.ports, order["peers"]))
         self._emit("reserved", run=run.id, ports=held.ports)
 
     def _start(self, order: Mapping[str, Any]) -> None:

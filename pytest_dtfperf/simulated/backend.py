@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.children import sweep_machine
 from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
-from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Resources
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import AllocationOver

@@ -243,8 +243,8 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
 }
 
 _OUR_INPUTS: Mapping[str, Input] = {
-    "synthetic": Input(f"{_INPUTS}.synthetic:Synthetic"),
-    "synthetic-host": Input(f"{_INPUTS}.synthetic:SyntheticHost"),
+    "synthetic": Input(f"{_INPUTS}.in_memory:Synthetic"),
+    "synthetic-host": Input(f"{_INPUTS}.in_memory:SyntheticHost"),
     "python-queue": Input(f"{_INPUTS}.python_sources:PythonQueue"),
     "python-dataset": Input(f"{_INPUTS}.python_sources:PythonDataset"),
     "zmq": Input(f"{_INPUTS}.from_zmq:ZmqProducer"),

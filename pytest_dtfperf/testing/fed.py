@@ -10,9 +10,9 @@ import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 import numpy as np
 import tensorflow as tf
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 
 v1 = tf.compat.v1

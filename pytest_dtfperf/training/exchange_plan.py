@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.layers import BATCH_NORM, has_weight_decay
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.placement import (

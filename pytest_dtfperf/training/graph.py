@@ -13,8 +13,7 @@ from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import compute_score
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.replica import Replica, build, build_barriers_only
-from pytest_dtfperf.training.step import Step
+from pytest_dtfperf.training.replica import Replica, Step, build, build_barriers_only
 from pytest_dtfperf.training.tracing import trace_steps
 from pytest_dtfperf.training.variable_update.parameter_server import Wire
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.training.inputs.formats import CHANNELS, CLASSES, EDGE, TEST_FILES, TRAINING_FILES
-from pytest_dtfperf.training.load import load
 
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 

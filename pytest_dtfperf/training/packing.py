@@ -7,8 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Pack, parts_of, plan_task_packs
-from pytest_dtfperf.training.joined_values import join_parts, parts_in
-from pytest_dtfperf.training.models.tensors import first_value
+from pytest_dtfperf.training.models.tensors import first_value, join_parts, parts_in
 from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
 v1 = tf.compat.v1

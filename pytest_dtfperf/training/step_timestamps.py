@@ -14,7 +14,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.joined_values import parts_in
+from pytest_dtfperf.training.models.tensors import parts_in
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.base import group_by_device
 

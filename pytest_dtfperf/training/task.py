@@ -12,6 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.datamodel.task_report import TaskReport
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.traces import pack_timestamps, pack_trace
@@ -19,13 +20,11 @@ from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
 from pytest_dtfperf.training.engine import Training, run_at_shutdown
-from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
+from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps, time_steps
 from pytest_dtfperf.training.models.outline import facts_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import format_reason
-from pytest_dtfperf.training.step_timer import time_steps
 from pytest_dtfperf.training.subprocess_call import format_exception
 
 # Imported now, so that a zygote has them before it forks.

@@ -16,11 +16,10 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, build_evaluation
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.joined_values import join_parts, parts_in
-from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.outline import Outlined, outline
-from pytest_dtfperf.training.models.tensors import Average, PackedAverages, TensorLayers, first_value
+from pytest_dtfperf.training.models.tensors import Average, PackedAverages, TensorLayers, first_value, join_parts, parts_in
+from pytest_dtfperf.training.optimizers import loss_scale_of
 
 v1 = tf.compat.v1
 

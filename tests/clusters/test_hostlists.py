@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.clusters.hostlists import MAX_HOSTS, HostListError, expand_hostlist
+from pytest_dtfperf.clusters.file import MAX_HOSTS, HostListError, expand_hostlist
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.children import guard_against_parent_death
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import wait_until
 
 START_CAT = """
 import os, subprocess, sys
-from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.children import guard_against_parent_death
 argv = guard_against_parent_death(["cat"], os.environ)
 cat = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 cat.stdin.write(b"x\\n"); cat.stdin.flush(); cat.stdout.readline()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node import limits
+from pytest_dtfperf.node import host_state
 
 V2 = "0::/a/b\n"
 V1 = "7:memory:/m\n3:cpuacct,cpu:/a\n"
@@ -25,27 +25,27 @@ def test_quota_of_version_2(tmp_path: Path) -> None:
     """The tightest quota of all groups above counts, in cores."""
     group(tmp_path, "a", cpu__max="400000 100000")
     group(tmp_path, "a/b", cpu__max="max 100000")
-    assert limits.read_quota_cores(V2, str(tmp_path)) == 4.0
+    assert host_state.read_quota_cores(V2, str(tmp_path)) == 4.0
     group(tmp_path, "a/b", cpu__max="75000 50000")
-    assert limits.read_quota_cores(V2, str(tmp_path)) == 1.5
+    assert host_state.read_quota_cores(V2, str(tmp_path)) == 1.5
 
 
 def test_quota_of_version_1(tmp_path: Path) -> None:
     """There -1 is no limit, and the period is a file of its own."""
     group(tmp_path, "cpu/a", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
-    assert limits.read_quota_cores(V1, str(tmp_path)) is None
+    assert host_state.read_quota_cores(V1, str(tmp_path)) is None
     group(tmp_path, "cpu/a", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
-    assert limits.read_quota_cores(V1, str(tmp_path)) == 0.5
+    assert host_state.read_quota_cores(V1, str(tmp_path)) == 0.5
 
 
 def test_how_long_a_quota_has_kept_a_process_from_its_cores(tmp_path: Path) -> None:
     """The most of all groups above, in seconds, of both versions; nothing where no group had a quota."""
     group(tmp_path, "a", cpu__stat="usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0")
-    assert limits.read_throttled_s(V2, str(tmp_path)) is None
+    assert host_state.read_throttled_s(V2, str(tmp_path)) is None
     group(tmp_path, "a/b", cpu__stat="usage_usec 9\nnr_periods 12\nnr_throttled 3\nthrottled_usec 1500000")
-    assert limits.read_throttled_s(V2, str(tmp_path)) == 1.5
+    assert host_state.read_throttled_s(V2, str(tmp_path)) == 1.5
     group(tmp_path, "cpu/a", cpu__stat="nr_periods 12\nnr_throttled 3\nthrottled_time 2500000000")
-    assert limits.read_throttled_s(V1, str(tmp_path)) == 2.5
+    assert host_state.read_throttled_s(V1, str(tmp_path)) == 2.5
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_how_long_a_quota_has_kept_a_process_from_its_cores(tmp_path: Path) -> N
 def test_memory(cgroup: str, files: dict[str, str], expected: int | None, tmp_path: Path) -> None:
     """What a group's memory is limited to; the number for no limit is none."""
     group(tmp_path, **files)
-    assert limits.read_memory_limit(cgroup, str(tmp_path)) == expected
+    assert host_state.read_memory_limit(cgroup, str(tmp_path)) == expected
 
 
 def test_limits_of_a_process() -> None:

@@ -18,8 +18,7 @@ from pytest_dtfperf.clusters.answer_cache import get_cache_folder
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.staging import transfer
 from pytest_dtfperf.staging.bucket import Bucket
-from pytest_dtfperf.staging.files import PARTIAL
-from pytest_dtfperf.staging.transfer import TransferResult, lock_transfer
+from pytest_dtfperf.staging.transfer import PARTIAL, TransferResult, lock_transfer
 from pytest_dtfperf.testing.backends import wait_until
 from tests.full_disk import full_behind
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers, parts_of, plan_task_packs, servers_of, shapes_of, sizes_of
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
 from pytest_dtfperf.training.placement import (

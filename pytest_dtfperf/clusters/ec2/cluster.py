@@ -17,15 +17,8 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.ec2 import (
-    costs,
-    instance_types,
-    instances,
-    log_redaction,
-    prerequisites,
-    reap,
-    watchdog,
-)
+from pytest_dtfperf.clusters.children import Watchdog
+from pytest_dtfperf.clusters.ec2 import costs, instance_types, instances, log_redaction, prerequisites, reap, watchdog
 from pytest_dtfperf.clusters.ec2.account import Account, translate_errors
 from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation, Poll
 from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact, make_endpoints, make_keys
@@ -45,7 +38,6 @@ from pytest_dtfperf.clusters.ec2.plan import (
 )
 from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.process_guards import Watchdog
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import open_allocation
 from pytest_dtfperf.errors import AllocationError, ClusterFileError

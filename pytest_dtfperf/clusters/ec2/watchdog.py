@@ -1,6 +1,6 @@
 """The process that ends a run when its session was killed: `python -m pytest_dtfperf.clusters.ec2.watchdog`.
 
-It waits at the end of a pipe (`clusters.process_guards`), and imports not even boto3 until that breaks. Then it goes on until
+It waits at the end of a pipe (`clusters.children`), and imports not even boto3 until that breaks. Then it goes on until
 Amazon shows that nothing of the run is left. A kept run that was ready is left for the next session.
 """
 

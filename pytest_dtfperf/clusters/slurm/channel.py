@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from pytest_dtfperf.clusters.children import LINE_BYTES, LineTooLong, make_exit_loss, write_all
-from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.children import LINE_BYTES, LineTooLong, guard_against_parent_death, make_exit_loss, write_all
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import SrunMessages

@@ -20,9 +20,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.clusters.children import Watchdog, sweep_machine
 from pytest_dtfperf.clusters.locks import lock_file, make_runtime_folder
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig, get_python
-from pytest_dtfperf.clusters.process_guards import Watchdog, sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import job_keepalive, keys, parse, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel

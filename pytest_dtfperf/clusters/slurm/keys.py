@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_dtfperf.clusters import hostlists
-from pytest_dtfperf.clusters.file import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
-from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters import file
+from pytest_dtfperf.clusters.file import COUNT, FLAG, SECONDS, TEXT, TEXTS, HostListError, Validator, one_of
 from pytest_dtfperf.errors import show_value
 from pytest_dtfperf.formats import format_count
 
@@ -127,7 +126,7 @@ def count_gpus(gres: str) -> list[tuple[str, int]]:
 
 def list_nodes(hostlist: str) -> tuple[str, ...]:
     """Return the nodes of a host list, in its order. Raises `HostListError`, also for invalid node names."""
-    nodes = hostlists.expand_hostlist(hostlist)
+    nodes = file.expand_hostlist(hostlist)
     if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
         raise HostListError(f"no node is called {show_value(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
     return nodes

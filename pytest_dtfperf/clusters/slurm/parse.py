@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from pytest_dtfperf.clusters import hostlists
-from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters import file
+from pytest_dtfperf.clusters.file import HostListError
 from pytest_dtfperf.formats import printable
 
 _RECORD, _FIELD = "\x1e", "\x1f"  # ASCII's own separators of records and fields
@@ -258,7 +258,7 @@ def expand_hostlist(hostlist: str) -> tuple[str, ...]:
     if hostlist in _NOTHING:
         return ()
     try:
-        return hostlists.expand_hostlist(hostlist)
+        return file.expand_hostlist(hostlist)
     except HostListError as exc:
         raise ParseError("Slurm as a list of hosts", hostlist) from exc
 

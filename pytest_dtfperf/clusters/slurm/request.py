@@ -15,7 +15,7 @@ from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters.file import HostListError
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import keys as keys

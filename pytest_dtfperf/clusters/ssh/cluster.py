@@ -1,10 +1,17 @@
-"""The SSH backend: its hosts exist already, so an allocation connects to them and checks them."""
+"""The SSH backend: its hosts exist already, so an allocation connects to them and checks them.
+
+Connections are opened in parallel: to all or none for a training, to as many as possible to clean up.
+
+    ssh -- script --> sh -- set-up lines --> python <-- header, bundle -- supervisor <-- orders: "sweep", "run"
+"""
 
 import ipaddress
 import os
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -13,13 +20,139 @@ from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.ssh import bootstrap, connection, endpoints, keys
+from pytest_dtfperf.clusters.ssh import bootstrap, endpoints, keys
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.keys import KEYS
-from pytest_dtfperf.clusters.ssh.ssh_process import Refused, SshProcess, Unreachable
+from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, Refused, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
+from pytest_dtfperf.node.retry import retry
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to answer
+_STATUS_S = 0.5
+_START_S = 30.0  # from the order to start a command to its start, on a host that has answered before
+
+
+def open_process(
+    handshake: Handshake, index: int, endpoint: Endpoint, over: CancelToken, stages: MutableMapping[str, str] | None = None
+) -> SshProcess:
+    """Connect to a host, and return once its supervisor waits for orders. Raises `Unreachable` if it fails or is too late.
+
+    Until then, `stages` shows the host's current step under its name.
+    """
+    deadline = time.monotonic() + handshake.limit_s
+
+    def connect() -> SshProcess:
+        process = _start(handshake, index, endpoint, {} if stages is None else stages)
+        try:
+            process.shake_hands(deadline, over)
+        except BaseException:
+            process.let_go()
+            raise
+        return process
+
+    try:
+        return retry(
+            connect,
+            TransientError,
+            within_s=handshake.limit_s,
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            spread=1 / 3,
+            sleep=lambda pause_s: over.wait([], pause_s),
+        )
+    except TransientError as exc:
+        raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s") from None
+
+
+def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: MutableMapping[str, str]) -> SshProcess:
+    try:
+        return SshProcess(index, endpoint, handshake, stages)
+    except OSError as exc:
+        hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # else no file or process can be created
+        raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
+
+
+def open_processes(
+    handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda status: None
+) -> list[SshProcess]:
+    """Connect to all hosts or none: if one cannot be reached, the other connections are closed. Raises `Unreachable`."""
+    lines: list[Future[SshProcess]] = []
+    stages: dict[str, str] = {}
+    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+        try:
+            lines = [pool.submit(open_process, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
+            waiting, reported = set(lines), ""
+            while waiting:
+                done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
+                for each in done:
+                    each.result()
+                status = _format_progress(len(waiting), stages)
+                if waiting and stages and status != reported:
+                    on_status(reported := status)
+            return [each.result() for each in lines]
+        except BaseException:  # Ctrl-C too: no caller has the connections yet
+            over.cancel()
+            pool.shutdown(cancel_futures=True)
+            for each in lines:
+                if not each.cancelled() and not each.exception():
+                    each.result().let_go()
+            raise
+
+
+def _format_progress(waiting: int, stages: Mapping[str, str]) -> str:
+    """Describe the current step of the hosts that are not ready, by the example of one."""
+    name, stage = next(iter(dict(stages).items()), ("", ""))
+    return f"waiting for {format_count(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
+
+
+def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
+    """Start a command on every host, and wait until it runs. Raises `Unreachable`; then all connections are closed."""
+    try:
+        for line in lines:
+            order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
+            line.order({"run": order})
+        with CancelToken() as over:
+            deadline = time.monotonic() + _START_S
+            for line in lines:
+                line.answer(deadline - time.monotonic(), over)
+    except BaseException:
+        for line in lines:
+            line.let_go()
+        raise
+
+
+def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: float) -> None:
+    """End what these sessions have left on the hosts of idle connections."""
+    for line, sessions in lines:
+        line.order({"sweep": list(sessions)})
+    deadline = time.monotonic() + within_s
+    with CancelToken() as over:
+        for line, _ in lines:
+            with suppress(Unreachable):
+                line.answer(deadline - time.monotonic(), over)
+
+
+def sweep_hosts(
+    config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float
+) -> None:
+    """End what these sessions have left on these hosts, if they can be reached in that time."""
+    handshake = Handshake.of(config, limit_s=within_s)
+
+    def one(index: int, endpoint: Endpoint, over: CancelToken) -> None:
+        with suppress(Unreachable, Cancelled):
+            line = open_process(handshake, index, endpoint, over)
+            try:
+                line.order({"sweep": list(sessions)})
+                line.answer(within_s, over)
+            finally:
+                line.let_go()
+
+    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+        for each in [pool.submit(one, index, endpoint, over) for index, endpoint in endpoints]:
+            each.result()
 
 
 def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Mapping[str, Any]) -> str:
@@ -110,7 +243,7 @@ def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resour
     """Allocate all these hosts. Raises `AllocationError`."""
     resources.on_status(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
     try:
-        lines = connection.open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
+        lines = open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
         raise AllocationError(str(exc)) from exc
     allocation = SshAllocation(config, endpoints, lines)
@@ -136,7 +269,7 @@ class SshAllocation:
             Host(line.endpoint.name, find_address(line.endpoint, line.survey, self._config.backend_keys)) for line in self._idle
         ]
         left = [(line, find_abandoned_sessions(line.survey["left"])) for line in self._idle]
-        connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
+        sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
 
     def copy_with(self, config: ClusterConfig) -> "SshAllocation":
         """Return the same hosts with another stack, and connections of its own that are opened when it starts."""
@@ -168,7 +301,7 @@ class SshAllocation:
         have_waited = bool(self._idle)
         lines = self._lines()
         try:
-            connection.start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
+            start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
         except Refused as exc:
             raise AllocationError(str(exc)) from exc
         except Unreachable as exc:
@@ -186,7 +319,7 @@ class SshAllocation:
         self._idle = list(waiting.values())
         missing = [(index, endpoint) for index, endpoint in enumerate(self._endpoints) if index not in waiting]
         try:
-            found = connection.open_processes(Handshake.of(self._config), missing) if missing else []
+            found = open_processes(Handshake.of(self._config), missing) if missing else []
         except Unreachable as exc:
             raise AllocationOver(str(exc)) from exc
         self._idle = []
@@ -196,4 +329,4 @@ class SshAllocation:
         """End the session's processes where a supervisor has not confirmed that none is left. Errors are ignored."""
         unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
         if unsure:
-            connection.sweep_hosts(self._config, unsure, [session], SWEEP_S)
+            sweep_hosts(self._config, unsure, [session], SWEEP_S)

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
-from pytest_dtfperf.clusters import hostlists
-from pytest_dtfperf.clusters.file import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
-from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters import file
+from pytest_dtfperf.clusters.file import COUNT, NAMES, SECONDS, TEXT, TEXTS, HostListError, Validator, one_of
 from pytest_dtfperf.errors import show_value
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
@@ -82,7 +81,7 @@ def validate(table: Mapping[str, Any]) -> str | None:
 
 def list_hosts(given: str | Iterable[str]) -> list[str]:
     """Return the hosts of the key `hosts`, with ranges expanded. Raises `HostListError`."""
-    return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand_hostlist(text)]
+    return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in file.expand_hostlist(text)]
 
 
 def split_files(value: str) -> list[str]:

@@ -16,8 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.children import Child, make_exit_loss
-from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.children import Child, guard_against_parent_death, make_exit_loss
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.ssh import bootstrap, connection_failures
 from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake

@@ -9,8 +9,8 @@ from operator import index
 from typing import Any, Protocol, cast
 
 from pytest_dtfperf.errors import SpecError, show_value
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.layers import Layers, T
 
 

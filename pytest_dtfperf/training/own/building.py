@@ -14,10 +14,10 @@ from typing import Any, cast
 import tensorflow as tf
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import Network, Size, call_with_size, image_shape_of, keep_model, network_of, set_builder
 from pytest_dtfperf.training.own import describe_error, keras_backend
 from pytest_dtfperf.training.own.function_network import FunctionNetwork

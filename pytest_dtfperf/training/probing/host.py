@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_dtfperf.node import host_state, limits, links
+from pytest_dtfperf.node import host_state, links
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.probing import readings, throughput
@@ -65,9 +65,9 @@ def _compute(order: Order, connection: AgentConnection, _: int) -> None:
             connection.send("reading", name=name, reading=reading, error=found.get("error"))
     connection.send(
         "facts",
-        limits=limits.read_limits(),
+        limits=host_state.read_limits(),
         clock_hz=sum(clocks) / len(clocks) if clocks else None,
-        most_clock_hz=limits.read_max_clock_hz(),
+        most_clock_hz=host_state.read_max_clock_hz(),
         state=host.account(before, before, host.sample()),
     )
 
@@ -91,14 +91,14 @@ def _format_error(error: Exception) -> str:
 
 
 def _note_clock(clocks: list[float]) -> None:
-    if found := limits.read_clock_hz():
+    if found := host_state.read_clock_hz():
         clocks.append(found)
 
 
 def _get_free_bytes() -> int | None:
     with open("/proc/meminfo") as file:
         free = host_state.parse_available_bytes(file.read())
-    allowed = limits.read_limits().get("memory_bytes")
+    allowed = host_state.read_limits().get("memory_bytes")
     return min((each for each in (free, allowed) if each is not None), default=None)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing.readings import How, Reading, measure_repeatedly

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
@@ -16,9 +17,8 @@ from pytest_dtfperf.training.devices import config_of, devices_of
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.step import check_devices
+from pytest_dtfperf.training.replica import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import make_sources

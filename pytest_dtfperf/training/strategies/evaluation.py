@@ -6,12 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import Score
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.evaluation import build_evaluation, compute_score
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline
 from pytest_dtfperf.training.models.tensors import TensorLayers

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training.devices import devices_of
@@ -25,9 +26,8 @@ from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.step import is_one_of
+from pytest_dtfperf.training.replica import is_one_of
 from pytest_dtfperf.training.step_timestamps import add_timestamp, add_to_function, convert_batches, list_fetches
 from pytest_dtfperf.training.strategies.base import StrategyTraining, set_up
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker

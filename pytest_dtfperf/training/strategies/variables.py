@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
 from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
-from pytest_dtfperf.training.joined_values import join_parts
 from pytest_dtfperf.training.models.outline import Variable, outline_of
-from pytest_dtfperf.training.models.tensors import first_value
+from pytest_dtfperf.training.models.tensors import first_value, join_parts
 from pytest_dtfperf.training.packing import cut_gradients
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ssh import connection
+from pytest_dtfperf.clusters.ssh import cluster
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
 from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable
@@ -27,7 +27,7 @@ def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, v
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(Unreachable) as raised:
-        connection.open_processes(Handshake.of(lab.config()), list(enumerate(list_endpoints(lab.config()))))
+        cluster.open_processes(Handshake.of(lab.config()), list(enumerate(list_endpoints(lab.config()))))
     assert str(raised.value) == f"cannot start ssh: {words}"
 
 
@@ -36,7 +36,7 @@ def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
     lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
     handshake = Handshake.of(lab.config(setup=["fail-or-hang"], connect_s=A_DAY_S))
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
-        connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))))
+        cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))))
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
 
 
@@ -44,7 +44,7 @@ def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
     """While hosts are prepared, people see what one of them is at."""
     told: list[str] = []
     handshake = Handshake.of(lab.config(setup=["sleep 3"]))
-    for line in connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
+    for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
         line.let_go()
     assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
 
@@ -55,7 +55,7 @@ def test_no_more_at_once_than_may_be(lab: Lab, tmp_path: Path) -> None:
     tmp_path.parent.chmod(0o755)
     taken = tmp_path / "taken"
     handshake = Handshake.of(lab.config(setup=[f"mkdir {taken} && sleep 0.5 && rmdir {taken}"], parallel=1))
-    for line in connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config())))):
+    for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config())))):
         line.let_go()
     assert not taken.exists()
 

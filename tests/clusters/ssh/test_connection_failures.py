@@ -14,8 +14,7 @@ import pytest
 
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
-from pytest_dtfperf.clusters.ssh.cluster import Ssh
-from pytest_dtfperf.clusters.ssh.connection import open_processes
+from pytest_dtfperf.clusters.ssh.cluster import Ssh, open_processes
 from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, explain_failure
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints, make_ssh_argv
 from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.node import guard
+from pytest_dtfperf.node import isolation
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
@@ -54,7 +54,7 @@ def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
 def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry: str, answer: str) -> None:
     """Where agents are root, a host that was not lent reaches no server of a training, and those that were lent reach all;
     in a trusted network everybody does, toys there. Nothing is left of it when the training is over."""
-    if reason := guard.explain_unavailable():
+    if reason := isolation.explain_missing_firewall():
         pytest.skip(reason)
     lab = new_lab(3, namespaces=True)
     seen: dict[str, set[str]] = {"lent": set(), "not lent": set()}
@@ -89,7 +89,7 @@ def test_public_addresses(
     new_lab: NewLab, tmp_path: Path, of_m2: dict[str, object], keys: dict[str, str], refused: bool
 ) -> None:
     """Tasks train at public addresses only where a firewall is around them, or the cluster file says that it is right so."""
-    if reason := guard.explain_unavailable():
+    if reason := isolation.explain_missing_firewall():
         pytest.skip(reason)
     lab = new_lab(2, namespaces=True, each={"m2": of_m2})
     addresses = dict(zip(("m1", "m2"), ("203.0.113.1", "203.0.113.2"), strict=True))

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.node.probes import Counters
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.task import run
 from tests.training.inputs.sight import Sight
 

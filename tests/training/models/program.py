@@ -21,9 +21,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.joined_values import join_parts, parts_in, product_by_parts
 from pytest_dtfperf.training.models import Network, default_network, make_network
-from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.models.tensors import TensorLayers, join_parts, parts_in, product_by_parts
 from pytest_dtfperf.training.replica import build
 from pytest_dtfperf.training.step_timestamps import list_fetches
 from pytest_dtfperf.training.tower import weights_first

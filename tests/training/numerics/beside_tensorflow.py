@@ -12,8 +12,7 @@ from pytest_dtfperf.spec import OPTIMIZERS, Spec, TaskOrder
 from pytest_dtfperf.spec.learning_rate import learning_rate_of
 from pytest_dtfperf.training import optimizers as own_optimizers
 from pytest_dtfperf.training.devices import config_of, variables_of
-from pytest_dtfperf.training.loss_scale import loss_scale_of
-from pytest_dtfperf.training.optimizers import Update, apply_all, compute_rate
+from pytest_dtfperf.training.optimizers import Update, apply_all, compute_rate, loss_scale_of
 from tests.training.numerics.tables import CONFIGS, HYPERPARAMETERS, OVERFLOWS, RATES, STEPS
 
 v1 = tf.compat.v1

@@ -3,7 +3,7 @@
 import math
 from time import perf_counter
 
-from pytest_dtfperf.training.step_timer import time_steps
+from pytest_dtfperf.training.measured_steps import time_steps
 
 
 def test_every_step_is_timed_and_its_loss_kept() -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pytest_dtfperf.node.guard import Firewall, explain_unavailable
+from pytest_dtfperf.node.isolation import Firewall, explain_missing_firewall
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import ordinary
@@ -30,7 +30,7 @@ except TimeoutError:
 UNLUCKY_S = 1.0  # for what is dropped: nobody answers later than that
 HOLD = """
 import sys, time
-from pytest_dtfperf.node.guard import Firewall
+from pytest_dtfperf.node.isolation import Firewall
 guard = Firewall("killed", [int(sys.argv[1])], [])
 print("up", flush=True)
 time.sleep(600)
@@ -63,7 +63,7 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:
-    if reason := networks.why_not() or explain_unavailable():
+    if reason := networks.why_not() or explain_missing_firewall():
         pytest.skip(reason)
     with ExitStack() as stack:
         network = stack.enter_context(Network())
@@ -158,6 +158,6 @@ def test_an_ordinary_user_cannot_have_it() -> None:
         *ordinary.as_user(),
         sys.executable,
         "-c",
-        "from pytest_dtfperf.node.guard import explain_unavailable; print(explain_unavailable())",
+        "from pytest_dtfperf.node.isolation import explain_missing_firewall; print(explain_missing_firewall())",
     ]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "only root may set up nftables\n"
