@@ -144,6 +144,13 @@ class Backend:
         """Return the first conflict between keys that are valid on their own; None if there is none."""
         return None
 
+    def select_hosts(self, config: ClusterConfig, names: str) -> ClusterConfig | None:
+        """Return the cluster with only the hosts of a list such as "node03,node07"; None: hosts have no names beforehand.
+
+        Raises `UsageError` for an unknown name or a list that cannot be read.
+        """
+        return None
+
     def count_hosts(self, config: ClusterConfig) -> int | None:
         """Return the number of hosts in the cluster file; None if it has none. Raises `ClusterFileError`."""
         return config.backend_keys.get(self.hosts_key) if self.hosts_key else None

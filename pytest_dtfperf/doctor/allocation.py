@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
@@ -210,25 +209,17 @@ def allocate_over_ssh(config: ClusterConfig, resources: Resources, argv: Sequenc
 
 
 def select_hosts(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
-    """Return the cluster with only these hosts, or with all if its backend cannot select hosts. Raises `UsageError`.
+    """Return the cluster with only these hosts, or with all if its backend cannot select hosts.
 
     Raises `UsageError`.
     """
     if capacity.is_inside_allocation(config):
         raise UsageError("within a job, only its own nodes can be checked: leave --hosts out")
-    if config.backend not in BY_NAME:
+    chosen = named.BACKENDS[config.backend].select_hosts(config, hosts)
+    if chosen is None:
         on_status(f"{config.name} does not allocate hosts by name: checking all")
-        return config
-    module, _, name = BY_NAME[config.backend].partition(":")
-    chosen: ClusterConfig = getattr(import_module(module), name)(config, hosts)
-    return chosen
+    return chosen or config
 
-
-# Backends that can allocate hosts by name: "module:function" returns the cluster with only the named hosts.
-BY_NAME: Mapping[str, str] = {
-    "ssh": "pytest_dtfperf.clusters.ssh.endpoints:select_hosts",
-    "slurm": "pytest_dtfperf.clusters.slurm.request:select_nodes",
-}
 
 # Backends that allocate hosts one by one, so that hosts can be checked although others do not answer.
 ONE_BY_ONE: Mapping[str, AllocateHosts] = {"ssh": allocate_over_ssh}

@@ -163,6 +163,9 @@ class SlurmBackend(Backend):
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return keys.validate(table)
 
+    def select_hosts(self, config: ClusterConfig, names: str) -> ClusterConfig:
+        return request.select_nodes(config, names)
+
     def count_allocated_hosts(self) -> int | None:
         return keys.count_nodes_of_job()
 

@@ -210,6 +210,9 @@ class SshBackend(Backend):
         assert isinstance(allocation, SshAllocation)
         return allocation.copy_with(config)
 
+    def select_hosts(self, config: ClusterConfig, names: str) -> ClusterConfig:
+        return endpoints.select_hosts(config, names)
+
     def count_hosts(self, config: ClusterConfig) -> int | None:
         """Return the number of hosts. Reads the files that the cluster names, too."""
         return endpoints.count_hosts(config)
