@@ -67,6 +67,7 @@ def describe(
     is_finite: bool = True,
     omit_empty: bool = False,
     is_stored: bool = True,
+    of_each_task: bool = False,
     schema: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that is stored or travels as JSON.
@@ -81,6 +82,7 @@ def describe(
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None or zero.
         is_stored: Whether it is written.
+        of_each_task: Whether a run has it as a mapping, task to the field of the same name in the task's report.
         schema: JSON Schema of its value, if that has no type yet.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
@@ -94,6 +96,7 @@ def describe(
         "is_finite": is_finite,
         "omit_empty": omit_empty,
         "is_stored": is_stored,
+        "of_each_task": of_each_task,
         "schema": schema,
     }
 

@@ -18,15 +18,16 @@ BLOCK = re.compile(r"```python\n# (\S+?)(?:, above (\S+))?\n(.*?)```", re.DOTALL
 
 
 def add(what: str, site: Path) -> None:
-    """Write the files and rows of a section of docs/adding.md into a copy of the package: at most one file and one row."""
+    """Write the files and rows of a section of docs/adding.md into a copy of the package."""
     section = EXAMPLES.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
     blocks = BLOCK.findall(section)
-    assert [bool(above) for _, above, _ in blocks] in ([True], [False, True])
+    is_row = [bool(above) for _, above, _ in blocks]
+    assert is_row in ([True], [False, True]) or (what == "A field of a run" and all(is_row)), "at most one file and one row"
     for name, above, code in blocks:
         path = site / name
         if above:
             lines = path.read_text().splitlines(keepends=True)
-            (at,) = (number for number, line in enumerate(lines) if re.match(rf"    {re.escape(above)}[ :]", line))
+            (at,) = (number for number, line in enumerate(lines) if re.match(rf" +{re.escape(above)}[ :=]", line))
             code = "".join([*lines[:at], code, *lines[at:]])
         else:
             assert not path.exists()
@@ -137,16 +138,38 @@ def test_throughput(train, baseline):
 """
 
 
-def test_a_model_and_a_mode(site: Path, perf: PerfTests) -> None:
-    """The network is trained, in the mode, by TensorFlow itself; both names are known wherever names are."""
+# Opens the session, which validates its files with the schemas.
+READ = """
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.dataframe import make_run_rows
+from pytest_dtfperf.report.sources import StoredSession
+
+folder = SessionFolder.open(Path(sys.argv[1]))
+records = folder.measurements()
+print(records[0].measurement.runs[0].threads)
+print(make_run_rows([StoredSession(folder.session, records, [])])[0]["threads"])
+"""
+
+
+def test_a_model_a_mode_and_a_field_of_a_run(site: Path, perf: PerfTests) -> None:
+    """The network is trained, in the mode, by TensorFlow itself; both names are known wherever names are. The field is
+    measured, stored as its schema has it, and exported."""
     add("A model", site)
     add("A mode", site)
+    add("A field of a run", site)
     clusters = perf.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace('entry = "tests.plugin.toy_training:run"\n', ""))
     perf.write(TRAINED)
     ended = perf.run("-v")
     assert ended.code == 0, ended.out + ended.err
     ended.line("linear b4 gpus=1 num_ps=0 damped", "NO_BASELINE")
+    (folder,) = (perf.folder / "perf_results").glob("2*")
+    stored, exported = perf.run_python("-c", READ, str(folder)).out.splitlines()
+    assert re.fullmatch(r"{'worker:0': [1-9]\d*}", stored)
+    assert exported == stored.partition(": ")[2].rstrip("}")
 
 
 def test_the_copy_is_what_runs(site: Path, perf: PerfTests) -> None:

@@ -41,9 +41,11 @@ class Run(JsonData):
         metadata=describe("Bytes sent by all hosts of workers, all interfaces, within the measured steps", **_bytes)
     )
     bytes_received: int = field(metadata=describe("Bytes received, likewise", **_bytes))
-    peak_rss_bytes: Mapping[str, int] = field(metadata=describe("Task to its largest resident memory", **_bytes))
+    peak_rss_bytes: Mapping[str, int] = field(
+        metadata=describe("Task to its largest resident memory", of_each_task=True, **_bytes)
+    )
     cpu_s: Mapping[str, float] = field(
-        metadata=describe("Task to its CPU time within the measured steps; of a ps over its life", **seconds)
+        metadata=describe("Task to its CPU time within the measured steps; of a ps over its life", of_each_task=True, **seconds)
     )
     wall_s: float = field(metadata=describe("From the first order to the last exit, on the controller's clock", **seconds))
     accuracy: float | None = field(default=None, metadata=describe("Top-1 accuracy of the last evaluation", **fraction))

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Run
@@ -201,8 +201,7 @@ def summarise(
         startup_s={**launch_s, **{p: max(r.startup_s.get(p, 0.0) for r in reports) for p in sorted(phases)}},
         bytes_sent=sum(worker.bytes_sent for worker in first_on_host),
         bytes_received=sum(worker.bytes_received for worker in first_on_host),
-        peak_rss_bytes={report.name: report.peak_rss_bytes for report in reports},
-        cpu_s={report.name: report.cpu_s for report in reports},
+        **_collect_from_each_task(reports),
         wall_s=wall_s,
         accuracy=chief.evaluations[-1].score.top_1 if chief.evaluations else None,
         evaluations=list(chief.evaluations),
@@ -220,6 +219,12 @@ def summarise(
         unexplained="; ".join(filter(None, (explained[1], scored[1]))),
         worker_timings=with_cpu(scored[0], {report.name: report.cpu_s for report in workers}, len(chief.step_s)),
     )
+
+
+def _collect_from_each_task(reports: Sequence[TaskReport]) -> dict[str, Any]:
+    """Return the fields of a run that are mappings from each task to a field of its report."""
+    names = [each.name for each in fields(Run) if each.metadata.get("of_each_task")]
+    return {name: {report.name: getattr(report, name) for report in reports} for name in names}
 
 
 def _merge_programs(reports: Sequence[TaskReport]) -> dict[str, Any]:
