@@ -1,9 +1,8 @@
 """`dtfperf history ...`: list sessions, show and compare them, draw trends, and report changes of rates."""
 
 import argparse
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from pytest_dtfperf.cli.history_data import (
     open_history,
     parse_count,
 )
+from pytest_dtfperf.cli.history_trend import add_hosts_parser, add_trend_parser
 from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
@@ -27,9 +27,7 @@ from pytest_dtfperf.cli.options import (
     add_group,
     add_json,
     complete_cluster_names,
-    complete_patterns,
     complete_session_ids,
-    count_columns,
     print_table,
     set_completer,
 )
@@ -38,8 +36,6 @@ from pytest_dtfperf.formats import NONE, change, duration, format_count, minute,
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.comparison import ComparedTraining
-    from pytest_dtfperf.history.rows import Row
-    from pytest_dtfperf.history.series import Series, SeriesBegin
 
 
 HISTORY = """\
@@ -56,7 +52,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "list, show and compare all sessions, find changes of rates, export"
     history = add_group(commands, "history", help=text, text=HISTORY)
     for add in (
-        add_sessions_parsers, add_trend_parser, add_compare_parser, add_changes_parser,
+        add_sessions_parsers, add_trend_parser, add_compare_parser, add_changes_parser, add_hosts_parser,
         add_import_parser, add_prune_parser, add_export_parser,
     ):  # fmt: skip
         add(history)
@@ -165,130 +161,6 @@ def run_show(args: argparse.Namespace) -> int:
     print_table(headings, [make_measurement_cells(row) for row in in_order])
     print(f"{format_count(len(in_order), 'measurement')}, {format_count(len(rows['runs']), 'run')}")
     return DONE
-
-
-TREND = """\
-Draw the rates of trainings over time, the latest on the right. A ^ below the rates marks the start of a change. Fields select
-the trainings: all must match, and values may contain *, ? and [...]. By default all trainings are drawn.
-
-    dtfperf history trend model=alexnet gpus=8
-    dtfperf history trend 'model=inception*' --last=60
-    dtfperf history trend model=alexnet --json           # for programs
-
-Another GPU, another graph or anything else that must match for a comparison begins another series. On the same hardware its
-first nights are compared with the last ones before them, with the software that was replaced. Known changes are listed below.
-"""
-TREND_ENDS = {DONE: "drawn", FAILED: "there is no such training", USAGE: "wrong arguments, or a history that cannot be read"}
-TREND_SHAPE: Shape = {
-    "series": [
-        {
-            "name": "of the series",
-            "label": "of its training",
-            "system": "the hardware",
-            "began": {
-                "ended": "the series on this hardware that ended when this one began; null, as the next fields: there is none",
-                "last_good": "its last session",
-                "nights": "number of its last nights that the first ones of this series are compared with, at most 14",
-                "change": "of the median rate, as a fraction",
-                "because": "a list of the replaced software",
-            },
-            "points": [
-                {
-                    "session": "its id",
-                    "started": "UTC",
-                    "images_per_sec": "that night's rate",
-                    OTHER_KEYS: "see docs/history.md",
-                }
-            ],
-        }
-    ]
-}
-OTHER_REASONS = "disturbed, on other hosts than requested, or with an injected slow-down"
-BARS = "▁▂▃▄▅▆▇█"
-
-
-def add_trend_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "trend", help="draw rates over time", text=TREND, ends=TREND_ENDS)
-    text = "fields of the training: model, gpus, num_ps, ..."
-    set_completer(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), complete_patterns)
-    parser.add_argument(
-        "--last", metavar="N", type=parse_count, help="only the latest N nights; by default as many as the terminal shows"
-    )
-    add_history(parser)
-    add_json(parser, TREND_SHAPE)
-    parser.set_defaults(run=run_trend)
-
-
-def run_trend(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.baselines.store import BaselinePattern
-    from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.series import Successions, make_series
-
-    pattern = BaselinePattern.of(args.pattern or ["model=*"])
-    with open_history(args).reading() as connection:
-        rows = [row for row in store.read_measurements(connection) if pattern.matches(row["spec_key"])]
-        contents = store.read_fingerprints(connection)
-        found = make_series(rows, contents)
-        events = store.read_events(connection)
-        left_out = [row for row in store.read_left_out(connection) if pattern.matches(row["spec_key"])]
-    successions = Successions(found, contents)
-    if args.json:
-        print_json({"series": [_make_series_json(each, successions.begin(each), args.last) for each in found]})
-        return DONE if found else FAILED
-    nights = args.last or max(10, count_columns(sys.stdout) - 2)
-    for each in found:
-        print("\n".join(draw_series(each, events, nights, successions.begin(each))), end="\n\n")
-    for line in list_left_out(left_out):
-        print_remark(line)
-    if not found:
-        print_remark("the history has no such training." if not left_out else "none of its measurements can be compared.")
-    return DONE if found else FAILED
-
-
-def _make_series_json(series: "Series", begin: "SeriesBegin | None", last: int | None) -> dict[str, Any]:
-    points = [dict(point) for point in series.points[-last if last else 0 :]]
-    none: dict[str, Any] = {"ended": None, "last_good": None, "nights": None, "change": None, "because": []}
-    began = asdict(begin) if begin else none
-    return {"name": series.name, "label": series.label, "system": series.system, "began": began, "points": points}
-
-
-def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "SeriesBegin | None" = None) -> list[str]:
-    """Return the lines of a series: a sign for each of the latest nights, marks at the start of each event, and the events."""
-    from pytest_dtfperf.history.events import BREAK, format_member
-
-    points = series.points[-nights:]
-    rates = [point["images_per_sec"] for point in points]
-    low, high = min(rates), max(rates)
-    confirmed = [event for event in events if event["state"] == "confirmed"]
-    known = [(event, member) for event in confirmed for member in event["members"] if member["series"] == series.name]
-    began = {member["first_bad"] for _, member in known}
-    marks = "".join("^" if point["session"] in began else " " for point in points).rstrip()
-    title = f"{series.label} on {series.system}, {points[0]['started'][:10]} to {points[-1]['started'][:10]}"
-    span = f"images/sec: {rate(low)} to {rate(high)}, latest {rate(rates[-1])}, {len(points)} of {len(series.points)} nights"
-    lines = [printable(format_member(event, member)) for event, member in known]
-    if begin and not any(event["kind"] == BREAK for event, _ in known):
-        lines.insert(0, f"begins {printable(str(begin))}")
-    return [title, "".join(_choose_bar(each, low, high) for each in rates), *([marks] if marks else []), span, *lines]
-
-
-def list_left_out(rows: "Sequence[Row]") -> list[str]:
-    """Return a line for each training with measurements that are not part of a series, and the reason."""
-    from pytest_dtfperf.baselines.verdict import Verdict
-
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        is_disturbed = row["verdict"] in (Verdict.TAINTED, Verdict.INVALID)
-        counts[f"{row['label']} on {row['system']}"][row["verdict"] if is_disturbed else OTHER_REASONS] += 1
-    return [
-        f"{format_count(why.total(), 'measurement')} of {printable(training)} left out: "
-        f"{', '.join(f'{number} {word}' for word, number in why.items())}"
-        for training, why in counts.items()
-    ]
-
-
-def _choose_bar(value: float, low: float, high: float) -> str:
-    """Return the lowest sign for the lowest rate, or the middle one if all rates are equal."""
-    return BARS[len(BARS) // 2] if high == low else BARS[round((value - low) / (high - low) * (len(BARS) - 1))]
 
 
 COMPARE = """\

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_dtfperf.cli.history_data import add_history
 from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
@@ -14,15 +15,16 @@ from pytest_dtfperf.cli.options import (
     add_cluster,
     add_command,
     add_json,
-    add_results,
     find_clusters_file,
     find_results_folder,
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
+from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.cli.run import BEST, SWEEP, make_spec, parse_specs, parse_time
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import NONE, change, duration, format_count, percent, with_prefix
+from pytest_dtfperf.history.where import NEVER, get_requested
 
 if TYPE_CHECKING:
     from pytest_dtfperf.datamodel.qualification import HostResult, Qualification
@@ -39,7 +41,7 @@ Find the hosts of a cluster that are slower than the other hosts of the same har
 
 In several rounds all hosts are probed side by side (arithmetic of cores or GPUs, memory), stream to each other in pairs, and
 train a small model by themselves. Hosts of one kind are compared with each other. At most 2 % of qualifications call any fit
-host slow. Baselines are neither read nor changed (docs/qualify.md).
+host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts` (docs/qualify.md).
 """
 ENDS = {
     DONE: "all hosts are fit",
@@ -73,12 +75,13 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "no round begins that would end later, as 5min; by default there is no limit"
     parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
-    add_results(parser)
+    add_history(parser)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_qualify, cluster="local")
 
 
 def run_qualify(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.clusters.named import BACKENDS
     from pytest_dtfperf.qualify.qualification import HostQualification, make_all_hosts_spec
     from pytest_dtfperf.session import Session, Settings
 
@@ -91,8 +94,10 @@ def run_qualify(args: argparse.Namespace) -> int:
         args.cluster,
         clusters_file=find_clusters_file(args),
         results=find_results_folder(args),
-        settings=Settings(history="never"),
+        settings=Settings(history=get_requested(args.history) or find_configured_history()),
     )
+    if BACKENDS[opened.config.backend].is_simulated:
+        opened.settings = replace(opened.settings, history=NEVER)
     policy = _make_policy(args)
     limit_s = args.time_limit if isinstance(args.time_limit, float) else math.inf
     with opened as session:

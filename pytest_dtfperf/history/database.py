@@ -29,7 +29,7 @@ from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.retry import compute_pause_s
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-VERSIONS = ("0001",)  # names of files in migrations/versions/, the oldest first
+VERSIONS = ("0001", "0002")  # names of files in migrations/versions/, the oldest first
 NEWEST = VERSIONS[-1]
 
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))  # as Alembic has it

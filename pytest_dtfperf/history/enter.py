@@ -13,6 +13,7 @@ from pytest_dtfperf.history.past import Past, find_last_changes, make_disturbed_
 from pytest_dtfperf.history.rows import would_enter_series
 from pytest_dtfperf.history.series import ComparabilityCheck
 from pytest_dtfperf.history.where import Address
+from pytest_dtfperf.records.host_readings import load_host_readings
 from pytest_dtfperf.records.session import SessionFolder
 
 SHOWN = timedelta(days=90)  # older events are not shown at a session's end
@@ -63,9 +64,10 @@ def _find_changes(folder: SessionFolder, address: Address) -> HistoryEntry:
     with database.reading() as connection:
         rows = store.read_rows(connection, tables.measurements, folder.id)
         contents = store.read_fingerprints(connection) if disturbed else {}
+        hosts = store.read_host_names(connection, folder.id)
     today = datetime.now(UTC)
     least = (today - SHOWN).isoformat()
-    ours = [event for event in watched.events if watched.concerns(event, folder.id) and event["first_bad_at"] >= least]
+    ours = [event for event in watched.events if watched.concerns(event, folder.id, hosts) and event["first_bad_at"] >= least]
     new = [event for event in watched.new if event["found"] == folder.id]
     changes = find_last_changes(watched.events)
     pasts = make_pasts(map_nights(watched.all_series)[folder.id], changes, [row for row in rows if row["in_series"]])
@@ -127,7 +129,7 @@ def enter_all(folders: Iterable[SessionFolder], address: Address) -> ImportResul
     for folder in folders:
         try:
             where = str(folder.path).encode(errors="backslashreplace").decode()  # databases refuse names that are not UTF-8
-            waiting.append(make_session_rows(folder.session, folder.measurements(), where))
+            waiting.append(make_session_rows(folder.session, folder.measurements(), where, load_host_readings(folder)))
         except (DtfPerfError, OSError) as error:
             done.refused[str(folder.path)] = str(error)
         if len(waiting) >= MANY:

@@ -43,7 +43,7 @@ def make_events(
     fingerprints: Mapping[str, Mapping[str, Any]],
     promise: Mapping[str, Any],
 ) -> list[Row]:
-    """Group changes, and return rows of the table of events, numbered in the order in which they were found.
+    """Group changes, and return rows of the table of events in the order in which they were found.
 
     Args:
         found: The changes.
@@ -59,7 +59,13 @@ def make_events(
         else:
             group.append(each)
     groups.sort(key=lambda group: min(order[each.found["session"]] for each in group))
-    return [_make_event(number, group, order, fingerprints, promise) for number, group in enumerate(groups, start=1)]
+    return number_events([_make_event(group, order, fingerprints, promise) for group in groups], order)
+
+
+def number_events(events: Iterable[Row], order: Mapping[str, int]) -> list[Row]:
+    """Return events with their numbers, in the order in which they were found."""
+    ordered = sorted(events, key=lambda event: order[event["found"]])
+    return [{**event, "id": number} for number, event in enumerate(ordered, start=1)]
 
 
 def _belongs_to(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
@@ -72,7 +78,6 @@ def _belongs_to(each: FoundChange, group: Sequence[FoundChange], order: Mapping[
 
 
 def _make_event(
-    number: int,
     group: Sequence[FoundChange],
     order: Mapping[str, int],
     fingerprints: Mapping[str, Mapping[str, Any]],
@@ -84,7 +89,6 @@ def _make_event(
     typical = next(each for each in group if each.first_bad["session"] == bad)
     good = typical.last_good
     return {
-        "id": number,
         "kind": statistics.mode(each.change.kind for each in group),
         "state": "reverted" if group[0].change.is_reverted else "confirmed",
         "found": found["session"],
@@ -112,7 +116,13 @@ def _make_member(each: FoundChange) -> dict[str, Any]:
         "high": math.expm1(change.high),
         "first_bad": each.first_bad["session"],
         "last_good": each.last_good["session"],
+        **({"host": each.series.host, "cluster": each.series.points[-1]["cluster"]} if each.series.host else {}),
     }
+
+
+def is_of_hosts(event: Row) -> bool:
+    """Return whether an event is a change of readings of hosts, not of a training's rate."""
+    return any("host" in member for member in event["members"])
 
 
 def _find_differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -146,6 +156,7 @@ def compute_size(event: Row) -> tuple[float, float, float]:
 
 BREAK = "break"  # the kind of an event with which one series ended and another began
 MOST = 5  # events at a session's end; `dtfperf history changes` has all
+MOST_HOSTS = 3  # of an event, by name
 MOST_CAUSES = 4  # of an event, on one line
 UNKNOWN = "the drift of rates without a change is not known yet: until then, only larger changes are found"
 
@@ -153,9 +164,18 @@ UNKNOWN = "the drift of rates without a change is not known yet: until then, onl
 def format_event(event: Row, today: datetime | None = None) -> str:
     """Return a line: `since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
     members = event["members"]
-    of = members[0]["label"] if len(members) == 1 else f"in {len(members)} series"
+    of = members[0]["label"] if len(members) == 1 else f"in {_count_series(members)}"
     size = _format_size(event["kind"], *compute_size(event))
     return f"since {format_day(event['first_bad_at'], today)}: {size} {of}{_format_causes(event)}"
+
+
+def _count_series(members: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of series: `24 series`, or `3 readings of nid00017`."""
+    hosts = list(dict.fromkeys(member["host"] for member in members if "host" in member))
+    if not hosts:
+        return f"{len(members)} series"
+    named = ", ".join(hosts) if len(hosts) <= MOST_HOSTS else format_count(len(hosts), "host")
+    return f"{len(members)} readings of {named}"
 
 
 def format_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:

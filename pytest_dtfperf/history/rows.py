@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.records.host_readings import HostReading
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
@@ -27,20 +28,24 @@ class SessionRows:
     measurements: Sequence[Row]
     runs: Sequence[Row]
     hosts: Sequence[Row]
+    host_readings: Sequence[Row] = ()
 
 
-def make_session_rows(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> SessionRows:
+def make_session_rows(
+    session: Mapping[str, Any], records: Sequence[Record], folder: str, readings: Sequence[HostReading] = ()
+) -> SessionRows:
     """Return the rows of a session.
 
     Args:
         session: The content of session.json.
         records: Its measurements.
         folder: Its path.
+        readings: Those of its hosts.
     """
     name = session["id"]
     measurements = [_make_measurement_row(name, position, record) for position, record in enumerate(records)]
     return SessionRows(
-        session=_make_session_row(session, records, folder),
+        session=_make_session_row(session, records, folder, readings),
         fingerprints={
             compute_fingerprint_digest(record.measurement): _select_fingerprint(record.measurement) for record in records
         },
@@ -51,27 +56,32 @@ def make_session_rows(session: Mapping[str, Any], records: Sequence[Record], fol
             for record in records
             for position, host in enumerate(record.measurement.hosts)
         ],
+        host_readings=[
+            {"session": name, "position": position, "verdict": None, **each.to_json()} for position, each in enumerate(readings)
+        ],
     )
 
 
 _COMMON = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
 
 
-def _make_session_row(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
+def _make_session_row(
+    session: Mapping[str, Any], records: Sequence[Record], folder: str, readings: Sequence[HostReading]
+) -> Row:
     costs = session.get("costs", ())
     common = {name: session[name] for name in _COMMON}
     return common | {
         "commit": session.get("commit"),
         "usd": sum(cost["usd"] for cost in costs) if costs else None,
         "folder": folder,
-        "content": compute_content_digest(records),
+        "content": compute_content_digest(records, readings),
         "watched": False,
     }
 
 
-def compute_content_digest(records: Sequence[Record]) -> str:
+def compute_content_digest(records: Sequence[Record], readings: Sequence[HostReading] = ()) -> str:
     """Return a digest that shows whether a session has changed since it was entered."""
-    return hashlib.sha256(_encode([record.to_json() for record in records])).hexdigest()
+    return hashlib.sha256(_encode([each.to_json() for each in (*records, *readings)])).hexdigest()
 
 
 def _make_measurement_row(session: str, position: int, record: Record) -> Row:

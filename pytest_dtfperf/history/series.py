@@ -5,6 +5,7 @@ series, as its changes are what a series shall show.
 """
 
 import hashlib
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -17,25 +18,28 @@ from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.history.rows import Row
 
 NEAR = 14  # nights on either side of a break that are compared when a series is shown
+HOST_PREFIX = "host "  # of the names of series of readings
 LEAST = 4  # nights that a series needs to be compared with the next one, unless none has so many
 
 
 @dataclass
 class Series:
-    """Measurements of one training on one kind of hosts, the oldest first, one per session."""
+    """Measurements of one training on one kind of hosts, or readings of one host, the oldest first, one per session."""
 
     label: str
     system: str
     spec_key: str
     hosts: int
-    points: list[Row] = field(default_factory=list)  # rows of `store.read_measurements`
+    points: list[Row] = field(default_factory=list)  # rows of `store.read_measurements`, or of `make_host_series`
+    host: str = ""  # with readings: its name
+    capacity: str = ""  # with readings: the name of the capacity
 
     @property
     def name(self) -> str:
         """The identity of the series: a digest of the training, the hosts, and the first measurement."""
         first = self.points[0]
         parts = [self.spec_key, str(self.hosts), first["fingerprint"], first["session"]]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+        return (HOST_PREFIX if self.host else "") + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def make_series(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:
@@ -55,6 +59,26 @@ def make_series(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any
         else:
             series.points.append(row)
     return [series for known in found.values() for series in known]
+
+
+def make_host_series(rows: Iterable[Row]) -> list[Series]:
+    """Return a series for each capacity of each host: readings of one cluster, one hardware and the same conditions.
+
+    `rows` are those of `store.read_host_readings`. The median of a session's readings is its point.
+    """
+    found: dict[str, Series] = {}
+    readings: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        parts = {name: row[name] for name in ("cluster", "host", "kind", "name", "conditions")}
+        key = json.dumps(list(parts.values()), ensure_ascii=False)
+        readings[key, row["session"]].append(row)
+        if key not in found:
+            label = f"{row['host']}: {row['name']}"
+            found[key] = Series(label, row["kind"], key, 1, host=row["host"], capacity=row["name"])
+    for (key, _), same in readings.items():
+        per_s = statistics.median(row["per_s"] for row in same)
+        found[key].points.append({**same[-1], "per_s": per_s, "mean_log": math.log(per_s), "fingerprint": ""})
+    return list(found.values())
 
 
 class ComparabilityCheck:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.history.rows import Row, SessionRows
-from pytest_dtfperf.history.tables import events, fingerprints, hosts, measurements, runs, sessions, tracks
+from pytest_dtfperf.history.tables import events, fingerprints, host_readings, hosts, measurements, runs, sessions, tracks
 from pytest_dtfperf.records.record import Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.spec import Spec
 
@@ -30,7 +30,10 @@ def enter(connection: Connection, rows: SessionRows) -> bool:
     connection.execute(insert(sessions), [rows.session])
     known = set(connection.scalars(select(fingerprints.c.digest).where(fingerprints.c.digest.in_(rows.fingerprints))))
     new = [{"digest": digest, "content": content} for digest, content in rows.fingerprints.items() if digest not in known]
-    for table, found in ((fingerprints, new), (measurements, rows.measurements), (runs, rows.runs), (hosts, rows.hosts)):
+    for table, found in (
+        (fingerprints, new), (measurements, rows.measurements), (runs, rows.runs), (hosts, rows.hosts),
+        (host_readings, rows.host_readings),
+    ):  # fmt: skip
         if found:
             connection.execute(insert(table), list(found))
     return True
@@ -39,7 +42,7 @@ def enter(connection: Connection, rows: SessionRows) -> bool:
 def remove(connection: Connection, names: Sequence[str]) -> None:
     """Delete sessions with all their rows, and fingerprints that are not used any more."""
     for some in _split(names):
-        for table in (hosts, runs, measurements):
+        for table in (hosts, runs, measurements, host_readings):
             connection.execute(delete(table).where(table.c.session.in_(some)))
         connection.execute(delete(sessions).where(sessions.c.id.in_(some)))
     forget_search(connection)
@@ -81,6 +84,26 @@ _OF_SERIES = {
     "session", "id", "spec_key", "label", "model", "gpus", "system", "hosts", "fingerprint", "mean_log", "images_per_sec",
     "runs", "spread", "noise_run", "noise_session", "verdict", "baseline", "change",
 }  # fmt: skip
+
+
+def read_host_readings(connection: Connection, host: str | None = None) -> list[Row]:
+    """Return readings of hosts, the oldest first, with `started`, `cluster`, `commit` and `versions` of the session."""
+    statement = (
+        select(host_readings, sessions.c.started, sessions.c.cluster, sessions.c.commit, sessions.c.versions)
+        .join(sessions, sessions.c.id == host_readings.c.session)
+        .order_by(sessions.c.started, sessions.c.id, host_readings.c.position)
+    )
+    return _fetch(connection, statement if host is None else statement.where(host_readings.c.host == host))
+
+
+def read_host_names(connection: Connection, session: str) -> set[str]:
+    """Return the names of the hosts with readings of a session."""
+    return set(connection.scalars(select(host_readings.c.host).where(host_readings.c.session == session)))
+
+
+def find_sessions_with_readings(connection: Connection) -> set[str]:
+    """Return the ids of the sessions with readings of hosts."""
+    return set(connection.scalars(select(host_readings.c.session).distinct()))
 
 
 def read_left_out(connection: Connection) -> list[Row]:

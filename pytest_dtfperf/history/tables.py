@@ -103,6 +103,21 @@ hosts = Table(
     ForeignKeyConstraint(["session", "measurement"], _OF_A_MEASUREMENT, ondelete="CASCADE"),
 )
 
+host_readings = Table(
+    "host_readings",
+    tables,
+    Column("session", String(64), primary_key=True),
+    Column("position", Integer, primary_key=True),  # in its session, from 0
+    Column("host", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # its hardware
+    Column("name", Text, nullable=False),  # of the capacity
+    Column("conditions", Text, nullable=False),  # readings that differ in it are not compared
+    Column("per_s", Float, nullable=False),
+    Column("verdict", String(32)),  # of a qualification
+    ForeignKeyConstraint(["session"], ["sessions.id"], ondelete="CASCADE"),
+    Index(None, "host"),
+)
+
 tracks = Table(
     "tracks",
     tables,

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, delete, insert, select
 
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
-from pytest_dtfperf.history.events import FoundChange, make_events
+from pytest_dtfperf.history.events import FoundChange, format_member, is_of_hosts, make_events, number_events
+from pytest_dtfperf.history.past import find_last_changes
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.series import Series, Successions, make_series
+from pytest_dtfperf.history.series import HOST_PREFIX, Series, Successions, make_host_series, make_series
 from pytest_dtfperf.history.tables import measurements, tracks
 from pytest_dtfperf.stats.changes import ChangeWatch, Promise, Track
 
@@ -33,33 +34,67 @@ class ChangeSearch:
     measured: Mapping[str, Set[str]]  # session -> its series
     all_series: Sequence[Series] = ()
 
-    def concerns(self, event: Row, session: str) -> bool:
-        """Return whether a session has measured a series of the event."""
-        return any(member["series"] in self.measured.get(session, ()) for member in event["members"])
+    def concerns(self, event: Row, session: str, hosts: Set[str] = frozenset()) -> bool:
+        """Return whether a session has measured a series of the event. `hosts`: those with readings of the session."""
+        measured = self.measured.get(session, ())
+        return any(member["series"] in measured or member.get("host") in hosts for member in event["members"])
 
 
 def search_changes(connection: Connection, promise: Promise | None = None) -> ChangeSearch:
-    """Search new sessions for changes. If an old session was entered, all nights are searched again."""
-    rows, contents = store.read_measurements(connection), store.read_fingerprints(connection)
-    all_series = make_series(rows, contents)
+    """Search new sessions for changes of rates, and of readings of hosts, each with a limit of false events of its own.
+
+    If an old session was entered, all nights are searched again.
+    """
+    contents = store.read_fingerprints(connection)
+    all_series = make_series(store.read_measurements(connection), contents)
     order = {row["id"]: number for number, row in enumerate(store.read_sessions(connection))}
     unwatched = store.find_unwatched_sessions(connection)
     first = min((order[name] for name in unwatched), default=len(order))
     again = any(number > first and name not in unwatched for name, number in order.items())
     begin = 0 if again else first
     state = {} if again else _read_states(connection)
-    watching, alive, successions = ChangeWatch(promise), 0, Successions(all_series, contents)
+    successions = Successions(all_series, contents)
+    rates = _watch_series(all_series, ChangeWatch(promise), state, order, begin, successions)
+    found = _list_changes(rates, contents, order)
+    readings = None  # of all hosts; None: not read, as there are no new ones
+    if again or unwatched & store.find_sessions_with_readings(connection):
+        of_hosts = make_host_series(store.read_host_readings(connection))
+        readings = _watch_series(of_hosts, ChangeWatch(promise), state, order, begin, Successions((), {}))
+        host_events = _list_changes(readings, {"": {}}, order)
+    else:
+        host_events = [event for event in store.read_events(connection) if is_of_hosts(event)]
+    watched = _make_result(rates, number_events([*found, *host_events], order), order)
+    if unwatched:
+        _write(connection, rates, readings, watched.events)
+    return watched
+
+
+@dataclass(frozen=True)
+class _SeriesWatch:
+    """The changes in some series, which share a limit of false events."""
+
+    watching: ChangeWatch
+    all_series: Sequence[Series]
+    alive: int  # number of series that share the limit
+
+
+def _watch_series(
+    all_series: Sequence[Series],
+    watching: ChangeWatch,
+    state: Mapping[str, Mapping[str, Any]],
+    order: Mapping[str, int],
+    begin: int,
+    successions: Successions,
+) -> _SeriesWatch:
+    """Search the nights from session `begin` on; the earlier ones are in `state`."""
     by_name = {series.name: series for series in all_series}
     watching.resume({s.name: track for s in all_series if (track := _restore_track(s, state, order, begin))})
+    alive = 0
     for night in _list_nights(all_series, order, begin):
         alive = _count_alive(all_series, night[0])
         watching.night(night[1], alive, _find_ended_series(watching, by_name, night, successions))
-    watched = _make_result(
-        watching, all_series, order, contents, alive or _count_alive(all_series, rows[-1]["started"] if rows else None)
-    )
-    if unwatched:
-        _write(connection, watching, watched.events)
-    return watched
+    latest = max((series.points[-1]["started"] for series in all_series), default=None)
+    return _SeriesWatch(watching, all_series, alive or _count_alive(all_series, latest))
 
 
 def _read_states(connection: Connection) -> dict[str, Mapping[str, Any]]:
@@ -106,40 +141,43 @@ def _count_alive(all_series: Sequence[Series], at: str | None) -> int:
     return sum(series.points[0]["started"] <= at and series.points[-1]["started"] >= least for series in all_series)
 
 
-def _make_result(
-    watching: ChangeWatch,
-    all_series: Sequence[Series],
-    order: Mapping[str, int],
-    contents: Mapping[str, Mapping[str, Any]],
-    alive: int,
-) -> ChangeSearch:
-    by_name = {series.name: series for series in all_series}
+def _list_changes(watch: _SeriesWatch, contents: Mapping[str, Mapping[str, Any]], order: Mapping[str, int]) -> list[Row]:
+    """Return the events of some series."""
+    by_name = {series.name: series for series in watch.all_series}
     found = []
-    for name, track in watching.tracks.items():
+    for name, track in watch.watching.tracks.items():
         once = {id(change): change for change in (*track.changes, *track.past)}
         found += [FoundChange(by_name[name], change) for change in once.values()]
         if track.crossing:
             found.append(FoundChange(by_name[name], track.crossing, by_name[track.ended]))
-    is_known = watching.knows_noise()
     promise = {
-        "share": watching.promise.share,
-        "nights": watching.promise.nights,
-        "series": alive,
-        "is_noise_known": is_known,
+        "share": watch.watching.promise.share,
+        "nights": watch.watching.promise.nights,
+        "series": watch.alive,
+        "is_noise_known": watch.watching.knows_noise(),
     }
-    events = make_events(found, order, contents, promise)
+    return make_events(found, order, contents, promise)
+
+
+def _make_result(rates: _SeriesWatch, events: Sequence[Row], order: Mapping[str, int]) -> ChangeSearch:
     latest = max(order, key=lambda name: order[name], default=None)
     new = [event for event in events if event["found"] == latest and event["state"] == "confirmed"]
     measured: dict[str, set[str]] = {}
-    for name, series in by_name.items():
+    for series in rates.all_series:
         for point in series.points:
-            measured.setdefault(point["session"], set()).add(name)
-    return ChangeSearch(events, new, watching.promise, alive, is_known, measured, all_series)
+            measured.setdefault(point["session"], set()).add(series.name)
+    watching = rates.watching
+    return ChangeSearch(
+        events, new, watching.promise, rates.alive, watching.knows_noise(), measured, all_series=rates.all_series
+    )
 
 
-def _write(connection: Connection, watching: ChangeWatch, events: Sequence[Row]) -> None:
-    connection.execute(delete(tracks))
-    states = [{"series": name, "state": track.to_json()} for name, track in watching.tracks.items()]
+def _write(connection: Connection, rates: _SeriesWatch, readings: _SeriesWatch | None, events: Sequence[Row]) -> None:
+    """Write the state of the search. The state of the hosts' series stays if they were not searched."""
+    is_of_host = tracks.c.series.startswith(HOST_PREFIX, autoescape=True)
+    connection.execute(delete(tracks) if readings else delete(tracks).where(~is_of_host))
+    watched = [*rates.watching.tracks.items(), *(readings.watching.tracks.items() if readings else ())]
+    states = [{"series": name, "state": track.to_json()} for name, track in watched]
     if states:
         connection.execute(insert(tracks), states)
     store.replace_events(connection, events)
@@ -187,3 +225,27 @@ def _make_promise(watched: ChangeSearch) -> dict[str, Any]:
 def _read_measurements(database: Database, name: str) -> Sequence[Row]:
     with database.reading() as connection:
         return sorted(store.read_rows(connection, measurements, name), key=lambda row: row["position"])
+
+
+def find_slow_hosts(connection: Connection, cluster: str, today: datetime) -> dict[str, str]:
+    """Return the slow hosts of a cluster with the reason: a reading became slower, or the last qualification called it slow.
+
+    A reading that became faster again is no reason. Hosts without readings in the last 90 days are left out.
+    """
+    events = search_changes(connection).events
+    rows = [row for row in store.read_host_readings(connection) if row["cluster"] == cluster]
+    least = (today - ALIVE).isoformat()
+    alive = {(row["host"], row["kind"]) for row in rows if row["started"] >= least}
+    slow: dict[str, str] = {}
+    for event, member in find_last_changes(events).values():
+        host = member.get("host")
+        if host and member["cluster"] == cluster and member["change"] < 0 and (host, member["system"]) in alive:
+            slow[host] = f"{member['label']} {format_member(event, member, today)}"
+    judged = {row["host"]: row["session"] for row in rows if row["verdict"]}
+    for row in rows:
+        host, kind = row["host"], row["kind"]
+        if row["verdict"] == "SLOW" and row["session"] == judged[host] and (host, kind) in alive:
+            slow.setdefault(
+                host, f"{host}: {row['name']} is slower than that of its peers, in the qualification {row['session']}"
+            )
+    return slow

@@ -45,6 +45,7 @@ class Launcher:
         self._staging = Staging(allocation, config, resources.on_status if resources else lambda status: None)
         self._agents: Agents | None = None
         self._probes = Probes()  # of this allocation's hosts, measured while it is held
+        self.probed = Probes()  # what the last call of `probe` or `probe_capacity` measured
         self._capacity: Probes | None = None  # also what other sessions measured; None: not read yet
 
     def __enter__(self) -> Self:
@@ -198,13 +199,13 @@ class Launcher:
         agents = self._get_agents()
         if self._capacity is None:
             self._capacity = load_probes(self._config, self._views)
-        known = merge_probes(self._capacity, self._probes)
+        known, self.probed = merge_probes(self._capacity, self._probes), Probes()
         probing = Probing(agents, self._config, spec, known=known, with_input=False)
         if not probing.is_needed:
             return probing.collect_probes()
         on_begin()
         found = self._carry_out_probe(probing)
-        store_probes(self._config, self._views, select_missing_probes(found, known))  # older readings keep their age
+        store_probes(self._config, self._views, self.probed)  # older readings keep their age
         self._capacity = merge_probes(self._capacity, replace(found, unknown={}))
         return found
 
@@ -217,6 +218,7 @@ class Launcher:
                 if not probing.all_quiet:
                     self._close_agents()
         found = probing.collect_probes()
+        self.probed = select_missing_probes(found, merge_probes(self._capacity or Probes(), self._probes))
         self._probes = merge_probes(self._probes, replace(found, unknown={}))  # failed probes are repeated
         return found
 

@@ -217,7 +217,7 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         site = publish_site(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")
-        notified = _notify(night, NightResult(code, outcome, folder, found)) if night.receivers else []
+        notified = _notify(night, NightResult(code, outcome, folder, found), history) if night.receivers else []
         of_night = NightMetrics(night.cluster, code, len(found), folder)
         published = metrics.publish_metrics(night.targets, of_night) if night.targets else []
         for line in (*notified, *published):
@@ -227,13 +227,27 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         return NightResult(code, outcome, folder, found, site, notified, published)
 
 
-def _notify(night: Night, done: NightResult) -> list[str]:
+def _notify(night: Night, done: NightResult, history: Address | None) -> list[str]:
     """Send each receiver what is new to it; return a line for each receiver with something new."""
     state = night.results / f"nightly.{night.cluster}.alerts.json"
     session, before = SessionFolder(done.session) if done.session else None, notify.AlertState.load(state).problems
-    problems = notify.list_problems(night.cluster, done.code, done.outcome, session, done.losses, before)
+    slow_hosts = _find_slow_hosts(history, night.cluster)
+    problems = notify.list_problems(night.cluster, done.code, done.outcome, session, done.losses, before, slow_hosts)
     alert = Alert(night.cluster, done.outcome, done.code, str(done.session) if done.session else None)
     return notify.notify(night.receivers, state, alert, problems)
+
+
+def _find_slow_hosts(history: Address | None, cluster: str) -> dict[str, str] | None:
+    """Return the hosts that are slow according to the history; None: not known."""
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.watching import find_slow_hosts
+
+    if history is None:
+        return None
+    try:
+        return Database.open(history).write(lambda connection: find_slow_hosts(connection, cluster, datetime.now(UTC)))
+    except (DtfPerfError, OSError):  # the night's summary reports it
+        return None
 
 
 def _load_sessions(night: Night) -> list[SessionFolder]:

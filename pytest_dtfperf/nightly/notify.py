@@ -38,7 +38,7 @@ ANSWER_S = 30.0  # for the whole answer: the next night must not wait for a rece
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of a receiver that may take it later
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 
-LOSS, NIGHT = "loss", "night"
+LOSS, NIGHT, HOST = "loss", "night", "host"
 _COMPARED = frozenset(str(verdict) for verdict in Verdict if verdict.turns_red)
 Kind = Literal["slack", "json", "mail"]
 
@@ -47,8 +47,8 @@ Kind = Literal["slack", "json", "mail"]
 class Problem:
     """A problem that an operator has to solve. The same problem has the same kind and name in every night."""
 
-    kind: str  # a verdict, `LOSS` or `NIGHT`
-    name: str  # a training, or of a night the cluster
+    kind: str  # a verdict, `LOSS`, `NIGHT` or `HOST`
+    name: str  # a training, a host, or of a night the cluster
     text: str  # one sentence; differs from night to night
 
     @property
@@ -140,14 +140,22 @@ def _read_problems(content: Iterable[Any]) -> list[Problem]:
 
 
 def list_problems(
-    cluster: str, code: int, outcome: str, session: SessionFolder | None, losses: Iterable[Loss], before: Iterable[Problem] = ()
+    cluster: str,
+    code: int,
+    outcome: str,
+    session: SessionFolder | None,
+    losses: Iterable[Loss],
+    before: Iterable[Problem] = (),
+    slow_hosts: Mapping[str, str] | None = None,
 ) -> list[Problem]:
-    """Return the problems of a night: failed measurements, losses, and a night that ended badly with neither.
+    """Return the problems of a night: failed measurements, losses, slow hosts, and a night that ended badly without these.
 
     Args:
+        slow_hosts: host to the reason; None: not known, and those of the last night remain.
         before: problems of the last night. One remains until its training is measured, undisturbed, without it. REGRESSED
             remains until a verdict passes or the rate is accepted: an undecided comparison does not resolve it.
     """
+    before = list(before)
     found = [Problem(LOSS, loss.found.label, f"{loss}") for loss in losses]
     sound: set[str] = set()
     passed: set[str] = set()
@@ -165,7 +173,9 @@ def list_problems(
                 found.append(Problem(str(verdict), name, reason))
     if code and not found:
         found.append(Problem(NIGHT, cluster, outcome))
-    found += [each for each in before if each.kind != NIGHT and each.name not in (passed if each.kind in _COMPARED else sound)]
+    resolved = dict.fromkeys(_COMPARED, passed) | {HOST: set() if slow_hosts is None else {each.name for each in before}}
+    found += [each for each in before if each.kind != NIGHT and each.name not in resolved.get(each.kind, sound)]
+    found += [Problem(HOST, host, why) for host, why in (slow_hosts or {}).items()]
     return sorted({problem.key: problem for problem in reversed(found)}.values())
 
 

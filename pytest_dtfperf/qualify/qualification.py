@@ -34,6 +34,7 @@ from pytest_dtfperf.qualify.pairs import (
     draw_matching,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
@@ -81,6 +82,7 @@ class HostQualification:
         self._kinds: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._clocks: dict[str, HostProbe] = {}
+        self._link_conditions = ""
         self._pair_readings = PairReadings()
         self._matchings = 0
         self._why_stopped = ""
@@ -96,15 +98,33 @@ class HostQualification:
             self._began_s = time.monotonic()
             launcher = self._session.allocations.get_launcher(self._spec)
             self._hosts = list(launcher.hosts)
-            self._kinds = {host: system_name(launcher.fingerprint_of([host])["hardware"]) for host in self._hosts}
+            hardware = {host: launcher.fingerprint_of([host])["hardware"] for host in self._hosts}
+            self._kinds = {host: system_name(each) for host, each in hardware.items()}
+            self._is_simulated = any(each.get("simulated") for each in hardware.values())
             self._own = self._compare(self._policy)
             self._links = self._compare(replace(self._policy, tolerance=LINK_POLICY.tolerance, slow=LINK_POLICY.slow))
             try:
                 self._make_rounds()
             finally:
-                text = json.dumps(self.result().to_json(), ensure_ascii=False, indent=1)
-                self._session.folder.write(FILE, f"{text}\n".encode())
+                self._write(self.result())
             return self.result()
+
+    def _write(self, found: Qualification) -> None:
+        """Write the results, and the readings of real hosts for the history."""
+        folder = self._session.folder
+        folder.write(FILE, f"{json.dumps(found.to_json(), ensure_ascii=False, indent=1)}\n".encode())
+        if not self._is_simulated:
+            append_host_readings(folder, HostReading.list_qualified(found, self._list_conditions()))
+
+    def _list_conditions(self) -> dict[str, dict[str, str]]:
+        """Return the conditions of each reading, by host. Readings under other conditions are not compared."""
+        links = dict.fromkeys((LINK_IN, LINK_OUT), self._link_conditions)
+        common = {TRAINING: self._make_host_spec().key, **links}
+        probed = {
+            host: {name: format_conditions(each.how) for name, each in probe.readings.items()}
+            for host, probe in self._clocks.items()
+        }
+        return {host: common | probed.get(host, {}) for host in self._hosts}
 
     @property
     def has_begun(self) -> bool:
@@ -173,6 +193,7 @@ class HostQualification:
                     readings.setdefault(host, {})[TRAINING] = per_s
             self._own.add_round(readings)
         if is_open_links:
+            self._link_conditions = next((format_conditions(each.how) for each in probes.links.values()), "")
             self._links.add_round(self._pair_readings.add_round(_list_pair_rates(probes)))
 
     def _draw_matchings(self) -> list[list[Pair]]:
@@ -229,9 +250,12 @@ class HostQualification:
                 raise
         return rates
 
+    def _make_host_spec(self) -> Spec:
+        """Return the training of one host: its part of the training on all hosts."""
+        return self._spec.but(gpus=-(-self._spec.gpus // len(self._hosts)), num_ps=1 if self._spec.num_ps else 0)
+
     def _train(self, launcher: Launcher, host: str) -> float | None:
-        devices = -(-self._spec.gpus // len(self._hosts))
-        spec = self._spec.but(gpus=devices, num_ps=1 if self._spec.num_ps else 0)
+        spec = self._make_host_spec()
         without = [each for each in launcher.hosts if each != host]
         try:
             logs = self._session.folder.new_logs(f"{TEST} {host}")

@@ -4,6 +4,7 @@ perf_results/20260131T021503Z-9f3c1a/
 ├── session.json          what was run, where, and how it ended
 ├── measurements.jsonl    a record on each line, which counts once its newline is there; of several of one id the last counts
 ├── logs/<test>/<n>/      what the tasks of the test's n-th run printed, one file per task
+├── hosts.jsonl           a reading of a host on each line: host_readings.py
 ├── measurements.csv      the same as a table: exports.py
 ├── figures/
 └── .lock                 held while measurements.jsonl is written: xdist workers share one folder
@@ -354,6 +355,19 @@ class SessionFolder:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, content)
+        except OSError as exc:
+            self.refuse(name, exc)
+            return False
+        return True
+
+    def append(self, name: str, lines: bytes) -> bool:
+        """Append whole lines to another file of the folder; whether that was possible."""
+        path = self.path / name
+        try:
+            self._make()
+            with self._locked():
+                path.touch()
+                append(path, lines)
         except OSError as exc:
             self.refuse(name, exc)
             return False

@@ -18,10 +18,12 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
-from pytest_dtfperf.explain.probes import ALL, merge_probes
+from pytest_dtfperf.explain.probes import ALL, is_disturbed, merge_probes
 from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
 from pytest_dtfperf.history.where import Address, get_requested, parse_address
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.limits.hints import predict_step_s
+from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
@@ -231,6 +233,7 @@ class SessionContext:
         try:
             launcher = self.allocations.get_launcher(spec)
             found = launcher.probe_capacity(spec, on_begin=lambda: self.progress.waiting(PROBING))
+            self._note_readings(launcher)
         except DtfPerfError as error:
             found = Probes(unknown={ALL: first_line(error)})
         except Exception as error:  # a defect of a probe affects only the limit
@@ -296,7 +299,15 @@ class SessionContext:
             finally:
                 self.progress.end_measurement()
             self._has_run_since_probe = False
+            self._note_readings(launcher)
             return found
+
+    def _note_readings(self, launcher: Launcher) -> None:
+        """Store what the last probe measured of undisturbed hosts, for the history."""
+        probes = {host: probe for host, probe in launcher.probed.hosts.items() if not is_disturbed(probe)}
+        hardware = {host: launcher.fingerprint_of([host]).get("hardware") or {} for host in probes}
+        readings = [each for host in probes for each in HostReading.list_probed(host, hardware[host], probes[host])]
+        append_host_readings(self.folder, readings)
 
     def release(self) -> None:
         """Release the hosts, if there are any, and leave the terminal as it was."""

@@ -42,6 +42,7 @@ SAMPLES: Mapping[str, tuple[Sequence[str], int]] = {
     "history compare": (["history", "compare", "2026-01-31", "last"], 0),
     "history changes": (["history", "changes"], 0),
     "history import": (["history", "import", "perf_results"], 0),
+    "history hosts": (["history", "hosts"], 1),
     "history prune": (["history", "prune", "--keep=5", "--yes"], 1),
     "history export": (["history", "export"], 0),
     "site": (["site", "--out=site"], 0),

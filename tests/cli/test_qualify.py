@@ -61,6 +61,13 @@ def test_qualify_prints_json_that_its_type_describes(folder: Path, capsys: pytes
     assert stored.list_hosts(HostVerdict.SLOW) == ["sim-0003", "sim-0005"]
 
 
+def test_qualify_of_simulated_hosts_does_not_enter_the_history(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A qualification of simulated hosts makes no history and stores no readings."""
+    assert qualify(folder, "", "--hosts=4", "--no-training") == 0
+    assert not (folder / "perf_results" / "history.sqlite").exists()
+    assert not list((folder / "perf_results").glob("*/hosts.jsonl"))
+
+
 def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--exclude-list prints only the slow hosts, as srun takes them."""
     assert qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
@@ -133,16 +140,19 @@ def lab() -> Iterator[Lab]:
         yield machines
 
 
-def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path) -> None:
-    """Of four machines the one whose training takes twice as long is slow."""
+def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four machines the one whose training takes twice as long is slow, and the history has the readings."""
     perf: PerfTests = perf_tests_in(tmp_path)
     setup = [SETUP, f"export TOY_SLOW_HOSTS='{json.dumps({lab['m3'].address: 0.02})}'"]
     (perf.folder / "perf" / "clusters.toml").write_text(
         lab.toml(TRAINING, TOY, "connect_s = 60", f"setup = {json.dumps(setup)}")
     )
-    ended = perf.run_python(
-        "-m", "pytest_dtfperf.cli", "qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--json"
-    )
+    options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--history=history.sqlite", "--json"]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
     found = Qualification.from_json(read("qualify", ended.out))
     assert ended.code == 1, ended.err
     assert found.list_hosts(HostVerdict.SLOW) == ["m3"]
+    assert main(["history", "hosts", "m3", f"--history={perf.folder / 'history.sqlite'}", "--json"]) == 0
+    (host,) = read("history hosts", capsys.readouterr().out)["hosts"]
+    readings = {series["capacity"]: series["points"][0]["verdict"] for series in host["series"]}
+    assert (host["cluster"], host["verdict"], readings["training"], readings["core.matmul"]) == ("lab", "SLOW", "SLOW", "FIT")
