@@ -13,7 +13,9 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.probes import HostProbe, Reading
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
+from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
@@ -170,5 +172,7 @@ def _nights(folder: Path) -> str:
                 reason=judgement.reason,
             )
             session.judge(record.id, verdict=check.verdict, reason=check.reason, check=check)
+        probe = HostProbe(readings={"memory": Reading(per_s=10e9, spread=0.01, repeats=5)})
+        append_host_readings(session, HostReading.list_probed("nid00017", HARDWARE, probe))
         session.finish(exit_code=0, wall_s=60.0, verdicts={"PASSED": 2})
     return record.id
