@@ -1,5 +1,6 @@
 """What the project's own tests share; perf tests, which may be run without the tools for these, have none of it."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ REPOSITORY = Path(__file__).parents[1]
 # How long an example takes is the machine's affair: on a busy one, none is any worse.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+gc.disable()  # until all tests are collected: millions of objects that stay, through which each collection would go again
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if doomed:
         config.hook.pytest_deselected(items=[*doomed])
         items[:] = [item for item in items if item not in doomed]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection, in this process and in its forks, go through what was imported and collected: all of it stays."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

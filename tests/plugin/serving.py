@@ -184,6 +184,10 @@ def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     env = request["env"]
     os.environ.clear()
     os.environ.update(env)
+    if encoding := env.get("PYTHONIOENCODING"):
+        sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding=encoding, closefd=False)
+        sys.stderr = os.fdopen(2, "w", 1, encoding, "backslashreplace", closefd=False)
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(request["cwd"])
 

@@ -3,11 +3,12 @@
 import os
 import pty
 import re
-import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, PerfTests
 
 TESTS = """
@@ -66,39 +67,41 @@ def test_a_second_session_knows_how_long_tests_take(perf: PerfTests) -> None:
 @pytest.mark.parametrize(
     "encoding, arguments", [("ascii", ["-v"]), ("latin-1", ["-n2"]), ("latin-1", ["-s"]), ("ascii", ["--dry-run"])]
 )
-def test_an_encoding_that_lacks_characters_costs_those_alone(accepted: PerfTests, encoding: str, arguments: list[str]) -> None:
+def test_an_encoding_that_lacks_characters_costs_those_alone(
+    accepted: PerfTests, tmp_path: Path, encoding: str, arguments: list[str]
+) -> None:
     """On a stdout that is not UTF-8 each line stays one: of failing tests, tables and runs; what draws a table is hyphens."""
     environment = accepted.environ({"PYTHONIOENCODING": encoding, "TOY_STEP_S": "0.02"})
-    argv = accepted.command("perf", "--gpus=1", *arguments)
-    ended = subprocess.run(argv, cwd=accepted.folder, env=environment, capture_output=True, timeout=ENDS_S, check=False)
-    lines = ended.stdout.decode(encoding).splitlines()
-    assert not [line for line in lines if "\\n" in line or "\\u" in line], ended.stdout
+    argv = accepted.command("perf", "--gpus=1", *arguments)[1:]
+    with (
+        (tmp_path / "stdout").open("wb") as out,
+        (tmp_path / "stderr").open("wb") as err,
+        zygote.start(argv, accepted.folder, environment, stdout=out.fileno(), stderr=err.fileno()) as started,
+    ):
+        started.wait(ENDS_S)
+    lines = (tmp_path / "stdout").read_bytes().decode(encoding).splitlines()
+    assert not [line for line in lines if "\\n" in line or "\\u" in line], lines
     if "--dry-run" not in arguments:
         more_or_less = "~" if encoding == "ascii" else "±"
         assert [line for line in lines if re.match(rf"  measured    500.0 {more_or_less}0.0 % images/sec \(runs: ", line)]
         assert [line for line in lines if re.fullmatch("-+", line)]
         assert [line for line in lines if re.search(r", run 1 of 3: 500.0 images/sec", line)]
         assert [line for line in lines if line.startswith("Session folder: ")]
-    assert ended.stderr == b""
+    assert (tmp_path / "stderr").read_bytes() == b""
 
 
 def test_a_terminal_that_is_not_utf_8_shows_progress(accepted: PerfTests) -> None:
     """A live bar is of characters that an ASCII terminal has, and the session's end leaves as many lines as elsewhere."""
     controller, terminal = pty.openpty()
     environment = accepted.environ({"PYTHONIOENCODING": "ascii", "TERM": "xterm", "COLUMNS": "80"})
-    with subprocess.Popen(
-        accepted.command("perf", "--gpus=1"),
-        cwd=accepted.folder,
-        env=environment,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    ) as process:
+    argv = accepted.command("perf", "--gpus=1")[1:]
+    with zygote.start(argv, accepted.folder, environment, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
         shown = b""
         with suppress(OSError):  # as a terminal ends
             while block := os.read(controller, 1 << 16):
                 shown += block
+        process.wait(ENDS_S)
     os.close(controller)
     assert process.returncode == 0
     assert shown.isascii()

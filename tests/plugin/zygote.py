@@ -48,7 +48,7 @@ SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os
 
 # What Python itself goes by before anything is imported is as it was when this process started; there may be more to search.
 BEFORE_IMPORTS = ("LD_", "PYTHON", "PYTEST_DISABLE")
-AFTER_IMPORTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+AFTER_IMPORTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING")
 AT_START = ("sitecustomize.py", "usercustomize.py", "*.dist-info", "*.egg-info")
 
 # In the place of `python`: a fork where that starts what is imported, of which xdist's workers are a part.

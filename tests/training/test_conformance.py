@@ -260,6 +260,7 @@ def test_values_that_are_held_back_are_those_of_the_step(trained: Trained, tiny:
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "fp32")]
 )

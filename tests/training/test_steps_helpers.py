@@ -200,6 +200,7 @@ def test_a_session_reports_its_training(tmp_path: Path) -> None:
     assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
 @pytest.mark.parametrize("case", EITHER_CASES)
 def test_either_keras_reports_all_its_batches(tmp_path: Path, case: str, legacy: str) -> None:

@@ -108,6 +108,7 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
         np.testing.assert_allclose(parts, whole, rtol=rtol, atol=rtol * np.abs(whole).max())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("timestamped", [False, True])
 @pytest.mark.parametrize(
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
