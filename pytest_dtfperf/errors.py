@@ -57,7 +57,11 @@ class BaselineFileError(UsageError):
 
 
 class InfrastructureError(DtfPerfError):
-    """The cluster failed, not the training."""
+    """The cluster failed, not the training; `host` is the name of the host that failed, if it is one host."""
+
+    def __init__(self, message: str, *, host: str | None = None) -> None:
+        super().__init__(message)
+        self.host = host
 
 
 class AllocationError(InfrastructureError):
@@ -77,11 +81,7 @@ class MissingModule(InfrastructureError):
 
 
 class HostLost(InfrastructureError):
-    """An agent or its host is gone, or has been silent for longer than its time-out; `host` is its name, if it is one host."""
-
-    def __init__(self, message: str, *, host: str | None = None) -> None:
-        super().__init__(message)
-        self.host = host
+    """An agent or its host is gone, or has been silent for longer than its time-out."""
 
 
 class PortInUse(InfrastructureError):

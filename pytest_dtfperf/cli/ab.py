@@ -1,7 +1,6 @@
 """`dtfperf ab`: compare software stacks by runs in turn on the same hosts."""
 
 import argparse
-import math
 import os
 import shlex
 from collections.abc import Sequence
@@ -18,12 +17,22 @@ from pytest_dtfperf.cli.options import (
     add_command,
     add_json,
     add_results,
-    find_clusters_file,
-    find_results_folder,
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.cli.run import BEST, SWEEP, WantedSpec, make_spec, parse_specs, parse_time, parse_value
+from pytest_dtfperf.cli.run import (
+    BEST,
+    SWEEP,
+    WantedSpec,
+    add_steps,
+    add_time_limit,
+    check_steps,
+    get_time_limit_s,
+    make_spec,
+    open_session,
+    parse_specs,
+    parse_value,
+)
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count
@@ -77,11 +86,9 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "largest probability of any wrong verdict in all comparisons together; by default 0.05"
     parser.add_argument("--error", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of each comparison; by default 20")
-    text = "no block begins that would end later, as 30min; by default there is no limit"
-    parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
+    add_time_limit(parser, "block")
     parser.add_argument("--seed", metavar="N", type=int, help="of the random orders; by default drawn and recorded")
-    text = "most steps that each run measures, where the training sets none"
-    parser.add_argument("--steps", metavar="N", type=int, help=text)
+    add_steps(parser)
     add_results(parser)
     add_json(parser, SHAPE, lines="comparison, as in comparisons.jsonl")
     parser.set_defaults(run=run_compare, cluster="local")
@@ -89,7 +96,6 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.compare.blocks import ABPolicy
-    from pytest_dtfperf.session import Session, Settings
 
     if args.cache:
         return _show_cache(args)
@@ -102,18 +108,11 @@ def run_compare(args: argparse.Namespace) -> int:
     given = {"equivalence": args.equivalence, "error": args.error, "max_blocks": args.max_blocks}
     policy = ABPolicy(**{name: value for name, value in given.items() if value is not None})
     _check_policy(args)
-    opened = Session.open(
-        args.cluster,
-        clusters_file=find_clusters_file(args),
-        results=find_results_folder(args),
-        settings=Settings(steps=args.steps, history="never"),
-    )
-    limit_s = args.time_limit if isinstance(args.time_limit, float) else math.inf
-    with opened as session:
+    with open_session(args) as session:
         specs = [make_spec(session, each) for each in wanted]
         comparing = session.prepare_comparison(variants, specs, policy=policy, seed=args.seed, same=args.same)
         try:
-            comparing.carry_out(limit_s)
+            comparing.carry_out(get_time_limit_s(args))
         except (DtfPerfError, KeyboardInterrupt):
             if any(each.blocks for each in comparing.comparisons):
                 _print_comparisons(session, comparing.comparisons, args)
@@ -140,8 +139,7 @@ def _check_policy(args: argparse.Namespace) -> None:
     check_fractions(equivalence=args.equivalence, error=args.error)
     if args.max_blocks is not None and args.max_blocks < LEAST_BLOCKS:
         raise UsageError(f"--max-blocks must be {LEAST_BLOCKS} or more, not {args.max_blocks}")
-    if args.steps is not None and args.steps < 1:
-        raise UsageError(f"--steps must be 1 or more, not {args.steps}")
+    check_steps(args)
 
 
 def add_command_option(parser: argparse.ArgumentParser) -> None:

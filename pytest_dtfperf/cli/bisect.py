@@ -19,12 +19,17 @@ from pytest_dtfperf.cli.options import (
     add_command,
     add_json,
     add_results,
-    find_clusters_file,
-    find_results_folder,
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.cli.run import make_spec, parse_time
+from pytest_dtfperf.cli.run import (
+    add_steps,
+    add_time_limit,
+    check_steps,
+    get_time_limit_s,
+    make_spec,
+    open_session,
+)
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count, percent
@@ -87,11 +92,9 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "largest difference of the first and the last candidate that is none; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of all candidates; by default 60")
-    text = "no block begins that would end later, as 30min; by default there is no limit"
-    parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
+    add_time_limit(parser, "block")
     parser.add_argument("--seed", metavar="N", type=int, help="of the random orders; by default drawn and recorded")
-    text = "most steps that each run measures, where the training sets none"
-    parser.add_argument("--steps", metavar="N", type=int, help=text)
+    add_steps(parser)
     text = "continue the bisection of a session folder; the other arguments are those of that session"
     parser.add_argument("--resume", metavar="SESSION", type=Path, help=text)
     add_results(parser)
@@ -101,7 +104,6 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_bisect(args: argparse.Namespace) -> int:
     from pytest_dtfperf.compare.bisection import LEAST_LAST, BisectionEnd, BisectionPolicy
-    from pytest_dtfperf.session import Session, Settings
     from pytest_dtfperf.session.bisection import StackBisection
 
     wanted = parse_trainings([word for word in args.words if not is_variant(word)], args.command)
@@ -112,17 +114,9 @@ def run_bisect(args: argparse.Namespace) -> int:
         raise UsageError(f"--confidence must be 0.5 or more, not {args.confidence:g}")
     if args.max_blocks is not None and args.max_blocks < LEAST_LAST:
         raise UsageError(f"--max-blocks must be {LEAST_LAST} or more, not {args.max_blocks}")
-    if args.steps is not None and args.steps < 1:
-        raise UsageError(f"--steps must be 1 or more, not {args.steps}")
+    check_steps(args)
     given = {"equivalence": args.equivalence, "confidence": args.confidence, "max_blocks": args.max_blocks}
-    opened = Session.open(
-        args.cluster,
-        clusters_file=find_clusters_file(args),
-        results=find_results_folder(args),
-        settings=Settings(steps=args.steps, history="never"),
-    )
-    limit_s = args.time_limit if isinstance(args.time_limit, float) else math.inf
-    with opened as session:
+    with open_session(args) as session:
         series = _read_series(args, session)
         search = StackBisection(
             session,
@@ -135,7 +129,7 @@ def run_bisect(args: argparse.Namespace) -> int:
         if args.resume:
             search.resume(args.resume)
         try:
-            search.carry_out(limit_s)
+            search.carry_out(get_time_limit_s(args))
         except (DtfPerfError, KeyboardInterrupt):
             if search.blocks:
                 _print_bisection(session, search, series, args)

@@ -24,7 +24,7 @@ from pytest_dtfperf.formats import printable
 # Modules of this package. Each has `add_parser(commands)`, which adds the parsers of its commands and sets `run`, a function
 # of the arguments that returns an exit code. A module imports its dependencies when it runs.
 COMMANDS = (
-    "init", "clusters", "doctor", "run", "ab", "bisect", "isolate", "qualify", "predict", "stored_session", "nightly",
+    "init", "clusters", "doctor", "run", "ab", "bisect", "slow_hosts", "predict", "stored_session", "nightly",
     "history", "site", "figures", "baselines", "slurm", "ec2", "launch", "notebook", "data",
 )  # fmt: skip
 

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.options import (
@@ -36,6 +38,7 @@ from pytest_dtfperf.errors import (
     unknown_name,
 )
 from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
+from pytest_dtfperf.history.where import NEVER
 from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.tables import is_own_model_name
 
@@ -109,6 +112,39 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="explain the numbers, and show published rates")
     add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run_measure, cluster="local")
+
+
+def add_time_limit(parser: argparse.ArgumentParser, unit: str) -> None:
+    """Add --time-limit, after which no further `unit` begins."""
+    text = f"no {unit} begins that would end later, as 30min; by default there is no limit"
+    parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
+
+
+def get_time_limit_s(args: argparse.Namespace) -> float:
+    return args.time_limit if isinstance(args.time_limit, float) else math.inf
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    text = "most steps that each run measures, where the training sets none"
+    parser.add_argument("--steps", metavar="N", type=int, help=text)
+
+
+def check_steps(args: argparse.Namespace) -> None:
+    """Raise `UsageError` if --steps is invalid."""
+    if args.steps is not None and args.steps < 1:
+        raise UsageError(f"--steps must be 1 or more, not {args.steps}")
+
+
+def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER) -> "Session":
+    """Open a session; by default, nothing of it enters the history. Raises `UsageError`."""
+    from pytest_dtfperf.session import Session, Settings
+
+    return Session.open(
+        args.cluster,
+        clusters_file=find_clusters_file(args),
+        results=find_results_folder(args),
+        settings=Settings(steps=getattr(args, "steps", None), history=history),
+    )
 
 
 def parse_time(text: str) -> float | str:

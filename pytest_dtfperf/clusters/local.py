@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,9 +48,9 @@ class LocalBackend(Backend):
     def open_cluster(self, config: ClusterConfig) -> "Local":
         return Local(config)
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "LocalAllocation":
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> "LocalAllocation":
         assert isinstance(allocation, LocalAllocation)
-        return allocation.copy_with(_make_environment(config), isolated=not config.container)
+        return allocation.copy_with(_make_environment(config), isolated=not config.container, without=without)
 
     def check_stack(self, config: ClusterConfig) -> None:
         if config.python and not config.container:
@@ -100,9 +100,10 @@ class LocalAllocation:
         self._environment = environment
         self._folders = folders or {}
 
-    def copy_with(self, environment: Sequence[str], *, isolated: bool) -> "LocalAllocation":
-        """Return the same hosts with other variables, and without the tasks' network unless `isolated`."""
-        return LocalAllocation(self.hosts, self._network if isolated else (), environment, self._folders)
+    def copy_with(self, environment: Sequence[str], *, isolated: bool, without: Collection[str] = ()) -> "LocalAllocation":
+        """Return the same hosts, but some, with other variables, and without the tasks' network unless `isolated`."""
+        hosts = [host for host in self.hosts if host.name not in without]
+        return LocalAllocation(hosts, self._network if isolated else (), environment, self._folders)
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex

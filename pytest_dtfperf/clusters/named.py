@@ -12,7 +12,7 @@ models.inception3 = { batch_size = 64 }
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -126,11 +126,17 @@ class Backend:
         """Return the cluster, from which hosts can be allocated."""
         raise NotImplementedError
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> Allocation:
+    @property
+    def can_share_hosts(self) -> bool:
+        """Whether `share_hosts` is possible."""
+        return type(self).share_hosts is not Backend.share_hosts
+
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> Allocation:
         """Return the hosts of an allocation for agents of another software stack, beside its own agents.
 
         Args:
             config: the cluster with the stack: another `python`, `environment`, `container` or `setup`.
+            without: hosts that are left out.
 
         Raises:
             UsageError: the backend cannot do so.

@@ -124,10 +124,11 @@ class Agents:
             event = self.next_event(max(0.0, deadline - self.clock()))
             if event is None:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
-                raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
+                raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", host=missing[0])
             if event["event"] == "lost":
                 raise AllocationError(
-                    format_loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"])
+                    format_loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"]),
+                    host=self._names[event["host"]],
                 )
             if event["event"] == "hello":
                 hellos[event["host"]] = event

@@ -13,38 +13,51 @@ only so much. So the stream between two hosts has as many connections as the tra
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pytest_dtfperf.launch.placement import PlacedTask
 
 FEW = 8  # hosts: with so many, every pair is measured, in 14 rounds; with more, a ring, in 4 or 6
 
 Pair = tuple[int, int]  # from, to
+T = TypeVar("T")
 
 
 def make_rounds(hosts: Sequence[int]) -> list[list[Pair]]:
     """Return every ordered pair of few hosts; of many hosts, every host with the next one, both ways."""
-    return _add_reverse(_pair_all(hosts)) if len(hosts) <= FEW else make_ring(hosts)
+    return _add_reverse(make_matchings(hosts)) if len(hosts) <= FEW else make_ring(hosts)
 
 
 def make_ring(hosts: Sequence[int]) -> list[list[Pair]]:
     """Return every host with the next one, both ways."""
-    return _add_reverse(_split_ring(hosts) if len(hosts) > 2 else _pair_all(hosts))
+    return _add_reverse(_split_ring(hosts) if len(hosts) > 2 else make_matchings(hosts))
 
 
 def _add_reverse(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
     return [way for pairs in one_way for way in (pairs, [(there, here) for here, there in pairs])]
 
 
-def _pair_all(hosts: Sequence[int]) -> list[list[Pair]]:
-    """Return a round-robin tournament by the circle method: one player stays, the others move by one seat every round."""
-    seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    half = len(seats) // 2
-    found = []
-    for _ in range(len(seats) - 1):
-        opposite = zip(seats[:half], reversed(seats[half:]), strict=True)
-        found.append([(here, there) for here, there in opposite if here is not None and there is not None])
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found if len(hosts) > 1 else []
+def make_matchings(hosts: Sequence[T]) -> list[list[tuple[T, T]]]:
+    """Return rounds in which each host meets another one, until all have met. One host alone meets no other."""
+    return [make_matching(hosts, number) for number in range(count_rounds(len(hosts)))] if len(hosts) > 1 else []
+
+
+def make_matching(hosts: Sequence[T], number: int) -> list[tuple[T, T]]:
+    """Return one round of these by the circle method: all hosts in pairs, but one of an odd number of hosts.
+
+    The first host keeps its seat, and the others move by one seat in every round.
+    """
+    rounds = count_rounds(len(hosts))
+    seats: list[int | None] = [0, *(1 + (at - number) % rounds for at in range(rounds))] if rounds else []
+    if len(hosts) % 2:
+        seats = [seat if seat != len(hosts) else None for seat in seats]
+    opposite = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
+    return [(hosts[here], hosts[there]) for here, there in opposite if here is not None and there is not None]
+
+
+def count_rounds(hosts: int) -> int:
+    """Return after how many rounds each of so many hosts has met all others."""
+    return max(0, hosts - 1 + hosts % 2)
 
 
 def _split_ring(hosts: Sequence[int]) -> list[list[Pair]]:

@@ -185,7 +185,9 @@ class Watch:
         self._fail(
             FailureCause.ZYGOTE,
             now,
-            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_format_end(event)}{message}"),
+            HostLost(
+                f"the zygote on {host.name}, which all its tasks fork from, {_format_end(event)}{message}", host=host.name
+            ),
         )
 
     def _on_started(self, event: Mapping[str, Any], now: float) -> None:
@@ -233,9 +235,8 @@ class Watch:
         host = self.hosts[event["host"]]
         host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event["zygote_state"] in _STOPPED else 0
         if host.zygote_stopped_beats >= _STOPPED_BEATS:
-            self._fail(
-                FailureCause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, is stopped")
-            )
+            what = f"the zygote on {host.name}, which all its tasks fork from, is stopped"
+            self._fail(FailureCause.ZYGOTE, now, HostLost(what, host=host.name))
 
     # Failures
 

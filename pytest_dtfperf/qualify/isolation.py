@@ -1,34 +1,27 @@
 """Find the hosts and links of an allocation that slow a training, by the training itself on groups of its hosts.
 
 The training first runs on all hosts. If its step timings show that the others wait for a host, that host is confirmed in two
-rounds. Otherwise, and if it is not confirmed, `search.py` proposes groups, which train side by side: each has agents of its
-own on all hosts of the one allocation, as the stacks of `dtfperf ab` have. Hosts that are one machine train one after another.
+rounds. Otherwise, and if it is not confirmed, `search.py` proposes groups, which train side by side (`group_training.py`).
 """
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
-from pytest_dtfperf.clusters import named
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
 from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
 from pytest_dtfperf.formats import format_count, in_minutes
-from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
+from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSet, SlowSetKind, estimate_cost
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
 FILE = "isolation.json"
 TEST = "dtfperf isolate"
-MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 MOST_SUSPECTS = 3  # hosts that step timings show, beyond which all hosts are searched
 MOST_FAILURES = 5  # of trainings that are reported
 USUAL_SLOW = 1  # slow hosts of the usual search, for the estimate of its cost
@@ -63,6 +56,7 @@ class IsolationResult(JsonData):
     group_size: int = field(metadata=describe("Hosts of each group", at_least=1))
     images_per_sec: float | None = field(metadata=describe("Of the training on all hosts; null: it failed", above=0))
     late: Mapping[str, str] = field(metadata=describe("Host to what step timings of that training show"))
+    lost: Mapping[str, str] = field(default_factory=dict, metadata=describe("Host that ended or did not answer, to how"))
     cost: IsolationCost = field(metadata=describe("As estimated before the search"))
     seconds: float = field(metadata=describe("From the first training on", unit="s", at_least=0))
     conclusion: Conclusion = field(metadata=describe("Of the search"))
@@ -102,6 +96,7 @@ class HostIsolation:
         self._time_limit_s = time_limit_s
         self._on_status = on_status
         self._search: HostSearch | None = None
+        self._trainer: GroupTrainer | None = None
         self._whole: Run | None = None
         self._hosts: list[str] = []
         self._unused: list[str] = []  # hosts of the allocation without a worker
@@ -110,7 +105,6 @@ class HostIsolation:
         self._cost: IsolationCost | None = None
         self._round_s = 0.0
         self._why_stopped = ""
-        self._is_over = threading.Event()
 
     def carry_out(self) -> IsolationResult:
         """Search until it is decided or the time is spent, write isolation.json, and return what was found.
@@ -128,7 +122,7 @@ class HostIsolation:
             try:
                 self._make_rounds(self._search)
             finally:
-                self._session.folder.write(FILE, (_to_text(self.result())).encode())
+                self._session.folder.write_json(FILE, self.result().to_json())
             return self.result()
 
     def result(self) -> IsolationResult:
@@ -146,6 +140,7 @@ class HostIsolation:
             group_size=self._group_size,
             images_per_sec=self._whole.images_per_sec if self._whole else None,
             late=self._late,
+            lost=dict(self._trainer.lost) if self._trainer else {},
             cost=self._cost,
             seconds=round(time.monotonic() - self._began_s, 1),
             conclusion=conclusion,
@@ -172,7 +167,7 @@ class HostIsolation:
         if len(set(devices.values())) > 1:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
             raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
-        self._devices_per_host = next(iter(devices.values()))
+        self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=len(self._hosts), on_status=self._on_status)
 
     def _report_cost(self) -> None:
         self._estimate(None)
@@ -185,6 +180,9 @@ class HostIsolation:
             run = self._session.run(self._spec, TEST, number=1, of=1)
         except (RunFailed, InvalidMeasurement, HostLost) as error:
             self._failures.append(str(error))
+            if isinstance(error, HostLost) and error.host in self._hosts:
+                assert self._trainer
+                self._trainer.lose(error.host, error)
         else:
             self._choose_hosts()  # the cluster may have reclaimed the first ones
             self._whole = run
@@ -205,20 +203,15 @@ class HostIsolation:
 
     def _estimate(self, run_s: float | None) -> None:
         """Set the cost, with the time of one run if it is known."""
+        assert self._trainer
         count = len(self._hosts)
         found = [estimate_cost(count, self._policy, slow_hosts=slow) for slow in (0, min(USUAL_SLOW, count - 1))]
-        seconds = run_s and [run_s * max(rounds, runs / self._slots) for runs, rounds in found]
+        seconds = run_s and [run_s * max(rounds, runs / self._trainer.slots) for runs, rounds in found]
         self._cost = IsolationCost(
             runs=[runs for runs, _ in found], rounds=[rounds for _, rounds in found], seconds=seconds or None
         )
 
     # Groups
-
-    @property
-    def _slots(self) -> int:
-        """How many groups train at a time."""
-        is_shared = named.BACKENDS[self._session.config.backend].is_local
-        return 1 if is_shared else MOST_SIDE_BY_SIDE
 
     def _make_rounds(self, search: HostSearch) -> None:
         while groups := search.propose():
@@ -238,43 +231,13 @@ class HostIsolation:
             self._round_s = max(self._round_s, time.monotonic() - began_s)
 
     def _train_groups(self, groups: Sequence[Group]) -> list[float | None]:
-        """Train each group, as many at a time as there are slots, and return their rates; None of one that failed."""
-        rates: list[float | None] = []
-        for at in range(0, len(groups), self._slots):
-            rates += self._train_side_by_side(groups[at : at + self._slots])
-        return rates
-
-    def _train_side_by_side(self, groups: Sequence[Group]) -> list[float | None]:
-        allocations = self._session.allocations
-        config = replace(self._session.config, ps_on_worker_hosts=True)
-        allocations.stacks.update({f"group {at}": config for at in range(len(groups))})
-        launchers = [allocations.get_launcher(self._spec, f"group {at}") for at in range(len(groups))]
-        folders = [self._session.folder.new_logs(f"{TEST} {'+'.join(group)}") for group in groups]
-        with ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
-            try:
-                jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
-                wait(jobs)
-            except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
-                self._is_over.set()
-                raise
-        return [each.result() for each in jobs]
-
-    def _train(self, launcher: Launcher, group: Group, logs: Path) -> float | None:
-        without = [each for each in launcher.hosts if each not in group]
-        spec = self._shrink(len(group))
-        try:
-            run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set)
-        except (RunFailed, InvalidMeasurement, HostLost) as error:
-            if isinstance(error, HostLost) and error.host not in group:  # it says nothing about this group
-                raise
-            self._failures.append(f"{', '.join(group)}: {error}")
-            return None  # the agents of a lost host are started again for the next round
-        return measure_pace(spec, run)
-
-    def _shrink(self, hosts: int) -> Spec:
-        """Return the training on so many hosts, with its parameter servers in proportion."""
-        servers = max(1, round(self._spec.num_ps * hosts / len(self._hosts))) if self._spec.num_ps else 0
-        return self._spec.but(gpus=self._devices_per_host * hosts, num_ps=servers)
+        """Train each group, and return their rates; None of one that failed."""
+        assert self._trainer
+        found = self._trainer.train(groups)
+        self._failures += [
+            f"{', '.join(group)}: {each.failure}" for group, each in zip(groups, found, strict=True) if not each.run
+        ]
+        return [measure_pace(each.spec, each.run) if each.run else None for each in found]
 
 
 def measure_pace(spec: Spec, run: Run) -> float:
@@ -301,10 +264,3 @@ def find_late_hosts(run: Run) -> dict[str, str]:
         if host and host not in found:
             found[host] = describe_late_worker(each, host)
     return found
-
-
-def _to_text(result: IsolationResult) -> str:
-    import json
-
-    data: dict[str, Any] = result.to_json()
-    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"

@@ -1,9 +1,9 @@
 """How hosts are divided into groups, and groups into other groups, so that all links are used. Pure."""
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
+from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
 from pytest_dtfperf.qualify.group_rates import Group
 
 FEW_HOSTS = 8  # fewer train alone first: one slow host in each of two or three groups would leave nothing to compare with
@@ -37,8 +37,7 @@ def make_layout(hosts: Sequence[str], size: int, number: int) -> list[Group]:
     Groups of two are the rounds of a tournament.
     """
     if size == 2:
-        matchings = make_matchings(len(hosts))
-        return [(hosts[one], hosts[other]) for one, other in next(islice(matchings, number - 1, None), [])]
+        return list(make_matching(hosts, number - 1)) if number <= count_rounds(len(hosts)) else []
     rows = len(hosts) // size
     if number < rows:
         return [
@@ -48,12 +47,3 @@ def make_layout(hosts: Sequence[str], size: int, number: int) -> list[Group]:
         return []
     columns = [[hosts[row * size + column] for row in range(rows)] for column in range(size)]
     return [tuple(each[at : at + size]) for each in columns for at in range(0, rows - size + 1, size)]
-
-
-def make_matchings(number: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds in which each of so many meets another one, until all have met; one is left out if the number is odd."""
-    ring = [*range(number), *([-1] if number % 2 else [])]
-    for _ in range(len(ring) - 1):
-        pairs = zip(ring[: len(ring) // 2], reversed(ring[len(ring) // 2 :]), strict=True)
-        yield [(min(pair), max(pair)) for pair in pairs if -1 not in pair]
-        ring = [ring[0], ring[-1], *ring[1:-1]]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtfperf.datamodel.qualification import HostVerdict, PairResult
+from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
 from pytest_dtfperf.qualify.peers import QualifyPolicy
 
 LINK_IN, LINK_OUT, PAIR_TRAINING = "link in", "link out", "pair training"
@@ -30,15 +31,11 @@ def draw_matching(hosts: Sequence[str], number: int, seed: int) -> list[Pair]:
     """Return one of the rounds of a tournament: all hosts in pairs, but one of an odd number.
 
     The first n - 1 rounds of n hosts (n, if odd) have no pair in common. The order of hosts is drawn, and again after these.
-    By the circle method: one seat stays, and the others move by one in every round.
     """
-    seats: list[str | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    rounds = max(1, len(seats) - 1)
-    random.Random(seed + number // rounds).shuffle(seats)
-    turn = number % rounds
-    moved = [seats[0], *(seats[1 + (i + turn) % rounds] for i in range(rounds))] if len(seats) > 1 else seats
-    opposite = zip(moved[: len(moved) // 2], reversed(moved[len(moved) // 2 :]), strict=True)
-    return [(here, there) for here, there in opposite if here is not None and there is not None]
+    order = list(hosts)
+    drawn, turn = divmod(number, max(1, count_rounds(len(hosts))))
+    random.Random(seed + drawn).shuffle(order)
+    return make_matching(order, turn)
 
 
 def count_matchings(hosts: int) -> int:

@@ -118,6 +118,7 @@ class PeerComparison:
         self._kinds = kinds
         self._series: dict[str, dict[str, _Series]] = {host: {} for host in kinds}
         self._candidates = 0
+        self._left_out: set[str] = set()
         self.rounds = 0
 
     @property
@@ -134,7 +135,12 @@ class PeerComparison:
     def iterate_open(self) -> Iterator[tuple[str, str]]:
         """Yield the hosts and capacities that are not decided. Their peers must be read with them."""
         for host, series in self._series.items():
-            yield from ((host, name) for name, each in series.items() if each.is_open)
+            if host not in self._left_out:
+                yield from ((host, name) for name, each in series.items() if each.is_open)
+
+    def leave_out(self, host: str) -> None:
+        """Expect no more readings of a host. Those that it has stay readings of a peer."""
+        self._left_out.add(host)
 
     def add_round(self, readings: Readings) -> None:
         """Add the undisturbed readings of one round, and decide what they suffice for."""

@@ -5,24 +5,20 @@ partners in each round, and each host trains by itself. `peers.py` decides; afte
 again. Capacities of hosts and links share the stated rate of false alarms evenly.
 """
 
-import json
 import math
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.clusters import named
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
-from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, UsageError
+from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, UsageError
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed
 from pytest_dtfperf.formats import format_count, percent, with_prefix
-from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.link_rounds import Fan, Round
+from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.pairs import (
     LINK_IN,
     LINK_OUT,
@@ -41,7 +37,6 @@ from pytest_dtfperf.spec import Spec
 FILE = "qualification.json"
 TEST = "dtfperf qualify"
 TRAINING = "training"
-MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
 FAMILIES = ("core.", "cores.", "memory", "gpu.")  # of readings that are compared
 
@@ -80,13 +75,11 @@ class HostQualification:
         self._on_status = on_status
         self._hosts: list[str] = []
         self._kinds: dict[str, str] = {}
-        self._lost: dict[str, str] = {}
         self._clocks: dict[str, HostProbe] = {}
         self._link_conditions = ""
         self._pair_readings = PairReadings()
         self._matchings = 0
         self._why_stopped = ""
-        self._is_over = threading.Event()
 
     def carry_out(self) -> Qualification:
         """Measure until all hosts are decided or the time is spent, write qualification.json, and return the results.
@@ -98,6 +91,7 @@ class HostQualification:
             self._began_s = time.monotonic()
             launcher = self._session.allocations.get_launcher(self._spec)
             self._hosts = list(launcher.hosts)
+            self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=len(self._hosts), on_status=self._on_status)
             hardware = {host: launcher.fingerprint_of([host])["hardware"] for host in self._hosts}
             self._kinds = {host: system_name(each) for host, each in hardware.items()}
             self._is_simulated = any(each.get("simulated") for each in hardware.values())
@@ -112,14 +106,14 @@ class HostQualification:
     def _write(self, found: Qualification) -> None:
         """Write the results, and the readings of real hosts for the history."""
         folder = self._session.folder
-        folder.write(FILE, f"{json.dumps(found.to_json(), ensure_ascii=False, indent=1)}\n".encode())
+        folder.write_json(FILE, found.to_json())
         if not self._is_simulated:
             append_host_readings(folder, HostReading.list_qualified(found, self._list_conditions()))
 
     def _list_conditions(self) -> dict[str, dict[str, str]]:
         """Return the conditions of each reading, by host. Readings under other conditions are not compared."""
         links = dict.fromkeys((LINK_IN, LINK_OUT), self._link_conditions)
-        common = {TRAINING: self._make_host_spec().key, **links}
+        common = {TRAINING: self._trainer.shrink(1).key, **links}
         probed = {
             host: {name: format_conditions(each.how) for name, each in probe.readings.items()}
             for host, probe in self._clocks.items()
@@ -155,6 +149,8 @@ class HostQualification:
     def _make_rounds(self) -> None:
         longest_s = 0.0
         while not (self._own.is_decided and self._is_decided_links):
+            if not self._left:
+                return
             began_s = time.monotonic()
             if began_s - self._began_s + longest_s > self._time_limit_s:
                 self._why_stopped = "the time limit was reached"
@@ -170,21 +166,27 @@ class HostQualification:
 
     @property
     def _is_decided_links(self) -> bool:
-        return len(self._hosts) < 2 or self._links.is_decided
+        return len(self._left) < 2 or self._links.is_decided
+
+    @property
+    def _left(self) -> list[str]:
+        """The hosts that are not lost."""
+        return [host for host in self._hosts if host not in self._trainer.lost]
 
     def _describe_round(self) -> str:
         if self._own.is_screening:
-            return format_count(len(self._hosts), "host")
+            return format_count(len(self._left), "host")
         names = sorted({host for each in (self._own, self._links) for host, _ in each.iterate_open()})
         return f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''} again, beside all others"
 
     def _make_round(self) -> None:
         """Measure what is not decided, of all hosts."""
         is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
-        matchings = self._draw_matchings() if is_open_links else []
         open_names = {name for _, name in self._own.iterate_open()}
-        probes = self._probe(matchings)
-        self._lost.update({host: why for host, why in probes.unknown.items() if host in self._kinds})
+        probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(self._draw_matchings() if is_open_links else []))
+        for host, why in probes.unknown.items():
+            if host in self._kinds:
+                self._trainer.lose(host, InfrastructureError(why, host=host))
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
             self._clocks.update(probes.hosts)
@@ -192,22 +194,27 @@ class HostQualification:
                 for host, per_s in self._train_all().items():
                     readings.setdefault(host, {})[TRAINING] = per_s
             self._own.add_round(readings)
+        for host in self._trainer.lost:
+            self._own.leave_out(host)
+            self._links.leave_out(host)
         if is_open_links:
             self._link_conditions = next((format_conditions(each.how) for each in probes.links.values()), "")
             self._links.add_round(self._pair_readings.add_round(_list_pair_rates(probes)))
 
     def _draw_matchings(self) -> list[list[Pair]]:
-        first = self._matchings
-        self._matchings += count_matchings(len(self._hosts))
-        return [draw_matching(self._hosts, number, self._seed) for number in range(first, self._matchings)]
+        first, left = self._matchings, self._left
+        self._matchings += count_matchings(len(left))
+        return [draw_matching(left, number, self._seed) for number in range(first, self._matchings)]
 
     def _probe(self, matchings: Iterable[Sequence[Pair]]) -> Probes:
         launcher = self._session.allocations.get_launcher(self._spec)
-        return launcher.probe(self._spec, again=True, rounds=_plan_rounds(launcher.hosts, matchings))
+        spec = self._trainer.shrink(len(self._left))
+        return launcher.probe(spec, again=True, rounds=_plan_rounds(launcher.hosts, matchings))
 
     def _measure_suspects(self) -> None:
         """Measure the links of suspect pairs again."""
         suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
+        suspects = [pair for pair in suspects if not set(pair) & set(self._trainer.lost)]
         for _ in range(PAIR_READINGS if suspects else 0):
             self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
             try:
@@ -216,59 +223,16 @@ class HostQualification:
                 self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
                 return
 
-    # Trainings of single hosts
-
-    @property
-    def _slots(self) -> int:
-        """How many hosts train at a time. Hosts that are one machine train one after another."""
-        backend = named.BACKENDS[self._session.config.backend]
-        return 1 if backend.is_local or type(backend).share_hosts is named.Backend.share_hosts else MOST_SIDE_BY_SIDE
-
     def _train_all(self) -> dict[str, float]:
         """Train each host by itself, and return the images per second of those that trained undisturbed."""
-        allocations, slots = self._session.allocations, min(self._slots, len(self._hosts))
-        hosts = [host for host in self._hosts if host not in self._lost]
-        if slots > 1:
-            config = replace(self._session.config, ps_on_worker_hosts=True)
-            allocations.stacks.update({f"host {slot}": config for slot in range(slots)})
-        stacks = [f"host {slot}" for slot in range(slots)] if slots > 1 else [None]
-        launchers = [allocations.get_launcher(self._spec, stack) for stack in stacks]
+        hosts = self._left
         rates: dict[str, float] = {}
-
-        def train_in_turn(slot: int) -> None:
-            for host in hosts[slot::slots]:
-                if not self._is_over.is_set() and (per_s := self._train(launchers[slot], host)):
-                    rates[host] = per_s
-
-        with ThreadPoolExecutor(slots, "dtfperf-qualify") as pool:
-            jobs = [pool.submit(train_in_turn, slot) for slot in range(slots)]
-            try:
-                for job in jobs:
-                    job.result()
-            except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
-                self._is_over.set()
-                raise
+        for host, each in zip(hosts, self._trainer.train([(host,) for host in hosts]), strict=True):
+            if each.run and not each.run.disturbances:
+                rates[host] = each.run.images_per_sec
+            elif not each.run and host not in self._trainer.lost:
+                self._on_status(f"{host} cannot train: {' '.join(each.failure.split())}")
         return rates
-
-    def _make_host_spec(self) -> Spec:
-        """Return the training of one host: its part of the training on all hosts."""
-        return self._spec.but(gpus=-(-self._spec.gpus // len(self._hosts)), num_ps=1 if self._spec.num_ps else 0)
-
-    def _train(self, launcher: Launcher, host: str) -> float | None:
-        spec = self._make_host_spec()
-        without = [each for each in launcher.hosts if each != host]
-        try:
-            logs = self._session.folder.new_logs(f"{TEST} {host}")
-            run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set)
-        except (RunFailed, InvalidMeasurement) as error:
-            self._on_status(f"{host} cannot train: {' '.join(str(error).split())}")
-            return None
-        except HostLost as error:
-            if error.host != host:  # it says nothing about this host
-                raise
-            self._lost[host] = " ".join(str(error).split())
-            return None
-        return None if run.disturbances else run.images_per_sec
 
     # Results
 
@@ -279,8 +243,8 @@ class HostQualification:
         if slow:
             verdict, reasons = HostVerdict.SLOW, [_describe_loss(name, each) for name, each in slow.items()]
             reasons += self._describe_clock(host)
-        elif host in self._lost:
-            verdict, reasons = HostVerdict.NOT_JUDGED, [self._lost[host]]
+        elif host in self._trainer.lost:
+            verdict, reasons = HostVerdict.NOT_JUDGED, [self._trainer.lost[host]]
         elif HostVerdict.NOT_JUDGED in verdicts or not capacities or expected:
             verdict = HostVerdict.NOT_JUDGED
             reasons = [f"{name}: {each.reason}" for name, each in capacities.items() if each.verdict is HostVerdict.NOT_JUDGED]

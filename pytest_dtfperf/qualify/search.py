@@ -23,6 +23,7 @@ from itertools import combinations
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.launch.link_rounds import make_matchings
 from pytest_dtfperf.qualify.group_rates import (
     UNKNOWN_NOISE,
     Group,
@@ -32,7 +33,7 @@ from pytest_dtfperf.qualify.group_rates import (
     SearchPolicy,
     TooNoisy,
 )
-from pytest_dtfperf.qualify.layouts import FEW_HOSTS, choose_group_size, choose_layouts, make_layout, make_matchings
+from pytest_dtfperf.qualify.layouts import FEW_HOSTS, choose_group_size, choose_layouts, make_layout
 from pytest_dtfperf.stats.noise import Noise
 
 Rounds = Generator[list[Group], None, Any]  # yields the groups of a round, which are recorded before it goes on
@@ -410,7 +411,7 @@ class HostSearch:
         rows = [row for at in range(0, len(hosts), self.size) if len(row := hosts[at : at + self.size]) == self.size]
         slow: dict[tuple[int, int], bool] = {}
         half, runs = self.size // 2, 0
-        for matching in list(make_matchings(len(rows)))[:MOST_MATCHINGS]:
+        for matching in make_matchings(range(len(rows)))[:MOST_MATCHINGS]:
             groups = {pair: self._sort((*rows[pair[0]][:half], *rows[pair[1]][half:])) for pair in matching}
             questions = [GroupQuestion(group) for group in groups.values()]
             while turn := [each for each in questions if each.answer is GroupAnswer.OPEN]:

@@ -373,6 +373,10 @@ class SessionFolder:
             return False
         return True
 
+    def write_json(self, name: str, document: Mapping[str, Any]) -> bool:
+        """Write a file with one JSON object; return whether that was possible."""
+        return self.write(name, f"{json.dumps(document, ensure_ascii=False, indent=1)}\n".encode())
+
     def refuse(self, name: str, why: OSError) -> None:
         """Note that something could not be written."""
         self._unwritten.files.setdefault(name, why)

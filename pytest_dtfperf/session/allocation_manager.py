@@ -7,7 +7,7 @@ the holder. No process holds hosts while it waits for a slot, or a slot while it
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -105,6 +105,11 @@ class AllocationManager:
         if self._held:
             self._held.end_agents(stack)
 
+    def leave_out(self, hosts: Collection[str]) -> None:
+        """End all agents. Those that start from now on are not on these hosts, which stay allocated."""
+        if self._held:
+            self._held.leave_out(hosts)
+
     @property
     def has_hosts(self) -> bool:
         """Whether hosts are allocated now."""
@@ -188,6 +193,7 @@ class _HeldAllocation:
     def __init__(self, config: ClusterConfig, resources: Resources, *, slot: AbstractContextManager[object]) -> None:
         self.resources = resources
         self._launchers: dict[str | None, Launcher] = {}
+        self._left_out: set[str] = set()
         with ExitStack() as on_failure:
             on_failure.enter_context(slot)
             cluster = named.open_cluster(config)
@@ -201,11 +207,17 @@ class _HeldAllocation:
         """Return a stack's launcher. If its agents do not start, the hosts stay, and the next test tries again at once."""
         if stack not in self._launchers:
             backend = named.BACKENDS[config.backend]
-            allocation = self._allocation if stack is None else backend.share_hosts(self._allocation, config)
+            is_whole = stack is None and not self._left_out
+            allocation = self._allocation if is_whole else backend.share_hosts(self._allocation, config, self._left_out)
             self._launchers[stack] = self._exits.enter_context(Launcher(allocation, config, self.resources))
         return self._launchers[stack]
 
-    def end_agents(self, stack: str) -> None:
+    def leave_out(self, hosts: Collection[str]) -> None:
+        for stack in list(self._launchers):
+            self.end_agents(stack)
+        self._left_out.update(hosts)
+
+    def end_agents(self, stack: str | None) -> None:
         if launcher := self._launchers.pop(stack, None):
             launcher.__exit__(None, None, None)
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.isolation import SimulatedCluster, draw_cluster, draw_heavy, is_right, search, simulate
 from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
-from pytest_dtfperf.qualify.layouts import choose_group_size, choose_layouts, make_layout, make_matchings
+from pytest_dtfperf.qualify.layouts import choose_group_size, choose_layouts, make_layout
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSetKind, estimate_cost
 from pytest_dtfperf.stats.noise import Noise
 
@@ -209,14 +209,6 @@ def test_layouts_bring_each_two_hosts_together_once() -> None:
     groups = [*rows, *(group for number in range(1, 6) for group in make_layout(hosts, 5, number))]
     pairs = [frozenset((one, other)) for group in groups for one in group for other in group if one < other]
     assert len(pairs) == len(set(pairs)) == 25 * 24 // 2
-
-
-@pytest.mark.parametrize("number", [2, 3, 4, 7, 8])
-def test_matchings_pair_each_two_once(number: int) -> None:
-    """Rounds of matchings have each pair once, and each member at most once in a round."""
-    rounds = list(make_matchings(number))
-    assert all(len({each for pair in pairs for each in pair}) == 2 * len(pairs) for pairs in rounds)
-    assert sorted(pair for pairs in rounds for pair in pairs) == [(a, b) for a in range(number) for b in range(a + 1, number)]
 
 
 def test_search_takes_a_drawn_cluster() -> None:

@@ -5,7 +5,7 @@ failure of the cluster, and never a slow training.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -36,10 +36,11 @@ class Ec2Allocation:
         self._ids = [each.id for each in instances]
         self._poll = poll
 
-    def copy_with(self, config: ClusterConfig) -> "Ec2Allocation":
-        """Return the same instances with another stack."""
-        allocation = SshBackend().share_hosts(self._allocation, config)
-        return Ec2Allocation(allocation, self._instances, self._poll, self._placement)
+    def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "Ec2Allocation":
+        """Return the same instances, but some, with another stack."""
+        allocation = SshBackend().share_hosts(self._allocation, config, without)
+        left = [each for each, host in zip(self._instances, self.hosts, strict=True) if host.name not in without]
+        return Ec2Allocation(allocation, left, self._poll, self._placement)
 
     def start(self, argv: Sequence[str]) -> Channel:
         self._refuse_if_over(0.0)

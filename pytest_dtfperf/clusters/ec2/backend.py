@@ -1,6 +1,6 @@
 """The EC2 backend's properties that are known without boto3, which is not always installed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.clusters.ec2 import keys
@@ -28,11 +28,11 @@ class Ec2Backend(Backend):
 
         return Ec2(config)
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> Allocation:
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> Allocation:
         from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation  # loads boto3
 
         assert isinstance(allocation, Ec2Allocation)
-        return allocation.copy_with(config)
+        return allocation.copy_with(config, without)
 
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return keys.validate(table)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -175,9 +175,9 @@ class SlurmBackend(Backend):
     def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
         return keys.get_lifetime_s(backend_keys)
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SlurmAllocation":
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> "SlurmAllocation":
         assert isinstance(allocation, SlurmAllocation)
-        return allocation.copy_with(config)
+        return allocation.copy_with(config, without)
 
     def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
         return request.list_commands(config, resources)
@@ -263,11 +263,13 @@ class SlurmAllocation:
         switches = client.switches()
         self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
 
-    def copy_with(self, config: ClusterConfig) -> "SlurmAllocation":
-        """Return the same nodes with another stack, whose agents are a step of their own."""
+    def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "SlurmAllocation":
+        """Return the same nodes, but some, with another stack, whose agents are a step of their own."""
         found = copy.copy(self)
         found._config, found._client = config, SlurmClient(wanted=config.environment)
         found._step = f"{request.AGENTS}-{next(_numbers)}"
+        found._nodes = [node for node in self._nodes if node not in without]
+        found.hosts = [host for host in self.hosts if host.name not in without]
         return found
 
     def start(self, argv: Sequence[str]) -> SrunChannel:

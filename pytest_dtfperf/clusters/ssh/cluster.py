@@ -9,7 +9,7 @@ import ipaddress
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -64,7 +64,7 @@ def open_process(
             sleep=lambda pause_s: over.wait([], pause_s),
         )
     except TransientError as exc:
-        raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s") from None
+        raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s", host=endpoint.name) from None
 
 
 def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: MutableMapping[str, str]) -> SshProcess:
@@ -206,9 +206,9 @@ class SshBackend(Backend):
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return keys.validate(table)
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SshAllocation":
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> "SshAllocation":
         assert isinstance(allocation, SshAllocation)
-        return allocation.copy_with(config)
+        return allocation.copy_with(config, without)
 
     def select_hosts(self, config: ClusterConfig, names: str) -> ClusterConfig:
         return endpoints.select_hosts(config, names)
@@ -248,7 +248,7 @@ def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resour
     try:
         lines = open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
-        raise AllocationError(str(exc)) from exc
+        raise AllocationError(str(exc), host=exc.host) from exc
     allocation = SshAllocation(config, endpoints, lines)
     try:
         allocation.take_over()
@@ -274,10 +274,10 @@ class SshAllocation:
         left = [(line, find_abandoned_sessions(line.survey["left"])) for line in self._idle]
         sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
 
-    def copy_with(self, config: ClusterConfig) -> "SshAllocation":
-        """Return the same hosts with another stack, and connections of its own that are opened when it starts."""
-        copy = SshAllocation(config, self._endpoints, ())
-        copy.hosts = self.hosts
+    def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "SshAllocation":
+        """Return the same hosts, but some, with another stack, and connections of its own that are opened when it starts."""
+        copy = SshAllocation(config, [each for each in self._endpoints if each.name not in without], ())
+        copy.hosts = [host for host in self.hosts if host.name not in without]
         return copy
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
@@ -306,10 +306,10 @@ class SshAllocation:
         try:
             start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
         except Refused as exc:
-            raise AllocationError(str(exc)) from exc
+            raise AllocationError(str(exc), host=exc.host) from exc
         except Unreachable as exc:
             if not have_waited:
-                raise AllocationOver(str(exc)) from exc
+                raise AllocationOver(str(exc), host=exc.host) from exc
             return self._start(argv, env)
         return lines
 
@@ -324,7 +324,7 @@ class SshAllocation:
         try:
             found = open_processes(Handshake.of(self._config), missing) if missing else []
         except Unreachable as exc:
-            raise AllocationOver(str(exc)) from exc
+            raise AllocationOver(str(exc), host=exc.host) from exc
         self._idle = []
         return sorted([*waiting.values(), *found], key=lambda line: line.host)
 

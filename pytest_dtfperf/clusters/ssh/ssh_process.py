@@ -257,7 +257,9 @@ class SshProcess(Child):
             return self._make_unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
         if code == _SSH_FAILED and not self._stage:
             failure = connection_failures.explain_failure("\n".join(lines), self.endpoint)
-            return TransientError(failure.message) if failure.is_transient else Unreachable(failure.message)
+            if failure.is_transient:
+                return TransientError(failure.message)
+            return Unreachable(failure.message, host=self.endpoint.name)
         if code == _NO_LOGIN and lines and not self._stage:
             return self._make_unreachable("lets no users in now (/etc/nologin)", "ask its administrator when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
@@ -268,11 +270,12 @@ class SshProcess(Child):
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
         return Refused(
-            self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines())
+            self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines()),
+            host=self.endpoint.name,
         )
 
     def _make_unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
-        return Unreachable(self._text(what, hint, lines))
+        return Unreachable(self._text(what, hint, lines), host=self.endpoint.name)
 
     def _text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:
         quoted = quoted_lines(lines[-_LAST_LINES:])

@@ -1,0 +1,370 @@
+"""`dtfperf isolate` and `dtfperf qualify`: the hosts and links that slow one training, and those of a cluster before a job."""
+
+import argparse
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from pytest_dtfperf.cli.history_data import add_history
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    OTHER_KEYS,
+    Commands,
+    Shape,
+    add_cluster,
+    add_command,
+    add_json,
+    add_results,
+    print_table,
+)
+from pytest_dtfperf.cli.output import print_json, print_remark
+from pytest_dtfperf.cli.project import find_configured_history
+from pytest_dtfperf.cli.run import (
+    BEST,
+    SWEEP,
+    add_steps,
+    add_time_limit,
+    check_steps,
+    get_time_limit_s,
+    make_spec,
+    open_session,
+    parse_specs,
+)
+from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.formats import NONE, change, duration, format_count, percent, rate, with_prefix
+from pytest_dtfperf.history.where import NEVER, get_requested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_dtfperf.datamodel.qualification import HostResult, Qualification
+    from pytest_dtfperf.qualify.group_rates import SearchPolicy
+    from pytest_dtfperf.qualify.isolation import IsolationResult
+    from pytest_dtfperf.qualify.peers import QualifyPolicy
+    from pytest_dtfperf.qualify.search import SlowSet
+    from pytest_dtfperf.session import Session
+
+NOT_JUDGED = 3
+ISOLATE_TEXT = """\
+Finds the hosts and links that slow a training, by the training itself on groups of the hosts of one allocation.
+
+    dtfperf isolate inception3 gpus=32 --cluster=daint
+    dtfperf isolate resnet50 gpus=64 steps=50 --cluster=lab --time-limit=30min --json
+
+The training first runs on all hosts. A host for which the others wait there is confirmed in two rounds. Otherwise groups of
+hosts train side by side, slow groups in parts, and what is found is confirmed beside fit hosts. The cost is printed before the
+search begins. Baselines are neither read nor changed (docs/isolate.md).
+"""
+ISOLATE_ENDS = {
+    DONE: "no host or link is slower than the others",
+    FAILED: "slow hosts or links were found",
+    NOT_JUDGED: "not judged: the search ended without a result, or the cluster failed",
+}
+ISOLATE_SHAPE: Shape = {
+    "id": "of the session",
+    "hosts": "that trained",
+    "late": "host to what step timings show",
+    "lost": "host that ended or did not answer, to how",
+    "cost": "runs, rounds and seconds, without a slow host and with one",
+    "conclusion": "outcome, reason, findings, fit, unknown, runs, rounds, pairs, spread",
+    "exclude": "hosts to leave out",
+    "failures": "messages of failed trainings",
+    OTHER_KEYS: "see docs/isolate.md",
+}
+QUALIFY_TEXT = """\
+Find the hosts of a cluster that are slower than the other hosts of the same hardware, before a job runs on them.
+
+    dtfperf qualify --cluster=daint --hosts=32
+    dtfperf qualify --cluster=lab mnist steps=100 --json
+    dtfperf qualify --cluster=daint --hosts=8 --no-training --time-limit=2min
+
+In several rounds all hosts are probed side by side (arithmetic of cores or GPUs, memory), stream to each other in pairs, and
+train a small model by themselves. Hosts of one kind are compared with each other. At most 2 % of qualifications call any fit
+host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts` (docs/qualify.md).
+"""
+QUALIFY_ENDS = {
+    DONE: "all hosts are fit",
+    FAILED: "slow hosts or links were found",
+    NOT_JUDGED: "no host is slow, but some could not be judged, or the cluster failed",
+}
+QUALIFY_SHAPE: Shape = {
+    "cluster": "its name",
+    "hosts": "host to verdict, kind, capacities (with per_s, peers_per_s, loss, error, readings) and reason",
+    "pairs": "slow links of hosts that are fast with others",
+    "false_alarms": "largest fraction of qualifications that call any fit host slow",
+    "seconds": "duration",
+    "rounds": "rounds of readings",
+}
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class HostMeasurement(Protocol[Result_co]):
+    """A qualification or a search, of which parts may be known when it is interrupted."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def carry_out(self) -> Result_co: ...
+
+    def result(self) -> Result_co: ...
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    _add_isolate(commands)
+    _add_qualify(commands)
+
+
+def _carry_out(measurement: HostMeasurement[Result_co], show: "Callable[[Result_co], None]") -> Result_co | None:
+    """Print the result, or what is known of it at Ctrl-C, and return it. None: the cluster failed."""
+    try:
+        found = measurement.carry_out()
+    except UsageError:
+        raise
+    except KeyboardInterrupt:
+        if measurement.has_begun:
+            show(measurement.result())
+        raise
+    except DtfPerfError as error:
+        print_remark(str(error))
+        return None
+    show(found)
+    return found
+
+
+def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(
+        commands, "isolate", help="find the hosts and links that slow a training", text=ISOLATE_TEXT, ends=ISOLATE_ENDS
+    )
+    parser.add_argument(
+        "specs", metavar="MODEL|FIELD=VALUE", nargs="+", help="the training on all hosts: a model and its fields"
+    )
+    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    text = "smallest loss that is searched for; by default 0.05, which is 5 %%"
+    parser.add_argument("--smallest", metavar="FRACTION", type=float, help=text)
+    text = "largest probability that any fit host or link is named; by default 0.02"
+    parser.add_argument("--error", metavar="FRACTION", type=float, help=text)
+    text = "ways to divide the hosts into groups, each with other links; by default 2, or all if 16 hosts or fewer are fit"
+    parser.add_argument("--layouts", metavar="N", type=int, help=text)
+    add_time_limit(parser, "round")
+    add_steps(parser)
+    add_results(parser)
+    add_json(parser, ISOLATE_SHAPE)
+    parser.set_defaults(run=run_isolate, cluster="local")
+
+
+def run_isolate(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.qualify.isolation import HostIsolation
+
+    wanted = list(parse_specs(args.specs))
+    if len(wanted) != 1 or wanted[0].word in (BEST, SWEEP):
+        raise UsageError("isolate searches with one training, and with the number of parameter servers itself: num_ps=2")
+    policy = _make_search_policy(args)
+    with open_session(args) as session:
+        search = HostIsolation(
+            session,
+            make_spec(session, wanted[0]),
+            policy=policy,
+            time_limit_s=get_time_limit_s(args),
+            on_status=print_remark,
+        )
+        result = _carry_out(search, lambda found: _print_isolation(found, session.folder.path, args))
+    return NOT_JUDGED if result is None else _choose_isolate_code(result)
+
+
+def _make_search_policy(args: argparse.Namespace) -> "SearchPolicy":
+    """Return the policy of the arguments. Raises `UsageError`."""
+    from pytest_dtfperf.qualify.group_rates import SearchPolicy
+
+    for option, value in (("--smallest", args.smallest), ("--error", args.error)):
+        if value is not None and not 0 < value < 0.5:
+            raise UsageError(f"{option} is a fraction below 0.5, as 0.05 for 5 %, not {value:g}")
+    if args.layouts is not None and args.layouts < 1:
+        raise UsageError(f"--layouts must be 1 or more, not {args.layouts}")
+    check_steps(args)
+    given = {"smallest": args.smallest, "error": args.error, "layouts": args.layouts}
+    return SearchPolicy(**{name: value for name, value in given.items() if value is not None})
+
+
+def _choose_isolate_code(result: "IsolationResult") -> int:
+    from pytest_dtfperf.qualify.search import Outcome
+
+    if result.conclusion.findings:
+        return FAILED
+    return DONE if result.conclusion.outcome is Outcome.EQUAL else NOT_JUDGED
+
+
+def _print_isolation(result: "IsolationResult", folder: Path, args: argparse.Namespace) -> None:
+    from pytest_dtfperf.qualify.isolation import FILE
+
+    if args.json:
+        print_json(result.to_json())
+        return
+    found = result.conclusion
+    whole = f", {rate(result.images_per_sec)} images/sec on all" if result.images_per_sec else ""
+    print(f"{result.label} on {result.cluster}: {format_count(len(result.hosts), 'host')}{whole}")
+    for text in result.late.values():
+        print(f"step timings: {text}")
+    if found.findings:
+        rows = [[_describe(each), change(-each.slowdown), str(each.runs)] for each in found.findings]
+        print_table(["slow", "training with it", "runs that confirm it"], rows)
+    fit = f"{len(found.fit)} of {format_count(len(result.hosts), 'host')} fit"
+    pairs = f", {percent(found.pairs)} of all pairs of hosts trained together"
+    print(f"{found.outcome.capitalize()}: {found.reason}{f' ({fit}{pairs})' if found.fit else ''}")
+    if found.unknown and (found.fit or not found.findings):
+        print(f"Not known: {', '.join(found.unknown)}")
+    if result.exclude:
+        print(f"To train without them: --exclude={','.join(result.exclude)}")
+        shown = ",".join([*result.exclude, *found.fit[:1]])
+        print(f"To see why: dtfperf doctor --cluster={shlex.quote(result.cluster)} --hosts={shlex.quote(shown)}")
+    for host, why in result.lost.items():
+        print(f"lost {host}: {why}")
+    for text in result.failures:
+        print_remark(f"a training failed: {text}")
+    counts = f"{format_count(found.runs, 'training')} in {format_count(found.rounds, 'round')}"
+    print(f"{counts}, {duration(result.seconds)}: {folder / FILE}")
+
+
+def _describe(finding: "SlowSet") -> str:
+    """Describe what is slow, as in `link nid00017 - nid00031`."""
+    if not finding.hosts:
+        return "all links between groups"
+    if finding.kind == "between":
+        return f"links of {', '.join(finding.hosts)} to all others"
+    return f"{finding.kind} {' - '.join(finding.hosts)}"
+
+
+def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(
+        commands, "qualify", help="find the slow hosts of a cluster before a job", text=QUALIFY_TEXT, ends=QUALIFY_ENDS
+    )
+    text = "the training of each host: a model and its fields; by default mnist"
+    parser.add_argument("specs", metavar="MODEL|FIELD=VALUE", nargs="*", help=text)
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    text = "number of hosts; by default all hosts of the cluster"
+    parser.add_argument("--hosts", metavar="N", type=int, help=text)
+    parser.add_argument("--no-training", action="store_true", help="only probe hosts and links")
+    text = "smallest loss of a capacity that must be found; by default 0.05, which is 5 %%"
+    parser.add_argument("--slow", metavar="FRACTION", type=float, help=text)
+    text = "largest fraction of qualifications that call any fit host slow; by default 0.02"
+    parser.add_argument("--false-alarms", metavar="FRACTION", type=float, help=text)
+    text = "most rounds that confirm a loss, after the first three; by default 24. More find a loss in noisier readings"
+    parser.add_argument("--max-rounds", metavar="N", type=int, help=text)
+    add_time_limit(parser, "round")
+    parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
+    add_history(parser)
+    add_json(parser, QUALIFY_SHAPE)
+    parser.set_defaults(run=run_qualify, cluster="local")
+
+
+def run_qualify(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.clusters.named import BACKENDS
+    from pytest_dtfperf.qualify.qualification import HostQualification, make_all_hosts_spec
+
+    if args.json and args.exclude_list:
+        raise UsageError("--json and --exclude-list are two outputs: give one of them")
+    wanted = list(parse_specs(args.specs or ["mnist"]))
+    if len(wanted) != 1 or wanted[0].word in (BEST, SWEEP) or "gpus" in wanted[0].fields:
+        raise UsageError("qualify trains one model on all devices of each host: leave out gpus, and give num_ps as a number")
+    policy = _make_qualify_policy(args)
+    opened = open_session(args, history=get_requested(args.history) or find_configured_history())
+    if BACKENDS[opened.config.backend].is_simulated:
+        opened.settings = replace(opened.settings, history=NEVER)
+    with opened as session:
+        hosts, devices = _count_hosts(session, args.hosts)
+        qualification = HostQualification(
+            session,
+            make_all_hosts_spec(session, make_spec(session, wanted[0]), hosts, devices),
+            policy=policy,
+            trains=not args.no_training,
+            time_limit_s=get_time_limit_s(args),
+            on_status=print_remark,
+        )
+        found = _carry_out(qualification, lambda result: _print_qualification(result, session, args))
+    return NOT_JUDGED if found is None else _choose_qualify_code(found)
+
+
+def _make_qualify_policy(args: argparse.Namespace) -> "QualifyPolicy":
+    """Return the policy of the arguments. Raises `UsageError`."""
+    from pytest_dtfperf.qualify.peers import MOST_ROUNDS, QualifyPolicy
+
+    given = {"slow": args.slow, "false_alarms": args.false_alarms}
+    for name, value in given.items():
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} is a fraction between 0 and 1, as 0.05 for 5 %, not {value:g}")
+    if args.max_rounds is not None and not 1 <= args.max_rounds <= MOST_ROUNDS:
+        raise UsageError(f"--max-rounds must be from 1 to {MOST_ROUNDS}, not {args.max_rounds}")
+    policy = QualifyPolicy(**{name: value for name, value in given.items() if value is not None})
+    policy = replace(policy, confirming=args.max_rounds or policy.confirming)
+    if policy.slow <= policy.tolerance:
+        raise UsageError(f"--slow must be more than {policy.tolerance:g}, by which equal hosts may differ, not {policy.slow:g}")
+    return policy
+
+
+def _count_hosts(session: "Session", wanted: int | None) -> tuple[int, int]:
+    """Return the number of hosts, and the devices of each. Raises `UsageError`."""
+    from pytest_dtfperf.clusters.capacity import count_hosts, predict_devices_per_host
+
+    config = session.config
+    devices = predict_devices_per_host(config)
+    if wanted is not None and wanted < 1:
+        raise UsageError(f"--hosts must be 1 or more, not {wanted}")
+    hosts = wanted or count_hosts(config)
+    if not hosts or not devices:
+        missing = "--hosts" if not hosts else "devices_per_host in clusters.toml"
+        raise UsageError(f"cluster {config.name} does not define how many hosts and devices it has: give {missing}")
+    return hosts, devices
+
+
+def _choose_qualify_code(found: "Qualification") -> int:
+    from pytest_dtfperf.datamodel.qualification import HostVerdict
+
+    if found.list_hosts(HostVerdict.SLOW) or any(each.verdict is HostVerdict.SLOW for each in found.pairs):
+        return FAILED
+    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) else DONE
+
+
+def _print_qualification(found: "Qualification", session: "Session", args: argparse.Namespace) -> None:
+    from pytest_dtfperf.datamodel.qualification import HostVerdict
+    from pytest_dtfperf.qualify.qualification import FILE, describe_pair, list_drain_commands
+
+    if args.json:
+        print_json(found.to_json())
+        return
+    slow, unknown = found.list_hosts(HostVerdict.SLOW), found.list_hosts(HostVerdict.NOT_JUDGED)
+    if args.exclude_list:
+        print(",".join(slow))
+        return
+    fit = len(found.list_hosts(HostVerdict.FIT))
+    counts = f"{fit} fit, {len(slow)} slow, {len(unknown)} not judged"
+    promise = f"at most {percent(found.false_alarms)} of qualifications call any fit host slow"
+    print(f"{format_count(len(found.hosts), 'host')}, {duration(found.seconds)}: {counts} ({promise})")
+    if shown := [*slow, *unknown]:
+        headings = ("host", "arithmetic", "memory", "link in", "link out", "training", "verdict")
+        print_table(headings, [_make_row(host, found.hosts[host]) for host in shown])
+        for host in shown:
+            print(f"{host}: {found.hosts[host].reason}")
+    for pair in found.pairs:
+        print(f"link {describe_pair(pair)}")
+    if slow:
+        print(f"\nTo run without them: --exclude={','.join(slow)}")
+        if session.config.backend == "slurm":
+            print("To drain them:", *list_drain_commands(found), sep="\n  ")
+    print(f"{format_count(found.rounds, 'round')}: {session.folder.path / Path(FILE)}")
+
+
+def _make_row(name: str, host: "HostResult") -> list[str]:
+    from pytest_dtfperf.qualify.pairs import LINK_IN, LINK_OUT
+
+    def loss(*prefixes: str) -> str:
+        found = [each.loss for key, each in host.capacities.items() if key.startswith(prefixes) and each.loss is not None]
+        return change(-max(found)) if found else NONE
+
+    def link(key: str) -> str:
+        found = host.capacities.get(key)
+        return with_prefix(8 * found.per_s, "bit/s") if found and found.per_s else NONE
+
+    arithmetic = loss("core.", "cores.", "gpu.")
+    return [name, arithmetic, loss("memory"), link(LINK_IN), link(LINK_OUT), loss("training"), str(host.verdict)]

@@ -1,0 +1,157 @@
+"""Train groups of hosts side by side: each group has agents of its own on all hosts of one allocation.
+
+Stacks of `AllocationManager` do this, as for `dtfperf ab`. Hosts that are one machine train one after another.
+
+A host that is lost is left out from then on: its agents end, and later groups with it fail at once. The loss ends the trainings
+of all other groups, too, because their agents were on the same host. They are repeated.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
+from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.qualify.group_rates import Group
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.spec import Spec
+
+T = TypeVar("T")
+MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
+
+
+@dataclass(frozen=True)
+class GroupRun:
+    """One training of a group: its run, or why there is none."""
+
+    spec: Spec
+    run: Run | None = None
+    failure: str = ""
+
+
+class GroupTrainer:
+    """Trains groups of the hosts of a session.
+
+    Attributes:
+        lost: hosts that are left out, each with the reason.
+        slots: how many groups train at a time.
+    """
+
+    def __init__(
+        self,
+        session: SessionContext,
+        spec: Spec,
+        test: str,
+        *,
+        hosts: int,
+        on_status: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """Prepare trainings.
+
+        Args:
+            spec: the training on all hosts, with equal numbers of devices.
+            test: the name of the log folders.
+            hosts: how many hosts that training has.
+            on_status: called with a line about each lost host.
+        """
+        self.lost: dict[str, str] = {}
+        self._session, self._spec, self._test, self._hosts = session, spec, test, hosts
+        self._on_status = on_status
+        self._is_over = threading.Event()
+        backend = named.BACKENDS[session.config.backend]
+        self._can_share_hosts = backend.can_share_hosts
+        self.slots = 1 if backend.is_local or not backend.can_share_hosts else MOST_SIDE_BY_SIDE
+
+    def shrink(self, hosts: int) -> Spec:
+        """Return the training on so many hosts, with its parameter servers in proportion."""
+        servers = max(1, round(self._spec.num_ps * hosts / self._hosts)) if self._spec.num_ps else 0
+        return self._spec.but(gpus=-(-self._spec.gpus // self._hosts) * hosts, num_ps=servers)
+
+    def train(self, groups: Sequence[Group]) -> list[GroupRun]:
+        """Train each group, as many at a time as there are slots.
+
+        Raises:
+            DtfPerfError: the cluster failed, or a lost host cannot be left out.
+        """
+        return [found for at in range(0, len(groups), self.slots) for found in self._train_wave(groups[at : at + self.slots])]
+
+    def lose(self, host: str, error: InfrastructureError) -> None:
+        """Leave a host out from now on. Raises the error if the host is left out already."""
+        if host in self.lost:
+            raise error
+        self.lost[host] = " ".join(str(error).split())
+        self._on_status(f"{host} is left out from now on: {self.lost[host]}")
+        if self._can_share_hosts:
+            self._session.allocations.leave_out([host])
+
+    def repeat_without_lost_hosts(self, action: Callable[[], T]) -> T:
+        """Return the result of an action, which is called again whenever it loses a host. Raises `DtfPerfError`."""
+        while True:
+            try:
+                return action()
+            except InfrastructureError as error:
+                if error.host is None:
+                    raise
+                self.lose(error.host, error)
+
+    def _train_wave(self, groups: Sequence[Group]) -> list[GroupRun]:
+        found: dict[int, GroupRun] = {}
+        while True:
+            for at, group in enumerate(groups):
+                if lost := next((host for host in group if host in self.lost), None):
+                    found.setdefault(at, GroupRun(self.shrink(len(group)), failure=self.lost[lost]))
+            left = [at for at in range(len(groups)) if at not in found]
+            if not left:
+                return [found[at] for at in range(len(groups))]
+            lost_before = len(self.lost)
+            launchers = self.repeat_without_lost_hosts(partial(self._get_launchers, len(left)))
+            if len(self.lost) > lost_before:
+                continue
+            losses: dict[str, InfrastructureError] = {}
+            results = self._train_side_by_side(launchers, [groups[at] for at in left])
+            for at, result in zip(left, results, strict=True):
+                if isinstance(result, GroupRun):
+                    found[at] = result
+                elif result.host is None:
+                    raise result
+                else:
+                    losses[result.host] = result
+            for host, loss in losses.items():
+                self.lose(host, loss)
+
+    def _train_side_by_side(
+        self, launchers: Sequence[Launcher], groups: Sequence[Group]
+    ) -> list[GroupRun | InfrastructureError]:
+        folders = [self._session.folder.new_logs(f"{self._test} {'+'.join(group)}") for group in groups]
+        with ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
+            try:
+                jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
+                wait(jobs)
+            except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
+                self._is_over.set()
+                raise
+        return [each.result() for each in jobs]
+
+    def _get_launchers(self, count: int) -> list[Launcher]:
+        allocations = self._session.allocations
+        if not self._can_share_hosts:
+            return [allocations.get_launcher(self._spec)]
+        config = replace(self._session.config, ps_on_worker_hosts=True)
+        allocations.stacks.update({f"group {slot}": config for slot in range(count)})
+        return [allocations.get_launcher(self._spec, f"group {slot}") for slot in range(count)]
+
+    def _train(self, launcher: Launcher, group: Group, logs: Path) -> GroupRun | InfrastructureError:
+        spec = self.shrink(len(group))
+        without = [each for each in launcher.hosts if each not in group]
+        try:
+            return GroupRun(spec, launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set))
+        except (RunFailed, InvalidMeasurement) as error:
+            return GroupRun(spec, failure=str(error))
+        except InfrastructureError as error:
+            return error
