@@ -34,7 +34,7 @@ from pytest_dtfperf.cli.output import confirm, print_json
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.node import run_folder
+from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.module_command import make_project_command
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _collect_tests(paths: Sequence[str]) -> list[str]:
         if not Path(path).exists():
             raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
 
-    with run_folder.temporary() as folder:
+    with sweep.make_temporary_folder() as folder:
         file = Path(folder) / "tests"
         file.touch()
         command = make_project_command(

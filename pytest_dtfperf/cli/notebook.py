@@ -71,7 +71,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run_notebook(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.program_run import Tunnel
     from pytest_dtfperf.launch.run_controller import log_path
-    from pytest_dtfperf.node import run_folder
+    from pytest_dtfperf.node import sweep
     from pytest_dtfperf.records.session import new_session_id
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
@@ -88,7 +88,7 @@ def run_notebook(args: argparse.Namespace) -> int:
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
-    with DoctorProgress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
+    with DoctorProgress() as progress, leaving(), sweep.make_temporary_folder() as folder, Tunnel(args.port) as tunnel:
         allocations = AllocationManager(config, session=session, on_status=progress.show)
         try:
             with allocations.measuring(spec, "dtfperf notebook"):

@@ -38,7 +38,7 @@ PRIVATE = tuple(
         ),
     )
 )
-ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # as in training/inputs/from_zmq.py
+ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # as in training/inputs/python_sources.py
 WAYS_OUT = (
     'Name a private network of the hosts (`private_address`), train as root where nftables is, or set network = "trusted" in '
     "clusters.toml if something else keeps strangers away. docs/security.md has the whole of it."

@@ -1,6 +1,6 @@
 """Probes of hosts and the links between them, without a training, by a task on each, in phases.
 
-    "compute"    all hosts at the same time: arithmetic, memory, input (training/probing/host.py)
+    "compute"    all hosts at the same time: arithmetic, memory, input (training/probing.py)
     "listen"     all hosts
     "round N"    links: those of one round share no host, except in one fan (link_rounds.py)
 
@@ -187,7 +187,7 @@ def _count_others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> f
 
 
 _POLL_S = 0.1
-FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing/host.py; "input", too, if images are staged
+FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing.py; "input", too, if images are staged
 
 
 @dataclass(frozen=True)

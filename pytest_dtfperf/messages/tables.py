@@ -1,6 +1,6 @@
 """Tables of all messages from hosts, by the program that sends them.
 
-The programs are agents (node/agent.py), checkups of the doctor (node/checkup.py), fetch processes (staging/on_host/fetch.py),
+The programs are agents (node/agent.py), checkups of the doctor (node/checkup.py), fetch processes (staging/on_host.py),
 and supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clusters/ssh/bootstrap.py).
 """
 
@@ -171,7 +171,7 @@ _TASK_SAYS: Table = {
     "timestamps": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "packed timestamps"), "error": text()}),
     "trace": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "a packed trace"), "error": text()}),
     "report": flat_data_of(TaskReport, "report", OF_TASK),
-    # Of a task that probes its host: training/probing/host.py.
+    # Of a task that probes its host: training/probing.py.
     "reading": record(
         {**OF_TASK, "name": matching(r"[a-z0-9._]{1,60}", "the name of a reading")},
         may={"reading": optional(data_of(Reading)), "error": optional(REASON)},

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pytest_dtfperf.node import isolation, processes, run_folder, wire
+from pytest_dtfperf.node import isolation, processes, sweep, wire
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.serving import Agent
 
@@ -72,7 +72,7 @@ def _run(host: int, **options: Any) -> int:
         code = 1
     if agent:
         agent.close()
-    run_folder.remove_abandoned()  # those of tasks that were ended in the middle
+    sweep.remove_abandoned_folders()  # those of tasks that were ended in the middle
     return code
 
 

@@ -91,7 +91,7 @@ def receive_bundle(name: str, size: int) -> "tuple[str, str | None]":
     except OSError as exc:
         first = f"{get_cache_folder()}: {exc.strerror}"
     try:  # a full or read-only cache does not prevent training
-        folder = tempfile.mkdtemp(prefix="dtfperf-run-")  # as node/run_folder.py has it
+        folder = tempfile.mkdtemp(prefix="dtfperf-run-")  # as node/sweep.py has it
     except OSError as exc:
         fail("bundle", why=f"{first}; no folder for temporary files either: {exc.strerror}")
     try:

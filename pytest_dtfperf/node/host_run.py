@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_dtfperf.node import isolation, ports, run_folder
+from pytest_dtfperf.node import isolation, ports, sweep
 from pytest_dtfperf.node.tasks import Task
 from pytest_dtfperf.node.tunnel import HostEnd
 
@@ -167,5 +167,5 @@ class HostRun:
             self.tunnel.close()
             self.tunnel = None
         if self.folder:
-            run_folder.remove(self.folder)
+            sweep.remove_folder(self.folder)
             self.folder = None

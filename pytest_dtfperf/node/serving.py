@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import interfaces, isolation, owner, ports, probes, processes, run_folder, tunnel, wire
+from pytest_dtfperf.node import interfaces, isolation, owner, ports, probes, processes, sweep, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_run import HostRun, RunMonitor
 from pytest_dtfperf.node.host_state import HostState
@@ -332,11 +332,11 @@ class Agent:
 
     def _open_tunnel(self, run: HostRun) -> dict[str, str]:
         """Open a tunnel to the run's program; return the environment variables with its address."""
-        run_folder.remove_abandoned()
+        sweep.remove_abandoned_folders()
         try:
-            run.folder = run_folder.make()
+            run.folder = sweep.make_run_folder()
         except OSError as exc:  # its disk is full
-            raise Leave(f"cannot make a folder in {run_folder.get_socket_parent()} on this host: {exc.strerror}", 1) from exc
+            raise Leave(f"cannot make a folder in {sweep.get_socket_parent()} on this host: {exc.strerror}", 1) from exc
         run.tunnel = tunnel.HostEnd(run.folder, self._selector, partial(self._emit, "tunnel", run=run.id))
         return {tunnel.VARIABLE: run.tunnel.path}
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from pytest_dtfperf.node import interfaces, processes, run_folder, sweep
+from pytest_dtfperf.node import interfaces, processes, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, report
 from pytest_dtfperf.node.processes import LEAVE_ON, Leave, ignore_signals, leave_on_signals
 
@@ -45,7 +45,7 @@ def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
     code, ended = 1, None
     if temporary_folder:
         with suppress(OSError):
-            run_folder.set_owner(temporary_folder)  # if this process is killed, the next supervisor removes it
+            sweep.set_folder_owner(temporary_folder)  # if this process is killed, the next supervisor removes it
     try:
         code = ended = _serve(header)
     except (Leave, BrokenPipeError, SystemExit) as exc:
@@ -56,7 +56,7 @@ def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
         traceback.print_exc()
     ignore_signals()
     survivors = processes.end_descendants()
-    run_folder.remove_abandoned()
+    sweep.remove_abandoned_folders()
     if temporary_folder:
         shutil.rmtree(temporary_folder, ignore_errors=True)
     with suppress(OSError):  # the reader may be gone

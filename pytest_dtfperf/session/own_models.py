@@ -20,7 +20,7 @@ from pytest_dtfperf.errors import SpecError, show_value, unknown_name
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.models import keep_model
-from pytest_dtfperf.training.own.keras_backend import describe_missing_backend
+from pytest_dtfperf.training.own import describe_missing_backend
 
 _STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
 _FOLDER = ("", "", 0)  # the type of an entry for a module that `ModuleFinder` does not know

@@ -247,7 +247,7 @@ _OUR_INPUTS: Mapping[str, Input] = {
     "synthetic-host": Input(f"{_INPUTS}.in_memory:SyntheticHost"),
     "python-queue": Input(f"{_INPUTS}.python_sources:PythonQueue"),
     "python-dataset": Input(f"{_INPUTS}.python_sources:PythonDataset"),
-    "zmq": Input(f"{_INPUTS}.from_zmq:ZmqProducer"),
+    "zmq": Input(f"{_INPUTS}.python_sources:ZmqProducer"),
     "imagenet": Input(
         f"{_INPUTS}.imagenet:TFRecords",
         needs_data_dir=True,

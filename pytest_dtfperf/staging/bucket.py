@@ -104,7 +104,7 @@ class Bucket:
         return found
 
     def checksum(self, file: StoredFile) -> str | None:
-        """Return the best checksum that S3 has, in the form of on_host/job.py; None if none can be computed here."""
+        """Return the best checksum that S3 has, in the form of `on_host`; None if none can be computed here."""
         key = self.location.key(file.path)
         with translate_errors(self.location):
             head = self.client.head_object(Bucket=self.location.bucket, Key=key, ChecksumMode="ENABLED")

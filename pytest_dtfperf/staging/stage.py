@@ -73,7 +73,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
     files = _sign_urls(url, on_status)
     channel = allocation.start(
         make_module_command(
-            get_python(config), "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
+            get_python(config), "pytest_dtfperf.staging.on_host", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
         )
     )
     try:

@@ -30,7 +30,7 @@ from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.node.files import rename_durably
 from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, StoredFile, translate_errors
-from pytest_dtfperf.staging.on_host.job import has_checksum
+from pytest_dtfperf.staging.on_host import has_checksum
 
 PARTIAL = ".dtfperf-partial"  # the folder of incomplete files
 HASHING = 4  # files at a time, as reading is slower than hashing

@@ -29,9 +29,8 @@ from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.spec.spec import task_arguments, task_variables
 from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.traces import InvalidTimestamps, pack_timestamps
-from pytest_dtfperf.training.connection import AgentConnection
-from pytest_dtfperf.training.output import Output
-from pytest_dtfperf.training.reported_steps import ReportedSteps
+from pytest_dtfperf.training import AgentConnection
+from pytest_dtfperf.training.output import Output, ReportedSteps
 
 CANNOT_START = 127  # the exit code of shells where a program does not exist
 _TICK_S = 0.1  # the delay until the end of a program is noticed that has passed its output on to another process

@@ -16,14 +16,12 @@ from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.traces import pack_timestamps, pack_trace
-from pytest_dtfperf.training import command
-from pytest_dtfperf.training.connection import AgentConnection
+from pytest_dtfperf.training import AgentConnection, command, probing
 from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
 from pytest_dtfperf.training.engine import Training, run_at_shutdown
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps, time_steps
 from pytest_dtfperf.training.models.outline import facts_of
 from pytest_dtfperf.training.own import building
-from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import format_reason
 from pytest_dtfperf.training.subprocess_call import format_exception
 
@@ -38,7 +36,7 @@ PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     """Run a task. The caller then ends the process immediately: closing a session would wait for tasks that are gone."""
     if "probe" in order:
-        host.run(order, connection)
+        probing.run(order, connection)
         return
     if lacking := _find_missing(order):
         connection.send("missing", what=lacking[0], name=lacking[1])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from pytest_dtfperf.node import run_folder
+from pytest_dtfperf.node import sweep
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep, WallClock
 from pytest_dtfperf.training.inputs.damage import explain_errors
@@ -103,7 +103,7 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
     with ExitStack() as held:
         with done.recording_errors():
             stop = _choose_stop(order)
-            folder = held.enter_context(run_folder.temporary())
+            folder = held.enter_context(sweep.make_temporary_folder())
             tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
         yield done
         if done.why_not is None:

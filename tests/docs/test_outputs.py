@@ -94,7 +94,7 @@ def test_where_a_notebook_is() -> None:
 def test_producers_order() -> None:
     """docs/inputs.md has exactly the keys of the order that a worker sends to a producer."""
     (block,) = (block for block in blocks("docs/inputs.md") if block.note("tested by") == HERE)
-    source = (REPOSITORY / "pytest_dtfperf" / "training" / "inputs" / "from_zmq.py").read_text()
+    source = (REPOSITORY / "pytest_dtfperf" / "training" / "inputs" / "python_sources.py").read_text()
     dicts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
     written = [[key.value for key in node.keys if isinstance(key, ast.Constant)] for node in dicts]
     assert list(json.loads(block.text)) in written

@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import AgentConnection
+from pytest_dtfperf.training import AgentConnection, task
 
 LEVEL = os.environ.get("TF_CPP_MIN_LOG_LEVEL")  # as it was when this was imported, and TensorFlow with it
 

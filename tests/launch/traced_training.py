@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import AgentConnection
+from pytest_dtfperf.training import AgentConnection, task
 
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:

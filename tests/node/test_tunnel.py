@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.node import run_folder
+from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.node.tunnel import SOCKET, VARIABLE, WINDOW, Connections, HostEnd, TunnelProtocolError
 from tests.node.handheld import HandheldAgent
@@ -282,7 +282,7 @@ def test_the_folder_of_an_agent_that_ends(around: Path, number: int) -> None:
 def remove_abandoned(around: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(around))
-        run_folder.remove_abandoned()
+        sweep.remove_abandoned_folders()
 
 
 def test_only_what_is_abandoned_is_removed(around: Path) -> None:
@@ -357,10 +357,10 @@ def test_a_folder_of_a_long_path_is_elsewhere(tmp_path: Path, monkeypatch: pytes
     """The kernel takes paths of sockets up to 107 characters, and a kernel of Jupyter's has one in it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 40)))
     (tmp_path / ("x" * 40)).mkdir()
-    folder = run_folder.make()
+    folder = sweep.make_run_folder()
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.bind(f"{folder}/kernel-00000000-0000-0000-0000-000000000000-ipc-5")
         assert Path(folder).parent == Path("/tmp")
     finally:
-        run_folder.remove(folder)
+        sweep.remove_folder(folder)

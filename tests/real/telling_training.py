@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import AgentConnection
+from pytest_dtfperf.training import AgentConnection, task
 from tests.plugin import toy_training
 
 

@@ -6,17 +6,17 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.probing import throughput
+from pytest_dtfperf.training import probing
 
 v1 = tf.compat.v1
 CPU = "/device:CPU:0"
 CHAINS = (1, 3)
 
 
-def counted(operation: throughput.ProbeOperation, chain: int) -> dict[str, float]:
+def counted(operation: probing.ProbeOperation, chain: int) -> dict[str, float]:
     """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
     with tf.Graph().as_default() as graph:
-        throughput._build_chain(operation, chain)
+        probing._build_chain(operation, chain)
         options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
         theirs = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
     drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
@@ -25,26 +25,26 @@ def counted(operation: throughput.ProbeOperation, chain: int) -> dict[str, float
 
 def of_two_gpus() -> str:
     try:
-        return str(throughput.measure_gpus(2))
+        return str(probing.measure_gpus(2))
     except RuntimeError as error:
         return f"RuntimeError: {error}"
 
 
 def fetched() -> Any:
     spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
-    return throughput.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+    return probing.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
 
 
 def main() -> None:
     operations = {
-        "matmul": throughput.make_matmul(24),
-        "convolution": throughput.make_convolution(2, 9, 4, "NHWC"),
-        **{f"{name} of one core": operation for name, operation in throughput.make_core_operations(1).items()},
+        "matmul": probing.make_matmul(24),
+        "convolution": probing.make_convolution(2, 9, 4, "NHWC"),
+        **{f"{name} of one core": operation for name, operation in probing.make_core_operations(1).items()},
     }
     found = {
         "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
-        "cpu": throughput.try_operation(throughput.make_matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
-        "no such device": throughput.try_operation(throughput.make_matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
+        "cpu": probing.try_operation(probing.make_matmul(64), CPU, v1.ConfigProto(), None, chain=probing.CHAIN),
+        "no such device": probing.try_operation(probing.make_matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
         "two gpus": of_two_gpus(),
         "input": fetched(),
     }

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.training.probing import readings
-from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, measure_repeatedly
+from pytest_dtfperf.training import probe_readings
+from pytest_dtfperf.training.probe_readings import LEAST_REPEATS, REPEATS, measure_repeatedly
 from tests.training.programs import told
 
 
@@ -25,7 +25,7 @@ def test_a_reading_is_work_over_time() -> None:
 
 BESIDE = """
 import json, os, sys, time
-from pytest_dtfperf.training.probing.readings import measure_repeatedly
+from pytest_dtfperf.training.probe_readings import measure_repeatedly
 
 core = {min(os.sched_getaffinity(0))}
 os.sched_setaffinity(0, core)
@@ -115,11 +115,11 @@ def test_a_device_that_is_not_there_is_an_error_of_its_own(probed: dict[str, Any
 
 def test_memory() -> None:
     """A core copies some bytes a second; where little is free, it leaves that to others."""
-    found = readings.measure_memory(1, None)
+    found = probe_readings.measure_memory(1, None)
     assert found["per_s"] > 0
-    assert found["how"] == {"threads": 1, "bytes": 2 * readings.BUFFER_BYTES}
+    assert found["how"] == {"threads": 1, "bytes": 2 * probe_readings.BUFFER_BYTES}
     with pytest.raises(MemoryError, match="100 MiB are free, and it takes 512"):
-        readings.measure_memory(1, 100 << 20)
+        probe_readings.measure_memory(1, 100 << 20)
 
 
 def test_input(probed: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pytest_dtfperf import steps as steps_file
 from pytest_dtfperf.steps import VARIABLE, Steps
 from pytest_dtfperf.traces import pack_timestamps, unpack_timestamps
-from pytest_dtfperf.training.reported_steps import ReportedSteps
+from pytest_dtfperf.training.output import ReportedSteps
 
 
 def line(began: Any, ended: Any, **changes: Any) -> bytes:

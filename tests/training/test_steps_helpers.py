@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.steps import VARIABLE
-from pytest_dtfperf.training.reported_steps import ReportedSteps
+from pytest_dtfperf.training.output import ReportedSteps
 from tests.training import programs
 
 KERAS = """

@@ -29,7 +29,7 @@ class Ec2Backend(Backend):
         return Ec2(config)
 
     def share_hosts(self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()) -> Allocation:
-        from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation  # loads boto3
+        from pytest_dtfperf.clusters.ec2.cluster import Ec2Allocation  # loads boto3
 
         assert isinstance(allocation, Ec2Allocation)
         return allocation.copy_with(config, without)

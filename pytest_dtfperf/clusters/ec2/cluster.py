@@ -3,11 +3,15 @@
 They end in four ways, each of which works without the others: the end of the `with` block; a process beside this one that
 sees it die (`watchdog`); a timer in the instances themselves (`contact`); and the next session, which looks for
 instances that others have left (`reap`).
+
+When the connection to an instance ends, Amazon is asked for its state. A spot instance that is taken back, or one that is
+terminated, looks like a lost host at first. Amazon's reason makes it a failure of the cluster, and never a slow training.
 """
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Watchdog
-from pytest_dtfperf.clusters.ec2 import costs, instance_types, instances, log_redaction, prerequisites, reap, watchdog
-from pytest_dtfperf.clusters.ec2.account import Account, translate_errors
-from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation, Poll
+from pytest_dtfperf.clusters.ec2 import costs, instance_types, instances, launcher, log_redaction, reap, refusals, watchdog
+from pytest_dtfperf.clusters.ec2.account import Account, iterate_attempts, translate_errors
 from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact, make_endpoints, make_keys
 from pytest_dtfperf.clusters.ec2.costs import Ask, CostEstimate, InstanceLifetime, Price, confirm_cost, make_bill
 from pytest_dtfperf.clusters.ec2.instance_types import Offer
@@ -38,11 +41,115 @@ from pytest_dtfperf.clusters.ec2.plan import (
 )
 from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.clusters.ssh.cluster import open_allocation
-from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost, Resources
+from pytest_dtfperf.clusters.ssh.cluster import SshBackend, open_allocation
+from pytest_dtfperf.errors import AllocationError, AllocationOver, ClusterFileError, HostLost
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
+
+LATE_S = 6.0  # how much later than the end of the connection Amazon may report that it has ended an instance
+
+Poll = Callable[[], Mapping[str, Instance]]
+
+
+class Ec2Allocation:
+    """The instances of one run. `placement` holds the properties with an effect on speed that only Amazon knows."""
+
+    def __init__(self, allocation: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
+        self._allocation = allocation
+        self._instances = instances
+        self._placement = placement
+        self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in allocation.hosts]
+        self._ids = [each.id for each in instances]
+        self._poll = poll
+
+    def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "Ec2Allocation":
+        """Return the same instances, but some, with another stack."""
+        allocation = SshBackend().share_hosts(self._allocation, config, without)
+        left = [each for each, host in zip(self._instances, self.hosts, strict=True) if host.name not in without]
+        return Ec2Allocation(allocation, left, self._poll, self._placement)
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        self._refuse_if_over(0.0)
+        try:
+            return Ec2Channel(self._allocation.start(argv), self._ids, self._poll)
+        except AllocationError:
+            self._refuse_if_over(LATE_S / 3)  # most failed starts have another cause
+            raise
+
+    def _refuse_if_over(self, patience_s: float) -> None:
+        for _ in iterate_attempts(patience_s, first_s=0.5):
+            if found := list(filter(None, (explain_end(each) for each in _poll_if_reachable(self._poll).values()))):
+                raise AllocationOver("; ".join(found))
+
+
+class Ec2Channel:
+    """The SSH backend's channel, with Amazon's reasons for lost hosts."""
+
+    def __init__(self, channel: Channel, ids: Sequence[str], poll: Poll) -> None:
+        self._channel = channel
+        self._ids = ids
+        self._poll = poll
+        self._next: deque[tuple[int, bytes | Lost]] = deque()
+
+    def send(self, line: bytes) -> None:
+        try:
+            self._channel.send(line)
+        except HostLost as lost:
+            if why := "; ".join(filter(None, map(explain_end, _poll_if_reachable(self._poll).values()))):
+                raise HostLost(f"{lost}: {why}") from lost
+            raise
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
+        if self._next:
+            return self._next.popleft()
+        heard = self._channel.receive(timeout_s)
+        if heard is None:
+            return None
+        host, what = heard
+        if isinstance(what, Lost) and (why := self._explain_loss(host, what.reason)):
+            self._next.append((host, Lost(LossReason.TAKEN_BACK, why)))
+            return host, f"({what.description})".encode()  # the SSH error is kept among the host's last lines
+        return heard
+
+    def why_silent(self, host: int) -> Lost | None:
+        why = self._explain_loss(host, LossReason.SILENT)
+        return Lost(LossReason.TAKEN_BACK, why) if why else self._channel.why_silent(host)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _explain_loss(self, host: int, reason: LossReason) -> str | None:
+        """Return why Amazon ended a host, after a short wait; None if the host reported its agent's end."""
+        patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.UNRESPONSIVE) else LATE_S
+        for _ in iterate_attempts(patience_s, first_s=0.5, most_s=2.0):
+            found = _poll_if_reachable(self._poll).get(self._ids[host])
+            if found and (why := explain_end(found)):
+                return why
+        return None
+
+
+def make_fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the properties that comparable measurements share, and the image, which may be what is tested."""
+    cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
+    return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
+
+
+def explain_end(instance: Instance) -> str | None:
+    """Return why an instance has ended, for messages; None if Amazon reports no end."""
+    if not instance.runs_no_more:
+        return None
+    if refusals.was_reclaimed(instance.reason):
+        return f"Amazon has taken spot instance {instance.id} in {instance.zone} back: {instance.reason}"
+    return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is given'}"
+
+
+def _poll_if_reachable(poll: Poll) -> Mapping[str, Instance]:
+    """Return the instances' states; empty if Amazon does not answer, so that the lost host is reported in any case."""
+    with suppress(ClientError, BotoCoreError):
+        return poll()
+    return {}
+
 
 WORTHWHILE_S = 600.0  # a kept run with less time left is not taken
 
@@ -103,7 +210,7 @@ class Ec2:
         *,
         settle_s: float = SETTLE_S,
         folder: Path | None = None,
-        check_ip: str = prerequisites.CHECK_IP,
+        check_ip: str = launcher.CHECK_IP,
         ask: Ask = costs.ask_at_terminal,
     ) -> None:
         """`settle_s`: time until Amazon shows what it has accepted. `folder`: of the ledgers, by default this user's.
@@ -159,8 +266,8 @@ class Ec2:
         """Return the plan of a launch after its cost was confirmed. Nothing has been created yet."""
         backend_keys, max_hours = self._backend_keys, float(self._backend_keys.get("max_hours", DEFAULT_MAX_HOURS))
         with translate_errors(account, self._where):
-            image = prerequisites.find_image(account, backend_keys, offer, self._where)
-            vpc, zones = prerequisites.find_zones(account, backend_keys, self._where)
+            image = launcher.find_image(account, backend_keys, offer, self._where)
+            vpc, zones = launcher.find_zones(account, backend_keys, self._where)
         public = backend_keys.get("address", "public") == "public"
         plan = make_plan(
             session=resources.session,
@@ -176,12 +283,12 @@ class Ec2:
             count=count,
             ami=image.id,
             root_device=image.root_device,
-            volume_gib=prerequisites.compute_volume_gib(backend_keys, image),
+            volume_gib=launcher.compute_volume_gib(backend_keys, image),
             spot=self._spot,
             placement="placement" in backend_keys,
             efa=count_efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
             public=public,
-            caller_cidr=prerequisites.find_caller_cidr(backend_keys, self._check_ip),
+            caller_cidr=launcher.find_caller_cidr(backend_keys, self._check_ip),
             user=backend_keys.get("user", DEFAULT_USER),
             port=backend_keys.get("port", 22),
             keep=bool(backend_keys.get("keep")),
@@ -237,7 +344,7 @@ class Ec2:
                 return None
             group = record.security_group
             if group:  # this machine's address may have changed
-                here = prerequisites.find_caller_cidr(self._backend_keys, self._check_ip)
+                here = launcher.find_caller_cidr(self._backend_keys, self._check_ip)
                 allow_ingress(account, group, [make_login_permission(here, record.plan.port)])
         resources.on_status(
             f"{count} of {format_count(len(found), 'instance')} of run {ledger.run}, "

@@ -156,7 +156,7 @@ BUNDLE_CONTENT = (
     "codec.py",
     "spec",
     "staging/__init__.py",
-    "staging/on_host",
+    "staging/on_host.py",
     "steps.py",
     "traces.py",
     "training",

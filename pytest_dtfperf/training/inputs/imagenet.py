@@ -12,11 +12,10 @@ import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import TestSet, damage
+from pytest_dtfperf.training.inputs import Share, TestSet, damage, share_of
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
 from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find_shards, plan_reading
-from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
 SURROUNDINGS = 1.145  # an image's edge over that of its central part: 256 / 224, rounded up

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import TestSet, TrainingInput
+from pytest_dtfperf.training.inputs import Share, TestSet, TrainingInput, share_of
 from pytest_dtfperf.training.inputs.formats import (
     CHANNELS,
     EDGE,
@@ -22,7 +22,6 @@ from pytest_dtfperf.training.inputs.formats import (
     open_mnist,
 )
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
-from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.tensors import make_variable
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.errors import DataError, SpecError
+from pytest_dtfperf.training.inputs import Share
 from pytest_dtfperf.training.inputs.formats import describe_folder, iterate_folders, list_names, recognise_format
-from pytest_dtfperf.training.inputs.share import Share
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.training.inputs.share import Share, iterate_batches
+from pytest_dtfperf.training.inputs import Share, iterate_batches
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int32]]  # images (batch, height, width, channels), labels (batch,)
 

@@ -17,11 +17,11 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
 from pytest_dtfperf.spec.tables import OwnModel
+from pytest_dtfperf.training import own
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.models import Network, Size, call_with_size, image_shape_of, keep_model, network_of, set_builder
-from pytest_dtfperf.training.own import describe_error, keras_backend
-from pytest_dtfperf.training.own.function_network import FunctionNetwork
-from pytest_dtfperf.training.own.keras_network import KerasNetwork
+from pytest_dtfperf.training.own import describe_error
+from pytest_dtfperf.training.own.networks import FunctionNetwork, KerasNetwork
 from pytest_dtfperf.training.own.sent_code import SentCode
 from pytest_dtfperf.training.strategies.base import set_up
 
@@ -71,7 +71,7 @@ class _Builder:
             return self._build_from_tensors(spec, size)
 
     def _build_from_tensors(self, spec: Spec, size: Size) -> Network:
-        keras_backend.check(spec.model)
+        own.check_keras_backend(spec.model)
         import keras
 
         keras.utils.set_random_seed(spec.seed)

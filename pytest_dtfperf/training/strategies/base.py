@@ -22,8 +22,7 @@ from pytest_dtfperf.training.replica import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import make_sources
-from pytest_dtfperf.training.strategies.replicas import Replicas
-from pytest_dtfperf.training.strategies.variables import Variables
+from pytest_dtfperf.training.strategies.replicas import Replicas, Variables
 from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps
 
 

@@ -1,16 +1,136 @@
-"""Train a step as a function: each replica computes gradients, the strategy adds them up, and all copies are updated."""
+"""Train a step as a function: each replica computes gradients, the strategy adds them up, and all copies are updated.
 
-from collections.abc import Mapping, Sequence
+The network's variables are made in the strategy's scope, and the optimizer's state beside each of their copies.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import Variable, outline_of
+from pytest_dtfperf.training.models.tensors import first_value, join_parts
 from pytest_dtfperf.training.optimizers import Update, apply_all
+from pytest_dtfperf.training.packing import cut_gradients
 from pytest_dtfperf.training.strategies.feeding import Batch, Given
-from pytest_dtfperf.training.strategies.variables import Variables
 from pytest_dtfperf.training.tower import Tower
+
+
+class Variables:
+    """All variables of a network, made before the functions that use them. A `Tower` uses this as its variable update.
+
+    On parameter servers, a strategy places variables in turn, unless it gets another one to colocate with. So where the spec's
+    placement applies to strategies, there is a number on each server first, and every variable is colocated with one of these.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, order: TaskOrder) -> None:
+        self._strategy = strategy
+        self._spec = order.spec
+        self._state: dict[tuple[int, str], tf.Variable] = {}
+        placed = order.spec.num_ps and VARIABLE_PLACEMENTS[order.spec.variable_placement].in_strategies
+        self._parts = parts_of(order) if placed else {}
+        self._servers = servers_of(order, order.spec.num_ps) if placed else {}
+        network = outline_of(order.spec)
+        self._made: dict[str, tf.Variable] = {}  # by the name of a variable or a part
+        with strategy.scope():
+            self._there = [tf.Variable(0.0, trainable=False) for _ in range(order.spec.num_ps if placed else 0)]
+            for variable in network.variables:
+                self._made |= self._make_parts(variable) if variable.name in self._parts else self._make_whole(variable)
+        self._trained = [part for each in network.trained for part in self._parts.get(each.name, [each.name])]
+
+    def _make_whole(self, variable: Variable) -> dict[str, tf.Variable]:
+        return {variable.name: self._make(variable, variable.name, lambda: first_value(variable, self._spec.seed))}
+
+    def _make_parts(self, variable: Variable) -> dict[str, tf.Variable]:
+        """Make the parts of a variable from a first value that is drawn once, here."""
+        parts = self._parts[variable.name]
+        firsts = tf.split(first_value(variable, self._spec.seed), list(parts.values()))
+        return {
+            part: self._make(variable, part, partial(tf.identity, first)) for part, first in zip(parts, firsts, strict=True)
+        }
+
+    def _make(self, variable: Variable, name: str, first: Callable[[], tf.Tensor]) -> tf.Variable:
+        """Make a variable. Moving averages belong to each replica, and their mean is taken only where one is read."""
+        synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
+        with self._use_server(name):
+            return tf.Variable(
+                first,
+                name=name,
+                trainable=variable.trainable,
+                synchronization=synchronization.AUTO if variable.trainable else synchronization.ON_READ,
+                aggregation=aggregation.MEAN if variable.dtype == "float32" else aggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _use_server(self, name: str) -> AbstractContextManager[None]:
+        if name not in self._servers:  # a moving average, or the strategy places all
+            return nullcontext()
+        beside: AbstractContextManager[None] = self._strategy.extended.colocate_vars_with(self._there[self._servers[name]])
+        return beside
+
+    @property
+    def copies(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Return all copies known to this task, by the names of trained variables or parts."""
+        return {name: self._copies(self._made[name]) for name in self._trained}
+
+    @property
+    def trained(self) -> dict[str, list[Any]]:
+        """Return the values of all copies as numpy arrays, by the names of trained variables."""
+        copies = {name: [copy.numpy() for copy in copies] for name, copies in self.copies.items()}
+        whole = {
+            name: [np.concatenate(of_copy) for of_copy in zip(*(copies.pop(part) for part in parts), strict=True)]
+            for name, parts in self._parts.items()
+        }
+        return copies | whole
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return the first replica's values of all variables as numpy arrays by name, moving averages included."""
+        found = {name: self._copies(made)[0].read_value().numpy() for name, made in self._made.items()}
+        whole = {name: np.concatenate([found.pop(part) for part in parts]) for name, parts in self._parts.items()}
+        return found | whole
+
+    def cut(self, gradients: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Return the gradients with those of the parts at the position of each variable that is cut."""
+        return cut_gradients(gradients, self._parts) if self._parts else gradients
+
+    def _copies(self, variable: tf.Variable) -> Sequence[tf.Variable]:
+        found: Sequence[tf.Variable] = self._strategy.experimental_local_results(variable)
+        return found
+
+    def __getitem__(self, name: str) -> tf.Variable:
+        return self._made[name]
+
+    def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """Return the value on the replica for which a function is being traced."""
+        if name in self._parts:
+            return join_parts([self._made[part].read_value() for part in self._parts[name]])
+        return self._made[name].read_value()
+
+    def average(self, name: str, channels: int, start: float) -> tf.Variable:
+        return self._made[name]
+
+    def state(self, variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
+        """Return a variable of the optimizer, beside one copy. It is made while tracing, and lifted out of the function."""
+        key = (id(variable), name)
+        if key not in self._state:
+            with tf.init_scope(), self._colocate(variable):
+                kind = tf.float32 if isinstance(start, float) else tf.int64
+                self._state[key] = tf.Variable(tf.fill(shape, tf.constant(start, kind)), trainable=False, name=name)
+        return self._state[key]
+
+    def _colocate(self, variable: tf.Variable) -> AbstractContextManager[None]:
+        """Return the scope of the variable's device. In a strategy's scope, `tf.device` may have no effect."""
+        colocated = self._strategy.extended.colocate_vars_with
+        where: AbstractContextManager[None] = (
+            colocated(variable) if tf.distribute.has_strategy() else tf.device(variable.device)
+        )
+        return where
 
 
 class Trained(NamedTuple):

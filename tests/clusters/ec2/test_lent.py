@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from pytest_dtfperf.clusters.ec2 import allocation
-from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation
+from pytest_dtfperf.clusters.ec2 import cluster
+from pytest_dtfperf.clusters.ec2.cluster import Ec2Allocation
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.protocol import Channel, Host, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
@@ -93,7 +93,7 @@ def heard(channel: Channel) -> list[tuple[int, bytes | Lost]]:
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Amazon is looked at twice."""
-    monkeypatch.setattr(allocation, "LATE_S", 0.01)
+    monkeypatch.setattr(cluster, "LATE_S", 0.01)
 
 
 def test_hosts_are_those_of_the_ssh_backend() -> None:
@@ -203,6 +203,6 @@ def test_an_agent_that_ended_by_itself() -> None:
 )
 def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
     """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
-    output = allocation.explain_end(replace(RUNNING[1], state=state, reason=reason))
+    output = cluster.explain_end(replace(RUNNING[1], state=state, reason=reason))
     assert (output is None) is (words is None)
     assert (words or "") in (output or "")

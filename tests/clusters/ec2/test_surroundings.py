@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import instance_types, prerequisites
+from pytest_dtfperf.clusters.ec2 import instance_types, launcher
 from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.launcher import Image
 from pytest_dtfperf.clusters.ec2.plan import Zone
-from pytest_dtfperf.clusters.ec2.prerequisites import Image
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
@@ -22,7 +22,7 @@ def account(cloud: Cloud) -> Account:
 
 
 def image(account: Account, kind: str = "g4dn.xlarge", **backend_keys: Any) -> Image:
-    return prerequisites.find_image(account, backend_keys, instance_types.get_offer(account, kind), "cluster 'mine'")
+    return launcher.find_image(account, backend_keys, instance_types.get_offer(account, kind), "cluster 'mine'")
 
 
 @pytest.mark.parametrize("kind, name", [("g4dn.xlarge", "image"), ("c5.large", "plain_image")])
@@ -35,7 +35,7 @@ def test_the_newest_image_for_a_type(cloud: Cloud, account: Account, kind: str, 
 def test_images_are_for_an_architecture(account: Account, architectures: list[str], in_it: str) -> None:
     """The parameter asked for is that of the type's processors."""
     offer = replace(instance_types.get_offer(account, "g4dn.xlarge"), architectures=architectures)
-    assert f"/{in_it}/" in prerequisites.get_default_image_parameter(offer)
+    assert f"/{in_it}/" in launcher.get_default_image_parameter(offer)
 
 
 def test_an_image_by_its_id_or_its_parameter(cloud: Cloud, account: Account) -> None:
@@ -62,13 +62,13 @@ def test_images_that_do_not_serve(account: Account, backend_keys: Mapping[str, s
 def test_how_large_a_volume_is(given: int | None, least: int, gib: int) -> None:
     """As the cluster file says, or 100 GiB, or what the image needs if that is more."""
     backend_keys = {"volume_gib": given} if given else {}
-    assert prerequisites.compute_volume_gib(backend_keys, Image("ami", "/dev/sda1", least)) == gib
+    assert launcher.compute_volume_gib(backend_keys, Image("ami", "/dev/sda1", least)) == gib
 
 
 def test_named_subnets_are_tried_in_their_order(cloud: Cloud, account: Account) -> None:
     """Amazon lists them as it likes."""
     b, a = cloud.subnets["us-east-1b"], cloud.subnets["us-east-1a"]
-    assert prerequisites.find_zones(account, {"subnets": [b, a]}, "here") == (
+    assert launcher.find_zones(account, {"subnets": [b, a]}, "here") == (
         cloud.vpc,
         (Zone("us-east-1b", b), Zone("us-east-1a", a)),
     )
@@ -76,7 +76,7 @@ def test_named_subnets_are_tried_in_their_order(cloud: Cloud, account: Account) 
 
 def test_all_subnets_of_a_vpc(cloud: Cloud, account: Account) -> None:
     """Those of the VPC that is named, in the order of their zones."""
-    vpc, zones = prerequisites.find_zones(account, {"vpc": cloud.vpc}, "here")
+    vpc, zones = launcher.find_zones(account, {"vpc": cloud.vpc}, "here")
     assert vpc == cloud.vpc
     assert [zone.name for zone in zones] == ["us-east-1a", "us-east-1b"]
 
@@ -85,10 +85,10 @@ def test_subnets_without_a_way_out_are_not_chosen(cloud: Cloud, account: Account
     """For public addresses, subnets that give them go before those that do not; named ones are taken as they are."""
     ec2 = client()
     hidden = ec2.create_subnet(VpcId=cloud.vpc, CidrBlock=_another(cloud), AvailabilityZone="us-east-1c")["Subnet"]["SubnetId"]
-    assert hidden not in {zone.subnet for zone in prerequisites.find_zones(account, {"vpc": cloud.vpc}, "here")[1]}
+    assert hidden not in {zone.subnet for zone in launcher.find_zones(account, {"vpc": cloud.vpc}, "here")[1]}
     private = {"vpc": cloud.vpc, "address": "private"}
-    assert hidden in {zone.subnet for zone in prerequisites.find_zones(account, private, "here")[1]}
-    assert [zone.subnet for zone in prerequisites.find_zones(account, {"subnets": [hidden]}, "here")[1]] == [hidden]
+    assert hidden in {zone.subnet for zone in launcher.find_zones(account, private, "here")[1]}
+    assert [zone.subnet for zone in launcher.find_zones(account, {"subnets": [hidden]}, "here")[1]] == [hidden]
 
 
 def _another(cloud: Cloud) -> str:
@@ -100,7 +100,7 @@ def _another(cloud: Cloud) -> str:
 
 def test_the_default_vpc(account: Account) -> None:
     """Where nothing is said, the default subnet of every zone is tried."""
-    vpc, zones = prerequisites.find_zones(account, {}, "here")
+    vpc, zones = launcher.find_zones(account, {}, "here")
     (default,) = client().describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     assert vpc == default["VpcId"]
     assert len(zones) > 1
@@ -115,42 +115,42 @@ def test_no_default_vpc(account: Account) -> None:
     with pytest.raises(
         ClusterFileError, match=r"the default VPC of us-east-1 has no subnets, or there is none\. Name some with"
     ):
-        prerequisites.find_zones(account, {}, "here")
+        launcher.find_zones(account, {}, "here")
 
 
 def test_a_vpc_without_subnets(account: Account) -> None:
     """It is named."""
     with pytest.raises(ClusterFileError, match=r"VPC vpc-0badbad has no subnets\. Name some with"):
-        prerequisites.find_zones(account, {"vpc": "vpc-0badbad"}, "here")
+        launcher.find_zones(account, {"vpc": "vpc-0badbad"}, "here")
 
 
 def test_subnets_of_two_vpcs(cloud: Cloud, account: Account) -> None:
     """One security group cannot hold instances of both, so they are refused before it is made."""
-    default = prerequisites.find_zones(account, {}, "here")[1][0].subnet
+    default = launcher.find_zones(account, {}, "here")[1][0].subnet
     with pytest.raises(ClusterFileError, match="its subnets belong to 2 VPCs"):
-        prerequisites.find_zones(account, {"subnets": [default, *cloud.subnets.values()]}, "here")
+        launcher.find_zones(account, {"subnets": [default, *cloud.subnets.values()]}, "here")
 
 
 def test_from_where_logins_come(cloud: Cloud) -> None:
     """The cluster file's word counts; without one, Amazon is asked how it sees us, and that address alone is let in."""
-    assert prerequisites.find_caller_cidr({"caller_cidr": "10.0.0.0/16"}, cloud.check_ip) == "10.0.0.0/16"
-    assert prerequisites.find_caller_cidr({}, cloud.check_ip) == f"{cloud.caller}/32"
+    assert launcher.find_caller_cidr({"caller_cidr": "10.0.0.0/16"}, cloud.check_ip) == "10.0.0.0/16"
+    assert launcher.find_caller_cidr({}, cloud.check_ip) == f"{cloud.caller}/32"
 
 
 @pytest.mark.parametrize("given, sent", [("203.0.113.7", "203.0.113.7/32"), ("10.0.0.0/255.0.0.0", "10.0.0.0/8")])
 def test_a_network_as_amazon_writes_it(given: str, sent: str) -> None:
     """An address alone, or a mask of bytes, is what Amazon calls malformed: it is told the same with the network's length."""
-    assert prerequisites.find_caller_cidr({"caller_cidr": given}) == sent
+    assert launcher.find_caller_cidr({"caller_cidr": given}) == sent
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere"])
 def test_nobody_tells_from_where(cloud: Cloud, path: str) -> None:
     """What is no address, a web page for instance, is not let in; the message says how to go on."""
     with pytest.raises(AllocationError, match=r"cannot find out from which address .* caller_cidr = "):
-        prerequisites.find_caller_cidr({}, cloud.url + path)
+        launcher.find_caller_cidr({}, cloud.url + path)
 
 
 def test_nobody_answers() -> None:
     """The same where there is no network."""
     with pytest.raises(AllocationError, match="cannot find out from which address"):
-        prerequisites.find_caller_cidr({}, "http://127.0.0.1:9/")
+        launcher.find_caller_cidr({}, "http://127.0.0.1:9/")

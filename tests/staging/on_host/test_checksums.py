@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.staging.on_host import job
+from pytest_dtfperf.staging import on_host
 
 # From the CRC catalogue (https://reveng.sourceforge.io/crc-catalogue) and RFC 6234, RFC 1321: what each gives for "123456789".
 CHECK = {
@@ -26,10 +26,10 @@ def test_every_kind_is_the_published_one(tmp_path: Path) -> None:
     right.write_bytes(b"123456789")
     wrong.write_bytes(b"123456780")
 
-    assert set(CHECK) == set(job.KINDS)
+    assert set(CHECK) == set(on_host.KINDS)
     for kind, value in CHECK.items():
-        assert job.has_checksum(str(right), f"{kind}:{value}")
-        assert not job.has_checksum(str(wrong), f"{kind}:{value}")
+        assert on_host.has_checksum(str(right), f"{kind}:{value}")
+        assert not on_host.has_checksum(str(wrong), f"{kind}:{value}")
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 30, (1 << 20) * 3 + 5])
@@ -43,15 +43,15 @@ def test_parts_are_summed_as_s3_does(tmp_path: Path, length: int, part_bytes: in
     expected = hashlib.sha256(b"".join(digests)).hexdigest()
     crcs = [zlib.crc32(content[at : at + part_bytes]).to_bytes(4, "big") for at in range(0, length, part_bytes)]
 
-    assert job.has_checksum(str(path), f"sha256/{part_bytes}:{expected}")
-    assert job.has_checksum(str(path), f"crc32/{part_bytes}:{zlib.crc32(b''.join(crcs)).to_bytes(4, 'big').hex()}")
-    assert job.has_checksum(str(path), f"sha256/{part_bytes + 1}:{expected}") is (length <= part_bytes)
+    assert on_host.has_checksum(str(path), f"sha256/{part_bytes}:{expected}")
+    assert on_host.has_checksum(str(path), f"crc32/{part_bytes}:{zlib.crc32(b''.join(crcs)).to_bytes(4, 'big').hex()}")
+    assert on_host.has_checksum(str(path), f"sha256/{part_bytes + 1}:{expected}") is (length <= part_bytes)
 
 
 def test_a_checksum_as_amazon_documents_it(tmp_path: Path) -> None:
     """The CRC-64 of an empty object is the one that S3 gives it, in base64."""
     (tmp_path / "empty").touch()
-    assert job.has_checksum(str(tmp_path / "empty"), "crc64nvme:" + base64.b64decode("AAAAAAAAAAA=").hex())
+    assert on_host.has_checksum(str(tmp_path / "empty"), "crc64nvme:" + base64.b64decode("AAAAAAAAAAA=").hex())
 
 
 def test_can_be_given_up(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_can_be_given_up(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(64 << 30)  # a hole
     began = time.monotonic()
-    with pytest.raises(job.Stopped):
-        job.has_checksum(str(path), "sha256:00", stopped=lambda: time.monotonic() > began + 0.1)
+    with pytest.raises(on_host.Stopped):
+        on_host.has_checksum(str(path), "sha256:00", stopped=lambda: time.monotonic() > began + 0.1)

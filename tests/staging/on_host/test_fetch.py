@@ -16,8 +16,8 @@ from typing import Any, Self
 import pytest
 
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.staging.on_host import job as fetching
-from pytest_dtfperf.staging.on_host.job import TRIES, FetchError, FetchJob
+from pytest_dtfperf.staging import on_host
+from pytest_dtfperf.staging.on_host import TRIES, FetchError, FetchJob
 from pytest_dtfperf.testing.backends import wait_until
 from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
@@ -97,7 +97,7 @@ def test_a_server_without_ranges_is_asked_from_the_start(server: FileServer, fol
 
 def test_passing_errors_are_waited_for(server: FileServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is asked too much, or has a bad moment, is asked again."""
-    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(on_host, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(status) for status in (503, 500, 429)]
     _fetched(folder, _file(server, "file"))
 
@@ -106,7 +106,7 @@ def test_passing_errors_are_waited_for(server: FileServer, folder: Path, monkeyp
 
 def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some tries without a byte it is given up, and the message names the file and the error but never the URL."""
-    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(on_host, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * TRIES
     with pytest.raises(FetchError) as told:
         _fetched(folder, _file(server, "file"))
@@ -142,7 +142,7 @@ def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: 
 def test_nobody_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that cannot be reached is reported with the network's own error."""
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(on_host, "_LONGEST_PAUSE_S", 0.0)
     with file_server() as gone:
         file = _file(gone, "file")
     with pytest.raises(FetchError, match="Connection refused") as told:
@@ -182,7 +182,7 @@ def test_begun_files_are_gone_on_with(server: FileServer, folder: Path) -> None:
     left = {"begun": CONTENT[:1000], "damaged": b"?" * 1000, "too-long": CONTENT + b"?"}
     os.makedirs(f"{folder}.parts")
     for path, content in left.items():
-        Path(fetching._get_part_path(f"{folder}.parts", path)).write_bytes(content)
+        Path(on_host._get_part_path(f"{folder}.parts", path)).write_bytes(content)
     _fetched(folder, *files)
 
     assert _below(folder) == dict.fromkeys(left, CONTENT)
@@ -232,7 +232,7 @@ class Hand:
 
     def __init__(self, cache: Path, heartbeat_timeout_s: float = 60.0) -> None:
         env = {**os.environ, "XDG_CACHE_HOME": str(cache), "DTFPERF_HOST_INDEX": "3"}
-        argv = [sys.executable, "-m", "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(heartbeat_timeout_s)]
+        argv = [sys.executable, "-m", "pytest_dtfperf.staging.on_host", "--heartbeat-timeout-s", str(heartbeat_timeout_s)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, bufsize=0)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import DataError, SpecError
+from pytest_dtfperf.training.inputs import Share
 from pytest_dtfperf.training.inputs.formats import RECORD_BYTES, TRAINING_FILES, open_cifar10, open_mnist
 from pytest_dtfperf.training.inputs.shards import (
     check_content,
@@ -19,7 +20,6 @@ from pytest_dtfperf.training.inputs.shards import (
     masked_crc,
     plan_reading,
 )
-from pytest_dtfperf.training.inputs.share import Share
 from tests.training.inputs.conftest import Ask, Deliver
 from tests.training.inputs.test_inputs import spec_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.own import keras_backend
+from pytest_dtfperf.training import own
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_variable_and_the_file_are_read_as_keras_does(
     if file is not None:
         (tmp_path / "keras.json").write_text(file)
     if where is None:
-        keras_backend.check("models.cnn")
+        own.check_keras_backend("models.cnn")
     else:
         with pytest.raises(SpecError, match=f"^models.cnn: on this host .*{where}, and tasks train with tensorflow alone: "):
-            keras_backend.check("models.cnn")
+            own.check_keras_backend("models.cnn")
