@@ -14,7 +14,6 @@ import os
 import select
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -36,8 +35,6 @@ _TICK_S = 0.25
 _LAST_LINES = 3  # of an import that failed
 TRIAL = "--import-tensorflow"  # in place of all other arguments
 _STDIN, _STDOUT = 0, 1
-_SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's IPv4 address
-_IFREQ = "256s"  # more than struct ifreq of linux/if.h: the name, then from byte 16 a sockaddr_in, whose address is from byte 4
 
 
 class Checkup:
@@ -162,7 +159,7 @@ def read_facts() -> dict[str, Any]:
         gpus, gpus_error = None, str(exc)
     return {
         "hostname": socket.gethostname(),
-        "addresses": list_all_addresses(),
+        "addresses": [each for found in interfaces.map_addresses().values() for each in found],
         "interfaces": interfaces.list_interfaces(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
@@ -208,22 +205,6 @@ def has_address(address: str) -> bool:
                 probe.bind(where)
                 return True
     return False
-
-
-def list_all_addresses() -> list[str]:
-    """Return the first IPv4 address of each interface, and all IPv6 addresses."""
-    import fcntl
-    import ipaddress
-
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
-                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack(_IFREQ, name.encode()[:15]))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    with suppress(OSError), open("/proc/net/if_inet6") as file:
-        found += [str(ipaddress.IPv6Address(int(line.split()[0], 16))) for line in file]
-    return found
 
 
 def import_tensorflow(within_s: float) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
     `kind` is "InfiniBand" for IPoIB, "RoCE" for Ethernet on a card with RDMA, else "Ethernet". `gbps` is None if the kernel
     does not know it, as for interfaces that are down and most virtual ones.
     """
-    addresses = {**{name: [] for name in _list(network)}, **_map_addresses()}
+    addresses = {**{name: [] for name in _list(network)}, **map_addresses()}
     return [
         {"name": name, "addresses": found, "kind": _get_kind(f"{network}/{name}"), "gbps": _get_speed(f"{network}/{name}")}
         for name, found in addresses.items()
@@ -55,7 +55,7 @@ def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
     ]
 
 
-def _map_addresses() -> dict[str, list[str]]:
+def map_addresses() -> dict[str, list[str]]:
     """Return the addresses of each interface, except link-local ones."""
     import array
     import fcntl
@@ -75,6 +75,15 @@ def _map_addresses() -> dict[str, list[str]]:
             if not address.startswith("fe80:"):
                 found.setdefault(fields[5], []).append(address)
     return found
+
+
+def find_interface(address: str) -> str | None:
+    """Return the name of the interface with this IPv4 address or host name; None if there is none."""
+    try:
+        wanted = socket.gethostbyname(address)
+    except OSError:  # an IPv6 address, or an unknown name
+        return None
+    return next((name for name, found in map_addresses().items() if wanted in found), None)
 
 
 def _get_kind(folder: str) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node.interfaces import find_fastest, list_addresses, list_interfaces
+from pytest_dtfperf.node.interfaces import find_fastest, find_interface, list_addresses, list_interfaces
 
 ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
 eth1	0000A8C0	00000000	0001	0	0	0	00FFFFFF
@@ -101,3 +101,9 @@ def test_interfaces_of_this_host_have_its_addresses() -> None:
     found = list_interfaces()
     assert {address for each in found for address in each["addresses"]} == set(list_addresses())
     assert "lo" not in [each["name"] for each in found]
+
+
+def test_an_address_has_an_interface() -> None:
+    """The loopback's is found; an address that this machine does not have (RFC 5737) has none."""
+    assert find_interface("127.0.0.1") == "lo"
+    assert find_interface("203.0.113.1") is None

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
-from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots, find_interface
+from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots
 from tests.training.conftest import RunTasks, orders_of
 from tests.training.table import UNHEARD_OF
 
@@ -21,12 +21,6 @@ def test_processes_know_their_ranks() -> None:
         ("anna", 1, 1, 0, 3, 2, 1),
         ("bert", 2, 0, 1, 3, 1, 2),
     ]
-
-
-def test_an_address_has_an_interface() -> None:
-    """The loopback's is found; an address that this machine does not have (RFC 5737) has none."""
-    assert find_interface("127.0.0.1") == "lo"
-    assert find_interface("203.0.113.1") is None
 
 
 def test_a_task_says_what_it_lacks(run_tasks: RunTasks, tiny: Spec, monkeypatch: pytest.MonkeyPatch) -> None:

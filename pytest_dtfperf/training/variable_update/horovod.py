@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_dtfperf.node.interfaces import find_interface
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices, config_of
 from pytest_dtfperf.training.engine import at_shutdown
-from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots, find_interface
+from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots
 from pytest_dtfperf.training.variable_update.replicated import Copies
 
 v1 = tf.compat.v1
@@ -29,7 +30,7 @@ def start_horovod(order: TaskOrder) -> Any:
     os.environ |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     if order.workers > 1:
         interface = find_interface(hosts[order.index])
-        if interface:  # a host's name may lead to an address that others cannot reach
+        if interface:  # otherwise Horovod chooses one. A host's name may lead to an address that others cannot reach
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
         port = _start_rendezvous(found) if order.is_chief else 0
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = hosts[0]
