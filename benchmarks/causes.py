@@ -132,7 +132,7 @@ def _runs(rig: Rig, spec: Spec, changes: Changes, count: int) -> tuple[list[Run]
 
 def _side(rig: Rig, spec: Spec, runs: Sequence[Run], sent: Sequence[Sent], probes: Probes) -> Side:
     hosts = list(runs[-1].hosts)
-    fingerprint = {**rig.launcher.fingerprint_of(hosts), "program": runs[-1].program}
+    fingerprint = {**rig.launcher.collect_fingerprint(hosts), "program": runs[-1].program}
     found = Measurement(  # of injected sleeps it says nothing
         spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint, probes=probes
     )  # fmt: skip

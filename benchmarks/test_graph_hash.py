@@ -12,14 +12,14 @@ PROGRAM = """
 import json, sys, time
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.devices import get_devices
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.replica import build
 
 order = TaskOrder(run="x", job="worker", index=0, spec=Spec(model=sys.argv[1], batch_size=8), cluster={})
 with tf.Graph().as_default() as graph:
     began = time.perf_counter()
-    replica = build(order, devices_of(order))
+    replica = build(order, get_devices(order))
     built_s = time.perf_counter() - began
 fetches = [replica.loss.op.name, *(update.name for update in replica.updates)]
 hashed_s = []

@@ -68,7 +68,7 @@ class Launcher:
         """The properties that all hosts share, or all values."""
         return _merge_fingerprints(self._fingerprints)
 
-    def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
+    def collect_fingerprint(self, hosts: Sequence[str]) -> Mapping[str, Any]:
         """Return the properties of a run's hosts, and whether they match the request."""
         used = [at for at, name in enumerate(self.hosts) if name in hosts]
         placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))

@@ -70,13 +70,13 @@ class Answers:
         """Process a message of a task. Raises `MessageError` for an unexpected one: its host must then be treated as lost."""
         match event["kind"]:
             case "reading":
-                self._reading(event)
+                self._note_reading(event)
             case "facts":
                 if self._host_answers[event["host"]].facts:
                     raise MessageError("reported its limits twice")
                 self._host_answers[event["host"]].facts = event
             case "stream":
-                self._stream(event)
+                self._note_stream(event)
 
     def lose(self, host: int, why: str, *, lied: bool = False) -> None:
         """Expect no more answers of a host. If it violated the protocol (`lied`), discard its earlier ones, too."""
@@ -88,17 +88,17 @@ class Answers:
     def is_lost(self, host: int) -> bool:
         return host in self._lost
 
-    def probes(self, seconds: float) -> Probes:
+    def collect_probes(self, seconds: float) -> Probes:
         """Return all answers so far."""
         names = [host.name for host in self._hosts]
         known = {name: answers.facts["state"] for name, answers in zip(names, self._host_answers, strict=True) if answers.facts}
         states = group_by_machine(known)
         hosts = {
-            names[at]: self._host(at, states)
+            names[at]: self._make_host_probe(at, states)
             for at, answers in enumerate(self._host_answers)
             if answers.readings or answers.unknown
         }
-        fans = {fan.link(names): self._fan(number, fan) for number, each in enumerate(self._rounds) for fan in each}
+        fans = {fan.link(names): self._make_link(number, fan) for number, each in enumerate(self._rounds) for fan in each}
         return Probes(
             hosts=hosts,
             links={name: found for name, found in fans.items() if isinstance(found, Link)},
@@ -109,7 +109,7 @@ class Answers:
             seconds=round(seconds, 3),
         )
 
-    def _reading(self, event: Event) -> None:
+    def _note_reading(self, event: Event) -> None:
         host, name = event["host"], event["name"]
         answers = self._host_answers[host]
         if not _is_asked(name, self._hosts[host]) or name in answers.readings or name in answers.unknown:
@@ -119,7 +119,7 @@ class Answers:
         else:
             answers.unknown[name] = event.get("error") or "it gives no reason"
 
-    def _stream(self, event: Event) -> None:
+    def _note_stream(self, event: Event) -> None:
         stream = (event["round"], event["host"], event["to"])
         if stream not in self._expected or stream in self._streams:
             raise MessageError(f"reported a stream to host number {event['to']} that was not requested")
@@ -127,7 +127,7 @@ class Answers:
             raise MessageError(f"reported {len(event['parts'])} parts of a stream that has {PARTS}")
         self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
 
-    def _host(self, at: int, states: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> HostProbe:
+    def _make_host_probe(self, at: int, states: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> HostProbe:
         answers, name = self._host_answers[at], self._hosts[at].name
         facts = answers.facts or {}
         return HostProbe(
@@ -139,13 +139,15 @@ class Answers:
             unknown=answers.unknown,
         )
 
-    def _fan(self, number: int, fan: Fan) -> Link | str:
+    def _make_link(self, number: int, fan: Fan) -> Link | str:
         """Return the throughput, or the reason why it is unknown."""
         rates: dict[tuple[int, int], list[float]] = {}
         for source, target in fan.streams:
             result = self._streams.get((number, source, target))
             if result is None or isinstance(result, str):
-                return f"{self._hosts[source].name}>{self._hosts[target].name}: {result or self._why_not(source, target)}"
+                return (
+                    f"{self._hosts[source].name}>{self._hosts[target].name}: {result or self._explain_missing(source, target)}"
+                )
             rates[source, target] = [part["bytes"] / part["counted_s"] for part in result]
         sums = [sum(parts) for parts in zip(*rates.values(), strict=True)]
         per_s = statistics.median(sums)
@@ -163,7 +165,7 @@ class Answers:
             },
         )
 
-    def _why_not(self, *hosts: int) -> str:
+    def _explain_missing(self, *hosts: int) -> str:
         return next((self._lost[host] for host in hosts if host in self._lost), "it was not measured")
 
 
@@ -236,7 +238,7 @@ class Probing:
         self._began = self._clock()
         self._tasks = place(spec, agents.hosts, config)
         self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
-        self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._unknown_of(host.name))}
+        self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._list_wanted_families(host.name))}
         self._names = [host.name for host in agents.hosts]
         all_rounds = link_rounds.plan_fans(self._tasks, pairs=pairs) if rounds is None else rounds
         self._links = {fan.link(self._names) for each in all_rounds for fan in each}
@@ -278,7 +280,7 @@ class Probing:
 
     def collect_probes(self) -> Probes:
         """Return what is known of the training's hosts and links, from this probe and those before."""
-        found = merge_probes(self._known, self._answers.probes(self._clock() - self._began))
+        found = merge_probes(self._known, self._answers.collect_probes(self._clock() - self._began))
         hosts = {host.name for host in self._hosts.values()}
         return replace(
             found,
@@ -286,7 +288,7 @@ class Probing:
             links={name: link for name, link in found.links.items() if name in self._links},
         )
 
-    def _unknown_of(self, host: str) -> Sequence[str]:
+    def _list_wanted_families(self, host: str) -> Sequence[str]:
         """Return the families of readings that are to be measured of a host."""
         probe = self._known.hosts.get(host)
         if probe is None:
@@ -317,13 +319,13 @@ class Probing:
         rounds = [_make_targets(each) for each in self._rounds]
         addresses = {str(at): {"address": host.address, "port": self._ports.get(at, 0)} for at, host in self._hosts.items()}
         probe = {"token": secrets.token_hex(8), "rounds": rounds, "addresses": addresses, "parts": PARTS, "part_s": PART_S}
-        tasks = [self._task_order(host) for host in self._remaining_hosts(self._hosts)]
+        tasks = [self._make_task_order(host) for host in self._list_remaining_hosts(self._hosts)]
         cold = self._config.start == "cold"
         common = {"run": self.id, "probe": probe}
         self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env=GPU_ORDER, tasks=tasks)
         self._wait("its first message", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
 
-    def _task_order(self, host: int) -> dict[str, Any]:
+    def _make_task_order(self, host: int) -> dict[str, Any]:
         """Return the part of the order for the task of this host."""
         gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
         worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
@@ -339,7 +341,7 @@ class Probing:
         }
 
     def _lead(self, phase: str, hosts: Collection[int], within_s: float) -> None:
-        if left := self._remaining_hosts(hosts):
+        if left := self._list_remaining_hosts(hosts):
             self._order("notify", tasks=[_get_task(host) for host in left], word=phase)
             self._wait(phase, left, lambda host: self._done.get(host) == phase, within_s)
 
@@ -352,13 +354,13 @@ class Probing:
 
     # Events
 
-    def _remaining_hosts(self, hosts: Iterable[int]) -> list[int]:
+    def _list_remaining_hosts(self, hosts: Iterable[int]) -> list[int]:
         return [host for host in hosts if not self._answers.is_lost(host)]
 
     def _wait(self, what: str, hosts: Collection[int], has: Callable[[int], bool], within_s: float) -> None:
         """Wait until all remaining hosts have it; those that do not in time are lost."""
-        self._listen(lambda: all(map(has, self._remaining_hosts(hosts))), within_s)
-        for host in self._remaining_hosts(hosts):
+        self._listen(lambda: all(map(has, self._list_remaining_hosts(hosts))), within_s)
+        for host in self._list_remaining_hosts(hosts):
             if not has(host):
                 self._answers.lose(host, f"no answer within {within_s:g} s ({what})")
 
@@ -367,10 +369,10 @@ class Probing:
         while not enough() and self._clock() < deadline:
             event = self._agents.next_event(_POLL_S)
             while event is not None and self._clock() < deadline:  # `enough` looks at all hosts: not for each of their events
-                self._hear(event)
+                self._receive(event)
                 event = self._agents.next_event(0.0)
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         host = event["host"]
         match event["event"]:
             case "reserved" if host in self._hosts:
@@ -378,7 +380,7 @@ class Probing:
             case "refused" if host in self._hosts:
                 self._answers.lose(host, event["reason"])
             case "task" if not self._answers.is_lost(host):
-                self._hear_task(host, event)
+                self._receive_from_task(host, event)
             case "exit":
                 self._answers.lose(host, _describe_end(event))
             case "zygote_died":
@@ -391,7 +393,7 @@ class Probing:
             case "stopped":
                 self._quiet.add(host)
 
-    def _hear_task(self, host: int, event: Event) -> None:
+    def _receive_from_task(self, host: int, event: Event) -> None:
         if event["kind"] == "ready":
             self._ready.add(host)
         elif event["kind"] == "done":

@@ -172,7 +172,7 @@ class RunController:
         """Receive events until it is done, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
             self._receive_all(_POLL_S)
-            for host in self._watch.silent(self._clock()):
+            for host in self._watch.list_silent_hosts(self._clock()):
                 if loss := self._agents.why_silent(host):
                     self._receive(loss)
             self._check_connection()

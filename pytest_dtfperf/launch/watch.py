@@ -147,10 +147,10 @@ class Watch:
             if cause <= certain or now - first >= settle_s:
                 raise error
             return
-        for overdue in (*self._silent_hosts(now), *self._overdue(now)):
+        for overdue in (*self._find_silent_hosts(now), *self._find_overdue_task(now)):
             raise overdue
 
-    def silent(self, now: float) -> list[int]:
+    def list_silent_hosts(self, now: float) -> list[int]:
         """Return the numbers of the hosts that `check` would treat as lost for their silence."""
         if self._failures or now - self._heard_since <= self._limits.silence_s:
             return []
@@ -255,12 +255,12 @@ class Watch:
     def _find_culprit(self, task: TaskStatus, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
         return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines), code=code)
 
-    def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
-        for host in (self.hosts[number] for number in self.silent(now)):
+    def _find_silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
+        for host in (self.hosts[number] for number in self.list_silent_hosts(now)):
             host.lost = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
             yield HostLost(f"the agent on {host.name} {host.lost.description}", host=host.name)
 
-    def _overdue(self, now: float) -> Iterator[DtfPerfError]:
+    def _find_overdue_task(self, now: float) -> Iterator[DtfPerfError]:
         """Yield the error of the task that is longest overdue, if there is one."""
         limits = self._limits
         if self._phase == "reserve":

@@ -44,7 +44,7 @@ from pytest_dtfperf.limits.needs import (
 )
 from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
-from pytest_dtfperf.training.models.outline import outline_of
+from pytest_dtfperf.training.models.outline import get_outline
 
 Found = Bound | str  # a bound, or the reason why there is none
 
@@ -95,7 +95,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
     each = compute_flop(spec)
     if each is None:
         yield (
-            f"{spec.model}: {outline_of(spec).uncounted}"
+            f"{spec.model}: {get_outline(spec).uncounted}"
             if spec.own_model
             else "an external command trains, and what it computes is not known"
         )

@@ -11,7 +11,7 @@ from functools import cached_property
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
-from pytest_dtfperf.training.models.outline import outline_of
+from pytest_dtfperf.training.models.outline import get_outline
 
 VALUE_BYTES = 4  # of a variable or gradient in full precision
 SLOTS: Mapping[str, int] = {
@@ -134,7 +134,7 @@ def _all_reduce(spec: Spec, layout: Layout) -> Phase:
     Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.
     """
     hosts = dict.fromkeys(layout.hosts[worker] for worker in layout.workers)
-    size = VALUE_BYTES * outline_of(spec).trained_parameters * _wire_part(spec)
+    size = VALUE_BYTES * get_outline(spec).trained_parameters * _wire_part(spec)
     each = 2 * (len(hosts) - 1) / len(hosts) * size
     return {host: Flow(each, each) for host in hosts}
 

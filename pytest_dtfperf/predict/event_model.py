@@ -28,7 +28,7 @@ from pytest_dtfperf.limits.needs import SLOTS, Layout, compute_traffic, count_de
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.exchange_plan import list_exchanges
-from pytest_dtfperf.training.models.outline import outline_of
+from pytest_dtfperf.training.models.outline import get_outline
 
 MESSAGE_S = 40e-6  # of a tensor on the network, however small it is: training/exchange_plan.py
 FLOAT_BYTES = 4
@@ -203,7 +203,7 @@ def _choose_range(ranges: Sequence[Range], elements: int) -> Range:
 
 def _find_starts(spec: Spec) -> Floats:
     """Return, of each trained variable, the part of the forward pass's arithmetic before it is used."""
-    outline = outline_of(spec)
+    outline = get_outline(spec)
     work = np.array([float(outline.work.get(variable.name, 0)) for variable in outline.trained])
     if not work.sum():
         work = np.ones(len(work))  # of own models it is not known which variable takes how much

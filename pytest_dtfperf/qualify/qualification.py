@@ -92,7 +92,7 @@ class HostQualification:
             launcher = self._session.allocations.get_launcher(self._spec)
             self._hosts = list(launcher.hosts)
             self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=len(self._hosts), on_status=self._on_status)
-            hardware = {host: launcher.fingerprint_of([host])["hardware"] for host in self._hosts}
+            hardware = {host: launcher.collect_fingerprint([host])["hardware"] for host in self._hosts}
             self._kinds = {host: system_name(each) for host, each in hardware.items()}
             self._is_simulated = any(each.get("simulated") for each in hardware.values())
             self._own = self._compare(self._policy)

@@ -18,7 +18,7 @@ from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.formats import percent, rate, with_prefix
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import can_feed
-from pytest_dtfperf.training.models.outline import outline_of
+from pytest_dtfperf.training.models.outline import get_outline
 
 NO_TF32 = "NVIDIA_TF32_OVERRIDE=0"  # in a task's environment: cuBLAS and cuDNN then compute fp32 as fp32, on any GPU
 
@@ -113,7 +113,7 @@ def flop_per_image(spec: Spec) -> int | None:
     """
     if spec.command and (spec.model not in MODELS or not can_feed(spec.data, spec.model)):
         return None
-    return _flop(spec, outline_of(spec).multiply_adds)
+    return _flop(spec, get_outline(spec).multiply_adds)
 
 
 def flop_of(measurement: Measurement) -> int | None:

@@ -65,9 +65,9 @@ class ClusterInfo:
         """The properties of all hosts."""
         return self._with_shares(self._get_launcher().fingerprint)
 
-    def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
+    def collect_fingerprint(self, run: Run) -> Mapping[str, Any]:
         """Return the fingerprint of a run's hosts and of its software there."""
-        return {**self._with_shares(self._get_launcher().fingerprint_of(run.hosts)), "program": run.program}
+        return {**self._with_shares(self._get_launcher().collect_fingerprint(run.hosts)), "program": run.program}
 
     @property
     def system(self) -> str:

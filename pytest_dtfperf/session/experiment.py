@@ -244,7 +244,7 @@ class Experiment:
         except InvalidMeasurement as error:
             case.invalid = str(error)
             raise
-        fingerprint = self._session.cluster.fingerprint_of(run)
+        fingerprint = self._session.cluster.collect_fingerprint(run)
         if case.record:
             if must_match(case.fingerprint, fingerprint):
                 return False

@@ -73,7 +73,7 @@ def _with_traced_run(session: SessionContext, test: str, record: Record) -> Reco
             run = session.run(spec, test, number=runs + 1, of=runs + 1, explain=True)
         except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress display has shown it
             return record
-        if must_match(record.measurement.fingerprint, session.cluster.fingerprint_of(run)):
+        if must_match(record.measurement.fingerprint, session.cluster.collect_fingerprint(run)):
             return record
     return session.folder.note_traced(record.id, run)
 

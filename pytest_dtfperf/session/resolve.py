@@ -17,8 +17,8 @@ from pytest_dtfperf.formats import parse_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, tables
 from pytest_dtfperf.spec.command import program_name, requested_names
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline_of
+from pytest_dtfperf.training.models import get_network
+from pytest_dtfperf.training.models.outline import get_outline
 
 # If a link connects servers and workers, all others wait for the server with most bytes: VGG16 trains 1.5 times as
 # fast over four servers at 1 Gbit/s as with the usual placement. On one host there is no such link, and joining parts
@@ -90,7 +90,7 @@ def resolve(
 def _check_layers(spec: Spec) -> None:
     """Check that parameters and operations of an own model of layers can be counted. Raises `SpecError`."""
     try:
-        found, classes = outline_of(spec), network_of(spec).classes
+        found, classes = get_outline(spec), get_network(spec).classes
     except SpecError:
         raise
     except Exception as error:

@@ -160,7 +160,7 @@ class StackRunner:
         except (InvalidMeasurement, InfrastructureError) as error:
             raise type(error)(f"variant {name}: {error}") from error
         get_launcher = partial(self._session.allocations.get_launcher, stack=name)
-        side.fingerprint = dict(ClusterInfo(self._stacks[name], get_launcher).fingerprint_of(run))
+        side.fingerprint = dict(ClusterInfo(self._stacks[name], get_launcher).collect_fingerprint(run))
         return run
 
     def _run_undisturbed(self, side: ComparedStack, runs: int) -> Run:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 
 v1 = tf.compat.v1
 _CPU = "/device:CPU:0"
@@ -25,7 +25,7 @@ def main() -> None:
 
 def _feed_batches(spec: Spec) -> list[dict[str, Any]]:
     order = TaskOrder(run="fed", spec=spec, job="worker", index=0, cluster={}, num_devices=1, device="cpu", threads=1)
-    feed: TrainingInput = load(spec.input.implementation)(order, network_of(spec), _CPU)
+    feed: TrainingInput = load(spec.input.implementation)(order, get_network(spec), _CPU)
     with tf.Graph().as_default(), v1.device(_CPU):
         batch = feed.batch(0)
         prepared = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer())

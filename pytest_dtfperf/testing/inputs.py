@@ -20,7 +20,7 @@ import pytest
 from pytest_dtfperf.node.module_command import make_project_command
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import INPUTS
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 
 STEPS, BATCH_SIZE = 3, 4
 
@@ -55,7 +55,7 @@ class InputContract:
         program = make_project_command(sys.executable, "pytest_dtfperf.testing.fed")
         asked = json.dumps([spec.to_json() for spec in specs])
         done = subprocess.run(program, input=asked, stdout=subprocess.PIPE, text=True, check=True)
-        network = network_of(specs[0])
+        network = get_network(specs[0])
         height, width, channels = network.image_shape
         for shape, batches in zip([(height, width, channels), (channels, height, width)], json.loads(done.stdout), strict=True):
             for batch in batches:

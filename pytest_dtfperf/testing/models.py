@@ -18,8 +18,8 @@ import pytest
 
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import INPUTS, MODELS
-from pytest_dtfperf.training.models import Network, default_network, make_network
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models import Network, make_default_network, make_network
+from pytest_dtfperf.training.models.outline import compute_outline
 
 STEPS, BATCH_SIZE = 3, 2
 
@@ -33,7 +33,7 @@ class ModelContract:
     @pytest.fixture
     def network(self) -> Network:
         """Return the network at its own size."""
-        return default_network(self.model)
+        return make_default_network(self.model)
 
     def test_its_name_is_free(self) -> None:
         """No row of pytest-dtfperf's has its name, so that it is this one that is trained."""
@@ -55,12 +55,12 @@ class ModelContract:
 
     def test_made_twice_it_is_equal(self, network: Network) -> None:
         """Two of the same size are one network: they are equal, and have one hash."""
-        again = default_network(self.model)
+        again = make_default_network(self.model)
         assert (again, hash(again)) == (network, hash(network))
 
     def test_it_tells_its_classes_apart(self, network: Network) -> None:
         """Of an image it makes one number for each class, from variables that have names of their own."""
-        found = outline(network)
+        found = compute_outline(network)
         assert found.stages["logits"] == (network.classes,)
         names = [variable.name for variable in found.variables]
         assert found.trained_parameters > 0
@@ -71,7 +71,7 @@ class ModelContract:
         for data in MODELS[self.model].data:
             fixed = {"image_shape": INPUTS[data].image_shape, "classes": INPUTS[data].classes}
             network = make_network(self.model, **{name: value for name, value in fixed.items() if value is not None})
-            assert outline(network).stages["logits"] == (network.classes,)
+            assert compute_outline(network).stages["logits"] == (network.classes,)
 
     def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On two devices, where there are two, in each of `variable_updates`: losses are numbers, and its graph is known."""

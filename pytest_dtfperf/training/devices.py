@@ -47,7 +47,7 @@ class Devices:
     servers: tuple[str, ...]  # the CPUs of the parameter servers; none in a lone process
 
 
-def devices_of(order: TaskOrder) -> Devices:
+def get_devices(order: TaskOrder) -> Devices:
     """Return the task's devices. Raises `InfrastructureError` if TensorFlow does not see the GPUs that were requested."""
     if order.device == "gpu":
         _check_gpus(order)
@@ -85,13 +85,13 @@ def _check_gpus(order: TaskOrder) -> None:
         )
 
 
-def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
+def make_session_config(order: TaskOrder) -> tf.compat.v1.ConfigProto:
     """Return the configuration of the task's server and its session. Placement is strict: an impossible device is an error.
 
     Sets this process's environment variables, too, where TensorFlow asks those.
     """
     spec = order.spec
-    os.environ.update(variables_of(order))
+    os.environ.update(make_environment_variables(order))
     config = v1.ConfigProto(
         intra_op_parallelism_threads=spec.num_intra_threads or order.threads,
         inter_op_parallelism_threads=_inter_op_threads(order),
@@ -130,7 +130,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
     return max(threads, 2) if asked is None and order.is_between_hosts else threads
 
 
-def variables_of(order: TaskOrder) -> dict[str, str]:
+def make_environment_variables(order: TaskOrder) -> dict[str, str]:
     """Return the environment variables that TensorFlow reads when it makes its first device and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
@@ -154,7 +154,7 @@ def start_server(order: TaskOrder) -> str:
     if not order.cluster:
         return ""
     cluster = tf.train.ClusterSpec({job: list(addresses) for job, addresses in order.cluster.items()})
-    server = tf.distribute.Server(cluster, job_name=order.job, task_index=order.index, config=config_of(order))
+    server = tf.distribute.Server(cluster, job_name=order.job, task_index=order.index, config=make_session_config(order))
     return str(server.target)
 
 
@@ -169,9 +169,9 @@ _VARIABLES = (
 _NO_MATTER = ("GRPC_DEFAULT_SSL_", "GRPC_SSL_", "GRPC_TRACE", "GRPC_VERBOSITY", "NCCL_DEBUG", "DNNL_VERBOSE", "ONEDNN_VERBOSE")
 
 
-def settings_of(order: TaskOrder) -> dict[str, str]:
+def describe_settings(order: TaskOrder) -> dict[str, str]:
     """Return the settings that differ from TensorFlow's defaults, by name and as text."""
-    config = dict(_iterate_fields(config_of(order)))
+    config = dict(_iterate_fields(make_session_config(order)))
     return {
         "malloc": MEMORY_SETTING,
         **{name: value for name, value in sorted(config.items()) if not name.startswith(_ROLE)},

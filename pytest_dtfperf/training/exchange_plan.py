@@ -13,18 +13,18 @@ from typing import NamedTuple
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.models.layers import BATCH_NORM, has_weight_decay
-from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
+from pytest_dtfperf.training.models.outline import Shape, Variable, get_outline
 from pytest_dtfperf.training.placement import (
     PIECES_PER_SERVER,
     Piece,
     Placed,
     Placement,
+    compute_bytes,
+    count_rows,
     cut_large_variables,
     held_by,
     refine_pieces,
     round_robin,
-    rows_of,
-    size_of,
 )
 
 SMALL_BYTES = 64 << 10  # the default limit: joining larger variables costs more than it saves
@@ -81,11 +81,11 @@ def _plan_spec_packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
     if small_bytes is None:
         crosses_the_wire = crosses_the_wire and "agg_small_grads_max_bytes" in spec.mode.knows
         small_bytes = SMALL_BYTES if crosses_the_wire else 0
-    variables = outline_of(spec).trained
+    variables = get_outline(spec).trained
     return plan_packs(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
 
 
-def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str, Shape]:
+def map_shapes(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str, Shape]:
     """Return shapes by name, a pack in the place of its first member, in the order of creation."""
     pack_of = {member.name: pack for pack in packs for member in pack.members}
     found: dict[str, Shape] = {}
@@ -95,47 +95,47 @@ def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str,
     return found
 
 
-def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
+def compute_parts(order: TaskOrder) -> dict[str, dict[str, int]]:
     """Return the parts and their rows of each variable or pack that is cut."""
     placed = _assign_pieces(order, order.spec.num_ps) if order.spec.num_ps else {}
     return {
-        name: {part: piece.rows for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)}
+        name: {part: piece.rows for part, piece in zip(make_part_names(name, len(pieces)), pieces, strict=True)}
         for name, pieces in placed.items()
         if len(pieces) > 1
     }
 
 
-def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
+def assign_servers(order: TaskOrder, servers: int) -> dict[str, int]:
     """Return the number of the server that holds each variable, pack or part."""
     return {
         part: piece.server
         for name, pieces in _assign_pieces(order, servers).items()
-        for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)
+        for part, piece in zip(make_part_names(name, len(pieces)), pieces, strict=True)
     }
 
 
-def sizes_of(order: TaskOrder) -> dict[str, int]:
+def compute_sizes(order: TaskOrder) -> dict[str, int]:
     """Return the bytes of each variable, pack or part on parameter servers, in the order in which the network makes them."""
-    parts = parts_of(order)
+    parts = compute_parts(order)
     return {
-        part: size_of((rows, *shape[1:]))
+        part: compute_bytes((rows, *shape[1:]))
         for name, shape in _list_shapes(order).items()
-        for part, rows in parts.get(name, {name: rows_of(shape)}).items()
+        for part, rows in parts.get(name, {name: count_rows(shape)}).items()
     }
 
 
-def part_names(name: str, parts: int) -> list[str]:
+def make_part_names(name: str, parts: int) -> list[str]:
     """Return the names of a variable's parts, as `dense0/weights/part2of7`; a single part keeps the variable's name."""
     return [name] if parts == 1 else [f"{name}/part{number}of{parts}" for number in range(1, parts + 1)]
 
 
 def bytes_on_servers(spec: Spec) -> list[int]:
     """Return the bytes of trained variables on each of the spec's parameter servers, when several tasks share them."""
-    variables = outline_of(spec).trained
+    variables = get_outline(spec).trained
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
         return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
-    shapes = list(shapes_of(variables, _plan_spec_packs(spec, crosses_the_wire=True)).values())
+    shapes = list(map_shapes(variables, _plan_spec_packs(spec, crosses_the_wire=True)).values())
     return held_by(shapes, _cut_into_pieces(spec, shapes, spec.num_ps), spec.num_ps)
 
 
@@ -152,25 +152,25 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
 
     Without parameter servers all belong to server 0.
     """
-    variables = outline_of(spec).trained
+    variables = get_outline(spec).trained
     packs = _plan_spec_packs(spec, crosses_the_wire=True)
     first_of = {variable.name: number for number, variable in enumerate(variables)}
     first_of.update({pack.name: first_of[pack.members[0].name] for pack in packs})
-    named = shapes_of(variables, packs)
+    named = map_shapes(variables, packs)
     shapes, servers = list(named.values()), max(1, spec.num_ps)
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         placed = round_robin(shapes, servers)
     else:
         placed = _cut_between_hosts(spec, shapes, _cut_into_pieces(spec, shapes, servers), servers)
     return [
-        Exchange(first_of[name], piece.server, size_of((piece.rows, *shape[1:])))
+        Exchange(first_of[name], piece.server, compute_bytes((piece.rows, *shape[1:])))
         for (name, shape), pieces in zip(named.items(), placed, strict=True)
         for piece in pieces
     ]
 
 
 def _list_shapes(order: TaskOrder) -> dict[str, Shape]:
-    return shapes_of(outline_of(order.spec).trained, plan_task_packs(order))
+    return map_shapes(get_outline(order.spec).trained, plan_task_packs(order))
 
 
 def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
@@ -217,7 +217,7 @@ class Wave(NamedTuple):
     held_back: frozenset[str]  # until all awaited values have come
 
 
-def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
+def plan_waves(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
     """Return the waves of values of these sizes, in the network's order. Values in no wave are sent immediately."""
     awaited = [names for names in dict.fromkeys(_take_first(sizes, part) for part in AWAITED) if names]
     before = [

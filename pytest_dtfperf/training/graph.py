@@ -9,7 +9,7 @@ from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
-from pytest_dtfperf.training.devices import config_of, devices_of, start_server
+from pytest_dtfperf.training.devices import get_devices, make_session_config, start_server
 from pytest_dtfperf.training.evaluation import compute_score
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs.damage import explain_errors
@@ -43,10 +43,10 @@ class GraphTraining:
 
     def build(self) -> None:
         with self._graph.as_default():
-            self._replica = (build_barriers_only if self._lends else build)(self._order, devices_of(self._order))
+            self._replica = (build_barriers_only if self._lends else build)(self._order, get_devices(self._order))
 
     def initialise(self) -> None:
-        self._session = v1.Session(self._target, graph=self._graph, config=config_of(self._order))
+        self._session = v1.Session(self._target, graph=self._graph, config=make_session_config(self._order))
         _NEVER_CLOSED.append(self._session)
         self._session.run(self._replica.initialise_own)
         if self._order.is_chief:

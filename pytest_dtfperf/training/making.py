@@ -26,7 +26,7 @@ CONTRAST = 60.0  # of a pattern, and
 NOISE = 25.0  # of a picture: deviation of a grey value from the middle of 0 to 255
 
 
-def labels_of(images: int, classes: int, seed: int, part: int) -> Iterator[tuple[int, int]]:
+def iterate_labels(images: int, classes: int, seed: int, part: int) -> Iterator[tuple[int, int]]:
     """Yield the number and the class of each image, in random order, with equally many images of each class."""
     for image in np.random.default_rng((seed, part)).permutation(images).tolist():
         yield image, image % classes
@@ -57,7 +57,7 @@ def make_mnist(out: str, images: int, test_images: int, seed: int) -> str:
     for part, (name, count) in enumerate((("train", images), ("t10k", test_images))):
         pixels = np.empty((count, MNIST_EDGE, MNIST_EDGE), np.uint8)
         labels = np.empty(count, np.uint8)
-        for at, (image, label) in enumerate(labels_of(count, MNIST_CLASSES, seed, part)):
+        for at, (image, label) in enumerate(iterate_labels(count, MNIST_CLASSES, seed, part)):
             chance = np.random.default_rng((seed, part, image))
             pixels[at] = add_noise(enlarge_squares(make_pattern(label, 1, seed), MNIST_EDGE, MNIST_EDGE), chance)[:, :, 0]
             labels[at] = label
@@ -74,7 +74,9 @@ def _write_idx(path: Path, content: np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 def make_cifar10(out: str, images: int, test_images: int, seed: int) -> str:
     for part, (names, count) in enumerate(((TRAINING_FILES, images), (TEST_FILES, test_images))):
-        records = [_make_cifar10_record(image, label, part, seed) for image, label in labels_of(count, CLASSES, seed, part)]
+        records = [
+            _make_cifar10_record(image, label, part, seed) for image, label in iterate_labels(count, CLASSES, seed, part)
+        ]
         for number, name in enumerate(names):
             first, end = (count * border // len(names) for border in (number, number + 1))
             Path(out, name).write_bytes(b"".join(records[first:end]))

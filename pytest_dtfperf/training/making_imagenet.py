@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pytest_dtfperf.training.making import Pixels, add_noise, enlarge_squares, labels_of, make_pattern
+from pytest_dtfperf.training.making import Pixels, add_noise, enlarge_squares, iterate_labels, make_pattern
 
 QUALITY = 90  # of the JPEGs
 LEAST_BOX = 0.4  # of the picture's edge
@@ -18,7 +18,7 @@ def make_imagenet(
 ) -> str:
     size = height, width
     for part, (name, count, of) in enumerate((("train", images, shards), ("validation", test_images, test_shards))):
-        numbered = list(labels_of(count, classes, seed, part))
+        numbered = list(iterate_labels(count, classes, seed, part))
         for shard in range(of):
             first, end = (count * border // of for border in (shard, shard + 1))
             with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{of:05}"))) as writer:

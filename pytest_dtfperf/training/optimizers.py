@@ -95,7 +95,7 @@ class DynamicLossScale(LossScale):
                 )
 
 
-def loss_scale_of(order: TaskOrder) -> LossScale | None:
+def make_loss_scale(order: TaskOrder) -> LossScale | None:
     """Return the loss scale of the current graph's towers; None in a precision that needs none."""
     if order.spec.precision != "fp16":
         return None

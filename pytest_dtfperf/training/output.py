@@ -128,7 +128,7 @@ class ReportedSteps:
             raise ImpossibleSteps(f"began {self._last_end - began:.6g} s before the one before it had ended")
         if began < self._opened or ended > self._clock():
             raise ImpossibleSteps("lies outside of the time in which the program ran, by this host's monotonic clock")
-        images = self._images_of(step)
+        images = self._count_images(step)
         self._most_images = max(self._most_images, images)
         if step["warmup"]:
             self._add_warmup(ended)
@@ -159,7 +159,7 @@ class ReportedSteps:
         self.images += images
         self.window_s = ended - self._window_began
 
-    def _images_of(self, step: dict[str, Any]) -> float:
+    def _count_images(self, step: dict[str, Any]) -> float:
         if step["images"] is None and self._given is not None:
             return self._given
         if step["images"] is None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.exchange_plan import Pack, parts_of, plan_task_packs
+from pytest_dtfperf.training.exchange_plan import Pack, compute_parts, plan_task_packs
 from pytest_dtfperf.training.models.tensors import first_value, join_parts, parts_in
 from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
@@ -82,7 +82,7 @@ Parts = Mapping[str, Mapping[str, int]]  # cut variable -> its parts -> their ro
 
 def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
     """Return the variable update, with large variables in parts where the placement cuts them."""
-    parts = parts_of(order)
+    parts = compute_parts(order)
     return Parted(update, parts, devices.host) if parts else update
 
 

@@ -31,12 +31,12 @@ Placed = list[tuple[Piece, ...]]  # the pieces of each variable
 Placement = Callable[[Sequence[Shape], int], Placed]
 
 
-def size_of(shape: Shape) -> int:
+def compute_bytes(shape: Shape) -> int:
     """Return the bytes of a variable."""
     return math.prod(shape) * FLOAT_BYTES
 
 
-def rows_of(shape: Shape) -> int:
+def count_rows(shape: Shape) -> int:
     return shape[0] if shape else 1
 
 
@@ -59,7 +59,7 @@ class GreedyLoadBalancing:
 def greedy(shapes: Sequence[Shape], servers: int) -> Placed:
     """Place each variable, in the network's order, on the server with the fewest bytes so far, as tf_cnn_benchmarks does."""
     balance = GreedyLoadBalancing(servers)
-    return _make_whole_pieces(shapes, (balance.place(size_of(shape)) for shape in shapes))
+    return _make_whole_pieces(shapes, (balance.place(compute_bytes(shape)) for shape in shapes))
 
 
 def round_robin(shapes: Sequence[Shape], servers: int) -> Placed:
@@ -74,7 +74,7 @@ def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
     J. Appl. Math. 17, 1969).
     """
     balance = GreedyLoadBalancing(servers)
-    found = {number: balance.place(size_of(shapes[number])) for number in _sort_descending(map(size_of, shapes))}
+    found = {number: balance.place(compute_bytes(shapes[number])) for number in _sort_descending(map(compute_bytes, shapes))}
     return _make_whole_pieces(shapes, (found[number] for number in range(len(shapes))))
 
 
@@ -88,7 +88,7 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
     VGG16 has 553 MB of variables, 411 of them in one: the server that has it whole moves three quarters of all bytes.
     """
     found = largest_first(shapes, servers)
-    mean = sum(map(size_of, shapes)) / servers
+    mean = sum(map(compute_bytes, shapes)) / servers
     closest = _compute_distance(shapes, found, servers)
     for cut, rounding in product(_iterate_cuts(shapes, mean), (math.ceil, math.floor)):
         if closest <= BALANCE * mean:
@@ -104,8 +104,8 @@ def _iterate_cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
 
     Each variable that is cut costs a copy: a worker that fetches it joins its parts.
     """
-    sizes = [size_of(shape) for shape in shapes]
-    can_be_cut = [i for i in _sort_descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
+    sizes = [compute_bytes(shape) for shape in shapes]
+    can_be_cut = [i for i in _sort_descending(sizes) if count_rows(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
     count = max(1, sum(sizes[number] > (1 + BALANCE) * mean for number in can_be_cut))
     while count < len(can_be_cut):
         yield can_be_cut[:count]
@@ -120,15 +120,15 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
     the row that goes beyond the mean. If so, the last server has less. If not, the remaining rows are parts of their own, each
     on the lightest server: then a server is beyond the mean by less than a row, and all others had at least as much before.
     """
-    sizes = [size_of(shape) for shape in shapes]
+    sizes = [compute_bytes(shape) for shape in shapes]
     mean = sum(sizes) / servers
     balance = GreedyLoadBalancing(servers)
     found: dict[int, list[Piece]] = {number: [] for number in cut}
     for number in _sort_descending(sizes):
         if number not in found:
-            found[number] = [Piece(balance.place(sizes[number]), rows_of(shapes[number]))]
-    for number in sorted(cut, key=lambda number: -size_of(shapes[number][1:])):
-        left, row_bytes = rows_of(shapes[number]), size_of(shapes[number][1:])
+            found[number] = [Piece(balance.place(sizes[number]), count_rows(shapes[number]))]
+    for number in sorted(cut, key=lambda number: -compute_bytes(shapes[number][1:])):
+        left, row_bytes = count_rows(shapes[number]), compute_bytes(shapes[number][1:])
         while left:
             room = mean - balance.held[balance.lightest]
             rows = min(left, max(1, rounding(room / row_bytes)))
@@ -140,13 +140,13 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
 
 def refine_pieces(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
     """Return the same rows on the same servers, in `pieces` pieces for each server where these have at least 4 MiB."""
-    mean = sum(map(size_of, shapes)) / servers
+    mean = sum(map(compute_bytes, shapes)) / servers
     found = []
     for shape, theirs in zip(shapes, placed, strict=True):
         of_servers = [
             (server, sum(piece.rows for piece in each)) for server, each in groupby(theirs, lambda piece: piece.server)
         ]
-        row_bytes = size_of(shape) // rows_of(shape)
+        row_bytes = compute_bytes(shape) // count_rows(shape)
         found.append(
             tuple(Piece(server, n) for server, rows in of_servers for n in _split_evenly(rows, row_bytes, mean, pieces))
         )
@@ -160,9 +160,12 @@ def cut_large_variables(shapes: Sequence[Shape], placed: Placed, servers: int, p
     `greedy` takes 14.4 s with its largest variable in parts, 15.5 s with it whole; with `distributed_replicated` 9.1 and 15.1
     s.
     """
-    mean = sum(map(size_of, shapes)) / servers
+    mean = sum(map(compute_bytes, shapes)) / servers
     fine = refine_pieces(shapes, placed, servers, pieces)
-    return [pieces_of if size_of(shape) > mean else whole for shape, whole, pieces_of in zip(shapes, placed, fine, strict=True)]
+    return [
+        pieces_of if compute_bytes(shape) > mean else whole
+        for shape, whole, pieces_of in zip(shapes, placed, fine, strict=True)
+    ]
 
 
 def _split_evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
@@ -178,7 +181,7 @@ def _sort_descending(sizes: Iterable[int]) -> list[int]:
 
 
 def _make_whole_pieces(shapes: Sequence[Shape], servers: Iterable[int]) -> Placed:
-    return [(Piece(server, rows_of(shape)),) for shape, server in zip(shapes, servers, strict=True)]
+    return [(Piece(server, count_rows(shape)),) for shape, server in zip(shapes, servers, strict=True)]
 
 
 def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
@@ -186,7 +189,7 @@ def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
     held = [0] * servers
     for shape, pieces in zip(shapes, placed, strict=True):
         for server, rows in pieces:
-            held[server] += size_of((rows, *shape[1:]))
+            held[server] += compute_bytes((rows, *shape[1:]))
     return held
 
 

@@ -21,10 +21,10 @@ from pytest_dtfperf.extensions import load
 from pytest_dtfperf.node import host_state, links
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import AgentConnection, probe_readings
-from pytest_dtfperf.training.devices import config_of
+from pytest_dtfperf.training.devices import make_session_config
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probe_readings import How, Reading, measure_repeatedly
 from pytest_dtfperf.training.reason import format_reason
@@ -140,12 +140,12 @@ def measure_input(order: TaskOrder, cpus: Collection[int]) -> Reading:
     building.register_own_model(order)
     spec = replace(order.spec, batch_size=min(BATCH, order.spec.batch_size))
     alone = replace(order, spec=spec, cluster={}, device="cpu")
-    feed: TrainingInput = load(spec.input.implementation)(alone, network_of(spec), _CPU)
+    feed: TrainingInput = load(spec.input.implementation)(alone, get_network(spec), _CPU)
     with tf.Graph().as_default() as graph, explain_errors([feed]):
         with v1.device(_CPU):
             fetched = tf.group(*(tensor for tower in range(order.num_devices) for tensor in feed.batch(tower)))
         prepared = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer())
-        session = v1.Session(graph=graph, config=config_of(alone))  # never closed: this process ends
+        session = v1.Session(graph=graph, config=make_session_config(alone))  # never closed: this process ends
         session.run(prepared)
         feed.start(session)
         how: How = {"data": spec.data, "model": spec.model, "batch": spec.batch_size, "threads": order.threads}

@@ -18,7 +18,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.evaluation import EvaluationTensors
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.packing import pack_small_variables, split_large_variables
 from pytest_dtfperf.training.step_timestamps import Pair, TimestampLog, add_worker_timestamps, list_fetches
 from pytest_dtfperf.training.tower import Tower
@@ -102,7 +102,7 @@ def _build_barriers(order: TaskOrder) -> dict[str, Any]:
 
 def _build_towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) -> list[Tower]:
     """Return one tower on each device, fed by the CPU beside it."""
-    network = network_of(order.spec)
+    network = get_network(order.spec)
     feed_class = load(order.spec.input.implementation)
     towers: list[Tower] = []
     for host, of_host in groupby(zip(devices.hosts, devices.towers, strict=True), key=lambda pair: pair[0]):

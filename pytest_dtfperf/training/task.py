@@ -17,10 +17,10 @@ from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.traces import pack_timestamps, pack_trace
 from pytest_dtfperf.training import AgentConnection, command, probing
-from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
+from pytest_dtfperf.training.devices import describe_settings, keep_freed_memory, start_server
 from pytest_dtfperf.training.engine import Training, run_at_shutdown
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps, time_steps
-from pytest_dtfperf.training.models.outline import facts_of
+from pytest_dtfperf.training.models.outline import collect_facts
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.reason import format_reason
 from pytest_dtfperf.training.subprocess_call import format_exception
@@ -93,7 +93,7 @@ def _serve(order: TaskOrder, connection: AgentConnection) -> None:
         startup_s=phases.taken_s,
         cpu_s=used.cpu_s,
         peak_rss_bytes=used.peak_rss_bytes,
-        settings=settings_of(order),
+        settings=describe_settings(order),
     )
     connection.send("report", **report.to_json())
 
@@ -137,8 +137,8 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         evaluations=measured.evaluations,
         variable_bytes=training.variable_bytes,
         graph=computed,
-        settings=settings_of(order),
-        network=facts_of(order.spec) if order.own and order.is_chief else None,
+        settings=describe_settings(order),
+        network=collect_facts(order.spec) if order.own and order.is_chief else None,
         **measured.used,
     )
     connection.send("report", **report.to_json())

@@ -17,9 +17,9 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, build_evaluation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.models import Network
-from pytest_dtfperf.training.models.outline import Outlined, outline
+from pytest_dtfperf.training.models.outline import Outlined, compute_outline
 from pytest_dtfperf.training.models.tensors import Average, PackedAverages, TensorLayers, first_value, join_parts, parts_in
-from pytest_dtfperf.training.optimizers import loss_scale_of
+from pytest_dtfperf.training.optimizers import make_loss_scale
 
 v1 = tf.compat.v1
 
@@ -101,9 +101,11 @@ class Tower:
         self._number = number
         self._device = device
         self._values: dict[str, tf.Tensor] = {}
-        self._average = average or PackedAverages(outline(network), _get_host(device))
-        self._scale = loss_scale_of(order)
-        for values in (variable.values for variable in outline(network).variables if variable.values and average is None):
+        self._average = average or PackedAverages(compute_outline(network), _get_host(device))
+        self._scale = make_loss_scale(order)
+        for values in (
+            variable.values for variable in compute_outline(network).variables if variable.values and average is None
+        ):
             values.prepare()
         with v1.device(device), v1.name_scope(f"tower{number}"):
             images, labels = feed.batch(local)
@@ -118,7 +120,7 @@ class Tower:
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
         with weights_first() if self._shares_cores and not isinstance(self._network, Outlined) else nullcontext():
-            logits = net.logits_of(self._network, images)
+            logits = net.compute_logits(self._network, images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)  # (batch,), float32
         loss = tf.reduce_mean(losses)
         if forward_only:
@@ -156,7 +158,7 @@ class Tower:
 
     def _make_variables(self) -> None:
         """Make all variables of the network: within a compiled function, none can be made."""
-        for variable in outline(self._network).variables:
+        for variable in compute_outline(self._network).variables:
             if variable.trainable:
                 first = partial(first_value, variable, self._order.spec.seed)
                 self._variable(variable.name, variable.shape, first)
@@ -190,7 +192,7 @@ class Tower:
         """Return an evaluation with the same variables, without dropout and with batch norm's moving averages."""
         test_set = self.feed.test_set()
         with v1.device(self._device), v1.name_scope("evaluation"):
-            logits = self._layers(training=False).logits_of(self._network, test_set.images)
+            logits = self._layers(training=False).compute_logits(self._network, test_set.images)
             return build_evaluation(self._order.spec, logits, test_set, self._values)
 
 

@@ -16,8 +16,8 @@ from pytest_dtfperf.datamodel.step_times import KINDS, StepBreakdown
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models import get_network
+from pytest_dtfperf.training.models.outline import compute_outline
 from tests.explain.made import MODES, Session, Times, parameter_server, real, relabelled, shifted
 
 SCHEMA = json_schema(StepBreakdown)
@@ -219,7 +219,7 @@ def test_real_steps_on_other_clocks_are_the_same(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
 def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
     """Every worker receives each variable once a step and sends each gradient once, to the byte."""
-    variables = sum(variable.size for variable in outline(network_of(Spec(model="mnist", batch_size=16))).trained) * 4
+    variables = sum(variable.size for variable in compute_outline(get_network(Spec(model="mnist", batch_size=16))).trained) * 4
     links = compute_step_breakdown(real(mode)).links
     for worker in ("worker:0", "worker:1"):
         assert sum(link.size_bytes for link in links if link.destination == worker) == pytest.approx(variables, rel=0.01)

@@ -254,7 +254,7 @@ def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
         event = receiver.receive(host, line)
         if event is not None and event["event"] == "task" and event["kind"] in ("reading", "facts", "stream"):
             answers.receive(event)
-    return answers.probes(1.0)
+    return answers.collect_probes(1.0)
 
 
 def test_an_honest_probe() -> None:

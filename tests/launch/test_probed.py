@@ -47,7 +47,7 @@ def told(*events: Mapping[str, Any]) -> Probes:
     found = answers()
     for event in events:
         found.receive(event)
-    return found.probes(4.0)
+    return found.collect_probes(4.0)
 
 
 def test_readings() -> None:
@@ -81,7 +81,7 @@ def test_reading_has_the_number_of_connections() -> None:
     found = answers([0, 1, 1, 2])
     found.receive(stream(0, 1, 0, *[2e8] * PARTS))
     found.receive(stream(0, 2, 0, *[1e8] * PARTS))
-    link = found.probes(4.0).links["*>a"]
+    link = found.collect_probes(4.0).links["*>a"]
     assert link.how == {"streams": 3, "seconds": 0.4}
     assert link.streams.keys() == {"b", "c"}
 
@@ -100,7 +100,7 @@ def test_a_lost_host_keeps_what_it_has_told() -> None:
     found = answers()
     found.receive(reading(1))
     found.lose(1, "no answer within 10 s")
-    probes = found.probes(1.0)
+    probes = found.collect_probes(1.0)
     assert probes.hosts["b"].readings.keys() == {"core.matmul"}
     assert probes.unknown["b"] == "no answer within 10 s"
     assert probes.unknown["*>a"] == "b>a: no answer within 10 s"
@@ -131,7 +131,7 @@ def test_what_nobody_has_asked_is_refused(lie: str) -> None:
     with pytest.raises(MessageError) as refused:
         found.receive(last)
     found.lose(0, f"disconnected because it {refused.value}", lied=True)
-    probes = found.probes(1.0)
+    probes = found.collect_probes(1.0)
     assert probes.hosts.keys() == {"b"}
     assert probes.links == {}
     assert probes.unknown["a"].startswith("disconnected because it reported")

@@ -199,7 +199,7 @@ def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Pa
     with staged(tmp_path, TWO_HOSTS) as stage:
         assert stage.launcher.placement["requested"] == stage.launcher.placement["granted"] == ["2 nodes"]
         assert [node["name"] for node in stage.launcher.placement["nodes"]] == stage.launcher.hosts
-        found = stage.launcher.fingerprint_of(stage.launcher.hosts[1:])
+        found = stage.launcher.collect_fingerprint(stage.launcher.hosts[1:])
         assert found["placement"]["nodes"] == [{"name": stage.launcher.hosts[1], "gpus": 0, "switch": None}]
         assert found["placement"]["matches"] is True
 

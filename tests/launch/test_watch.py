@@ -302,9 +302,9 @@ def test_silent_host_is_lost() -> None:
 def test_silence_after_a_failure_is_no_other_one() -> None:
     """Who has failed already is asked for nothing more: its host's silence is not the cause."""
     story = Story().train()
-    assert story.watch.silent(9.5) == [0, 1]
+    assert story.watch.list_silent_hosts(9.5) == [0, 1]
     story.exit("worker:1", 9.5, code=3)
-    assert story.watch.silent(30.0) == []
+    assert story.watch.list_silent_hosts(30.0) == []
     assert isinstance(story.verdict(30.0), TaskFailed)
 
 
@@ -394,7 +394,7 @@ def test_checks_between_beats_do_not_hide_a_silent_host() -> None:
         story.beat(now, host=0)
         if now <= 12:
             story.beat(now, host=1)
-        assert story.watch.silent(now) == ([1] if now > 20 else []), now
+        assert story.watch.list_silent_hosts(now) == ([1] if now > 20 else []), now
 
 
 def test_worker_that_is_done_is_not_late() -> None:

@@ -9,8 +9,8 @@ from pytest_dtfperf.limits.needs import SLOTS, Flow, Layout, compute_flop, compu
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import OPTIMIZERS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models import get_network
+from pytest_dtfperf.training.models.outline import compute_outline
 
 
 def spec_of(**changes: object) -> Spec:
@@ -31,7 +31,7 @@ def layout_of(servers: str, workers: str) -> Layout:
 
 
 def model_bytes(spec: Spec) -> int:
-    return 4 * outline(network_of(spec)).trained_parameters
+    return 4 * compute_outline(get_network(spec)).trained_parameters
 
 
 def test_a_step_of_one_device() -> None:

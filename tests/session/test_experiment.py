@@ -48,9 +48,9 @@ class Changing:
 
     @property
     def cluster(self) -> Any:
-        return SimpleNamespace(settings=lambda model: {}, fingerprint_of=self.fingerprint_of)
+        return SimpleNamespace(settings=lambda model: {}, collect_fingerprint=self.collect_fingerprint)
 
-    def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
+    def collect_fingerprint(self, run: Run) -> Mapping[str, Any]:
         return {"hardware": self.hardware, "software": SOFTWARE, "program": {}}
 
     def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:

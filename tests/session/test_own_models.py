@@ -20,7 +20,7 @@ from pytest_dtfperf.session.own_models import describe_model, import_model, with
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, tables
-from pytest_dtfperf.training.models.outline import Outline, keep_outline, outline_of
+from pytest_dtfperf.training.models.outline import Outline, get_outline, keep_outline
 from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
 
@@ -170,9 +170,9 @@ def test_layers_are_counted_without_tensorflow() -> None:
     """A `Network` that is given needs no task to be counted, in the size of its input."""
     code = (
         "import sys; from tests.session.test_own_models import models, spec_of; "
-        "from pytest_dtfperf.training.models.outline import outline_of; "
-        "assert outline_of(spec_of(models.Dense)).multiply_adds == 7840; "
-        "cifar = spec_of(models.Dense, data='cifar10', data_dir='/'); assert outline_of(cifar).multiply_adds == 30720; "
+        "from pytest_dtfperf.training.models.outline import get_outline; "
+        "assert get_outline(spec_of(models.Dense)).multiply_adds == 7840; "
+        "cifar = spec_of(models.Dense, data='cifar10', data_dir='/'); assert get_outline(cifar).multiply_adds == 30720; "
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -313,9 +313,9 @@ def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pyt
         assert found
         assert found.sources == {"edited.py": text}
         with pytest.raises(SpecError, match="not known here before it has been trained"):
-            outline_of(spec)
+            get_outline(spec)
         keep_outline(spec, Outline((), {}, 1))
-        assert outline_of(spec).multiply_adds == 1
+        assert get_outline(spec).multiply_adds == 1
 
 
 def test_code_that_is_too_large(project: Path) -> None:

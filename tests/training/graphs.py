@@ -11,7 +11,7 @@ import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.devices import get_devices
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.replica import build
 
@@ -26,7 +26,7 @@ def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
     cluster = {job: tuple(f"{job}:{i}" for i in range(count)) for job, count in jobs.items()}
     order = TaskOrder(run="x", job="worker", index=index, spec=spec, cluster=cluster)
     with tf.Graph().as_default() as graph:
-        replica = build(order, devices_of(order))
+        replica = build(order, get_devices(order))
     assert replica.loss is not None
     fetches = [replica.loss.op.name, *(update.name for update in replica.updates)]
     return describe_computation(graph.as_graph_def(), fetches).to_json()

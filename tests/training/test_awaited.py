@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.exchange_plan import BEYOND, Wave, bytes_on_servers, servers_of, sizes_of, waves_of
+from pytest_dtfperf.training.exchange_plan import BEYOND, Wave, assign_servers, bytes_on_servers, compute_sizes, plan_waves
 
 CASES = 200
 
@@ -35,7 +35,7 @@ def of_each(names: frozenset[str], sizes: dict[str, int], servers: dict[str, int
 def test_one_server_sends_in_waves() -> None:
     """Of a hundred equal values of one server 20 are sent at once, 12 more than the first 8 that are awaited, and so on."""
     names = [f"value{number}" for number in range(100)]
-    waves = waves_of(dict.fromkeys(names, 10), dict.fromkeys(names, 0))
+    waves = plan_waves(dict.fromkeys(names, 10), dict.fromkeys(names, 0))
     assert [len(wave.awaited) for wave in waves] == [8, 20, 35, 50, 70]
     sent = [20, 32, 47, 62, 82, 100]
     assert [wave.held_back for wave in waves] == [frozenset(names[begin:end]) for begin, end in pairwise(sent)]
@@ -49,7 +49,7 @@ def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> 
     seen = 0
     for seed in range(CASES):
         sizes, on = drawn(seed, servers)
-        waves, names = waves_of(sizes, on), list(sizes)
+        waves, names = plan_waves(sizes, on), list(sizes)
         assert sum(len(wave.held_back) for wave in waves) == len(frozenset[str]().union(*(wave.held_back for wave in waves)))
         for number, (awaited, held_back) in enumerate(waves):
             seen += 1
@@ -62,7 +62,7 @@ def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> 
 
 def test_a_network_that_begins_with_most_of_its_bytes_waits_for_nothing() -> None:
     """Where the first value is nearly all there is, everything is sent at once."""
-    assert waves_of({"large": 900, "small": 50, "other": 50}, {"large": 0, "small": 1, "other": 1}) == []
+    assert plan_waves({"large": 900, "small": 50, "other": 50}, {"large": 0, "small": 1, "other": 1}) == []
 
 
 @pytest.mark.parametrize("num_ps", [2, 4, 8])
@@ -71,8 +71,8 @@ def test_no_server_of_vgg16_waits_for_the_convolutions_of_others(num_ps: int) ->
     spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=num_ps, variable_placement="split")
     cluster = {"ps": tuple(f"ps{i}:1" for i in range(num_ps)), "worker": ("worker0:1", "worker1:1")}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster)
-    sizes, servers = sizes_of(order), servers_of(order, num_ps)
-    waves = waves_of(sizes, servers)
+    sizes, servers = compute_sizes(order), assign_servers(order, num_ps)
+    waves = plan_waves(sizes, servers)
     held = [sum(size for name, size in sizes.items() if servers[name] == server) for server in range(num_ps)]
     assert held == bytes_on_servers(spec)
     assert any(name.startswith("dense0/weights/part") for name in waves[0].held_back)

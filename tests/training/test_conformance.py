@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS, WIRE_PRECISIONS
-from pytest_dtfperf.training.exchange_plan import part_names, servers_of
+from pytest_dtfperf.training.exchange_plan import assign_servers, make_part_names
 from tests.training.conftest import Trained, assert_same_variables, orders_of
 
 VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"
@@ -233,7 +233,7 @@ def test_gradients_that_go_up_in_turn_all_count(trained: Trained, tiny: Spec, tm
         fp16_enable_auto_loss_scale=True,
     )  # fmt: skip
     with orders_of(spec, workers=3) as (order, *_):
-        held = servers_of(order, spec.num_ps)
+        held = assign_servers(order, spec.num_ps)
     large = [server for name, server in held.items() if re.match(r"dense[012]/weights", name)]
     assert sorted(large) == [0, 0, 1, 1]
     losses = []
@@ -274,9 +274,9 @@ def test_parts_on_one_server_learn_what_the_whole_does(
         model="uneven", data="synthetic", data_dir=None, variable_update=mode, variable_placement="greedy", gpus=2, num_ps=2,
         batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire, optimizer="momentum",
     )  # fmt: skip
-    for host, names in ("127.0.0.1", ["dense0/weights"]), ("localhost", part_names("dense0/weights", 2)):
+    for host, names in ("127.0.0.1", ["dense0/weights"]), ("localhost", make_part_names("dense0/weights", 2)):
         with orders_of(spec, workers=2, servers_host=host) as (order, *_):
-            held = servers_of(order, spec.num_ps)
+            held = assign_servers(order, spec.num_ps)
         assert [name for name in held if name.startswith("dense0/weights")] == names
         assert len({held[name] for name in names}) == 1
         trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)

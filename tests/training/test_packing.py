@@ -6,14 +6,14 @@ import pytest
 
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchange_plan import PACK_BYTES, SMALL_BYTES, plan_packs
-from pytest_dtfperf.training.models import default_network
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models import make_default_network
+from pytest_dtfperf.training.models.outline import compute_outline
 from tests.training.conftest import Trained, assert_same_variables
 
 
 def test_a_pack_holds_what_is_small_and_alike() -> None:
     """Of InceptionV3, all variables of up to 64 KiB are packed, each once, batch norm's apart, and no pack is above 1 MiB."""
-    variables = outline(default_network("inception3")).trained
+    variables = compute_outline(make_default_network("inception3")).trained
     packs = plan_packs(variables)
     members = [member for pack in packs for member in pack.members]
     assert sorted(members) == sorted(variable for variable in variables if 4 * variable.size <= SMALL_BYTES)
@@ -24,14 +24,14 @@ def test_a_pack_holds_what_is_small_and_alike() -> None:
 
 def test_packs_are_no_larger_than_a_servers_part() -> None:
     """With four parameter servers, no server gets more than a quarter of the packed bytes in one pack."""
-    variables = outline(default_network("inception3")).trained
+    variables = compute_outline(make_default_network("inception3")).trained
     whole = sum(pack.size for pack in plan_packs(variables))
     assert max(pack.size for pack in plan_packs(variables, servers=4)) <= whole / 4 + 1
 
 
 def test_how_many_and_how_large_can_be_told() -> None:
     """A limit of members makes more packs, a limit of bytes leaves more variables alone, and zero packs none."""
-    variables = outline(default_network("inception3")).trained
+    variables = compute_outline(make_default_network("inception3")).trained
     assert max(len(pack.members) for pack in plan_packs(variables, most=10)) == 10
     assert all(4 * member.size <= 1024 for pack in plan_packs(variables, small_bytes=1024) for member in pack.members)
     assert plan_packs(variables, small_bytes=0) == []

@@ -10,9 +10,16 @@ import pytest
 
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
-from pytest_dtfperf.training.exchange_plan import bytes_on_servers, parts_of, plan_task_packs, servers_of, shapes_of, sizes_of
-from pytest_dtfperf.training.models import default_network
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.exchange_plan import (
+    assign_servers,
+    bytes_on_servers,
+    compute_parts,
+    compute_sizes,
+    map_shapes,
+    plan_task_packs,
+)
+from pytest_dtfperf.training.models import make_default_network
+from pytest_dtfperf.training.models.outline import compute_outline
 from pytest_dtfperf.training.placement import (
     BALANCE,
     LEAST_PIECE_BYTES,
@@ -20,9 +27,9 @@ from pytest_dtfperf.training.placement import (
     Placed,
     Placement,
     Shape,
+    compute_bytes,
+    count_rows,
     held_by,
-    rows_of,
-    size_of,
 )
 from tests.training.programs import told
 
@@ -50,7 +57,7 @@ def drawn_shapes(seed: int) -> list[Shape]:
 
 def hottest(model: str, placement: str, servers: int) -> float:
     """MB on the fullest server."""
-    shapes = [variable.shape for variable in outline(default_network(model)).trained]
+    shapes = [variable.shape for variable in compute_outline(make_default_network(model)).trained]
     return max(held_by(shapes, placed_by(placement, shapes, servers), servers)) / 1e6
 
 
@@ -80,7 +87,7 @@ def test_every_row_is_placed_once(placement: str, servers: int) -> None:
     for seed in range(CASES):
         shapes = drawn_shapes(seed)
         for shape, pieces in zip(shapes, placed_by(placement, shapes, servers), strict=True):
-            assert sum(piece.rows for piece in pieces) == rows_of(shape)
+            assert sum(piece.rows for piece in pieces) == count_rows(shape)
             assert all(piece.rows > 0 and 0 <= piece.server < servers for piece in pieces)
             assert placement == "split" or len(pieces) == 1
 
@@ -93,7 +100,7 @@ def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
         shapes = drawn_shapes(seed)
         held = held_by(shapes, placed_by("split", shapes, servers), servers)
         mean = sum(held) / servers
-        row = max(size_of(shape) // rows_of(shape) for shape in shapes)
+        row = max(compute_bytes(shape) // count_rows(shape) for shape in shapes)
         assert max(abs(each - mean) for each in held) <= max(BALANCE * mean, row)
         closer += max(abs(each - mean) for each in held) <= BALANCE * mean
     assert closer > CASES / 2  # the bound of a row is not what most of them need
@@ -108,7 +115,7 @@ def test_fine_rows_make_servers_even(servers: int) -> None:
         placed = placed_by("split", shapes, servers)
         held = held_by(shapes, placed, servers)
         mean = sum(held) / servers
-        assert all(size_of(shape[1:]) <= BALANCE * mean for shape in shapes)
+        assert all(compute_bytes(shape[1:]) <= BALANCE * mean for shape in shapes)
         assert max(abs(each - mean) for each in held) <= BALANCE * mean
         assert sum(map(len, placed)) <= len(shapes) + 2 * PIECES_PER_SERVER * servers
 
@@ -141,8 +148,8 @@ def test_the_hottest_of_eight_servers(model: str, placement: str, expected: floa
 @pytest.mark.parametrize("model, variables", [("inception3", 0), ("resnet50", 0), ("vgg16", 1), ("alexnet", 2)])
 def test_split_cuts_no_more_than_it_must(model: str, variables: int) -> None:
     """Over eight servers, of networks whose variables can be placed evenly none is cut, of others the few largest."""
-    shapes = [variable.shape for variable in outline(default_network(model)).trained]
-    sizes = [size_of(shape) for shape in shapes]
+    shapes = [variable.shape for variable in compute_outline(make_default_network(model)).trained]
+    sizes = [compute_bytes(shape) for shape in shapes]
     placed = placed_by("split", shapes, 8)
     cut = [number for number, pieces in enumerate(placed) if len(pieces) > 1]
     assert sorted(sizes[number] for number in cut) == sorted(sizes)[len(sizes) - variables :]
@@ -151,7 +158,7 @@ def test_split_cuts_no_more_than_it_must(model: str, variables: int) -> None:
 
 def test_parts_are_large_enough_to_be_updated_in_one_pass(tmp_path: Path) -> None:
     """What a server has of a variable is cut further where that leaves parts of 4 MiB at least: 8.5 MB in two, 7.9 MB not."""
-    shapes = [variable.shape for variable in outline(default_network("trivial")).trained]
+    shapes = [variable.shape for variable in compute_outline(make_default_network("trivial")).trained]
     placed = placed_by("split", shapes, 2)
     (cut,) = [(shape, pieces) for shape, pieces in zip(shapes, placed, strict=True) if len(pieces) > 1]
     shape, pieces = cut
@@ -159,7 +166,7 @@ def test_parts_are_large_enough_to_be_updated_in_one_pass(tmp_path: Path) -> Non
     large = told(tmp_path / "log", "-c", "from pytest_dtfperf.training.optimizers import LARGE_BYTES; print(LARGE_BYTES)")
     assert int(large) == LEAST_PIECE_BYTES
     assert [piece.server for piece in pieces] == [1, 1, 0]
-    assert all(size_of((piece.rows, *shape[1:])) >= LEAST_PIECE_BYTES for piece in pieces)
+    assert all(compute_bytes((piece.rows, *shape[1:])) >= LEAST_PIECE_BYTES for piece in pieces)
 
 
 def order_of(**changes: object) -> TaskOrder:
@@ -171,7 +178,7 @@ def order_of(**changes: object) -> TaskOrder:
 def test_parts_are_named_by_their_variable() -> None:
     """Parts say whose they are, and which of how many; their rows are the variable's. Packs and all else keep their names."""
     order = order_of()
-    parts, servers = parts_of(order), servers_of(order, 4)
+    parts, servers = compute_parts(order), assign_servers(order, 4)
     largest = parts["dense0/weights"]
     assert [*largest][:2] == [f"dense0/weights/part1of{len(largest)}", f"dense0/weights/part2of{len(largest)}"]
     assert sum(largest.values()) == 25088
@@ -198,7 +205,7 @@ def test_nothing_is_cut_for_nothing(changes: dict[str, object], between_hosts: b
     if not between_hosts:
         cluster = {job: tuple(f"here:{number}" for number, _ in enumerate(at)) for job, at in order.cluster.items()}
         order = replace(order, cluster=cluster)
-    assert parts_of(order) == {}
+    assert compute_parts(order) == {}
 
 
 @pytest.mark.parametrize("mode, of_largest", [("parameter_server", 11), ("distributed_replicated", 47)])
@@ -208,12 +215,12 @@ def test_what_is_too_large_for_its_server_stays_there_in_parts(placement: str, m
     server has what it has of whole ones.
     """
     order = order_of(variable_placement=placement, variable_update=mode)
-    parts, servers = parts_of(order), servers_of(order, 4)
+    parts, servers = compute_parts(order), assign_servers(order, 4)
     assert {name: len(theirs) for name, theirs in parts.items()} == {"dense0/weights": of_largest}
     assert sum(parts["dense0/weights"].values()) == 25088
     assert len({servers[part] for part in parts["dense0/weights"]}) == 1
     held = Counter[int]()
-    for name, size in sizes_of(order).items():
+    for name, size in compute_sizes(order).items():
         held[servers[name]] += size
     assert [held[server] for server in range(4)] == bytes_on_servers(order.spec)
 
@@ -233,10 +240,10 @@ def test_a_lone_process_has_everything_whole(changes: dict[str, object], holders
     lone, usual = (
         replace(order_of(num_ps=0, variable_placement=name, **changes), cluster={}) for name in (placement, "greedy")
     )
-    assert parts_of(lone) == {}
+    assert compute_parts(lone) == {}
     assert lone.spec.key == usual.spec.key
-    assert servers_of(lone, holders) == servers_of(usual, holders)
-    assert {"dense0/weights", "dense1/weights"} <= servers_of(lone, holders).keys()
+    assert assign_servers(lone, holders) == assign_servers(usual, holders)
+    assert {"dense0/weights", "dense1/weights"} <= assign_servers(lone, holders).keys()
 
 
 def test_what_goes_back_at_once_is_cut_finely() -> None:
@@ -247,10 +254,10 @@ def test_what_goes_back_at_once_is_cut_finely() -> None:
         fine, coarse = (
             order_of(num_ps=servers, variable_update=mode) for mode in ("distributed_replicated", "parameter_server")
         )
-        parts = parts_of(fine)
+        parts = compute_parts(fine)
         assert len(parts["dense0/weights"]) == pieces
         assert sum(parts["dense0/weights"].values()) == 25088
-        assert len(parts["dense0/weights"]) > len(parts_of(coarse).get("dense0/weights", ()))
+        assert len(parts["dense0/weights"]) > len(compute_parts(coarse).get("dense0/weights", ()))
         assert bytes_on_servers(fine.spec) == bytes_on_servers(coarse.spec)
         assert min(rows * 4096 * 4 for rows in parts["dense0/weights"].values()) >= LEAST_PIECE_BYTES
 
@@ -258,13 +265,13 @@ def test_what_goes_back_at_once_is_cut_finely() -> None:
 def test_greedy_places_in_the_order_in_which_packs_are_made() -> None:
     """A pack is made when the first of its members is asked for, and that is its turn."""
     order = order_of(model="inception3", variable_placement="greedy")
-    variables, packs = outline(default_network("inception3")).trained, plan_task_packs(order)
+    variables, packs = compute_outline(make_default_network("inception3")).trained, plan_task_packs(order)
     assert packs
-    names = list(shapes_of(variables, packs))
+    names = list(map_shapes(variables, packs))
     whose = {member.name: pack.name for pack in packs for member in pack.members}
     assert names == list(dict.fromkeys(whose.get(variable.name, variable.name) for variable in variables))
     held, expected = [0] * 4, {}
-    for name, shape in shapes_of(variables, packs).items():
+    for name, shape in map_shapes(variables, packs).items():
         expected[name] = held.index(min(held))
-        held[expected[name]] += size_of(shape)
-    assert servers_of(order, 4) == expected
+        held[expected[name]] += compute_bytes(shape)
+    assert assign_servers(order, 4) == expected

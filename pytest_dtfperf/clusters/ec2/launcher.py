@@ -211,7 +211,7 @@ class Launch:
 
     def _import_key(self) -> None:
         name = self.plan.name
-        self.ledger.intend("key-pair", name=name)
+        self.ledger.note_intent("key-pair", name=name)
         call_unless(
             ("InvalidKeyPair.Duplicate",),  # created by an earlier request, of which the answer was lost
             lambda: self.account.ec2.import_key_pair(
@@ -220,11 +220,11 @@ class Launch:
                 TagSpecifications=plan.make_tag_specifications(self.plan, "key-pair"),
             ),
         )
-        self.ledger.got("key-pair", name=name)
+        self.ledger.note_result("key-pair", name=name)
 
     def _security_group(self) -> str:
         ec2, name, vpc = self.account.ec2, self.plan.name, self.plan.vpc
-        self.ledger.intend("security-group", name=name)
+        self.ledger.note_intent("security-group", name=name)
         made = call_unless(
             ("InvalidGroup.Duplicate",),
             lambda: ec2.create_security_group(
@@ -235,7 +235,7 @@ class Launch:
             )["GroupId"],
         )
         group = made or self._group_of_that_name()
-        self.ledger.got("security-group", name=name, id=group)
+        self.ledger.note_result("security-group", name=name, id=group)
         allow_ingress(self.account, group, plan.make_permissions(self.plan, group))
         if self.plan.efa:
             out = [plan.make_group_permission(group)]
@@ -258,14 +258,14 @@ class Launch:
         raise AllocationError(f"Amazon refuses a second security group {self.plan.name}, but does not show the first")
 
     def _placement_group(self, name: str) -> None:
-        self.ledger.intend("placement-group", name=name)
+        self.ledger.note_intent("placement-group", name=name)
         call_unless(
             ("InvalidPlacementGroup.Duplicate",),
             lambda: self.account.ec2.create_placement_group(
                 GroupName=name, Strategy="cluster", TagSpecifications=plan.make_tag_specifications(self.plan, "placement-group")
             ),
         )
-        self.ledger.got("placement-group", name=name)
+        self.ledger.note_result("placement-group", name=name)
 
     def _user_data(self) -> str:
         folder = self.ledger.folder
@@ -278,7 +278,7 @@ class Launch:
         """Request the instances, and return their ids. A request is repeated with the same token, so it launches once."""
         trouble = ""
         for _ in iterate_attempts(ANSWER_S, first_s=0.25, most_s=20.0):
-            self.ledger.intend("instances", token=token, subnet=zone.subnet)
+            self.ledger.note_intent("instances", token=token, subnet=zone.subnet)
             try:
                 answer = call()
             except NO_ANSWER as error:
@@ -292,7 +292,7 @@ class Launch:
                 self.ledger.note_refused("instances", token=token, why=refusals.get_code(error))
                 self._give_up(kind, error)
             ids = [each["InstanceId"] for each in sorted(answer, key=lambda each: each.get("AmiLaunchIndex", 0))]
-            self.ledger.got("instances", token=token, ids=ids)
+            self.ledger.note_result("instances", token=token, ids=ids)
             return ids
         raise AllocationError(f"no answer to RunInstances within {ANSWER_S:g} s: {trouble}")
 

@@ -57,7 +57,7 @@ class LedgerRecord:
     @property
     def ready(self) -> Sequence[str]:
         """The instances that were logged in to."""
-        entry = self.last("ready")
+        entry = self.get_last_entry("ready")
         return entry["instances"] if entry else ()
 
     @property
@@ -71,7 +71,7 @@ class LedgerRecord:
     @property
     def held_since(self) -> float:
         """When the present session got the instances, by Amazon's clock if it was known."""
-        entry = self.last("held")
+        entry = self.get_last_entry("held")
         return float(entry.get("since", entry["at"])) if entry else float(self.plan.made)
 
     @property
@@ -89,7 +89,7 @@ class LedgerRecord:
     @property
     def tokens(self) -> list[str]:
         """The tokens of all requests for instances that were sent."""
-        return list(dict.fromkeys(entry["token"] for entry in self._intents("instances") if "token" in entry))
+        return list(dict.fromkeys(entry["token"] for entry in self._list_intents("instances") if "token" in entry))
 
     @property
     def unanswered(self) -> float | None:
@@ -104,11 +104,11 @@ class LedgerRecord:
                     pending.pop(what, None)
         return max(pending.values(), default=None)
 
-    def last(self, event: str) -> Mapping[str, Any] | None:
+    def get_last_entry(self, event: str) -> Mapping[str, Any] | None:
         """Return the latest entry of that event."""
         return next((entry for entry in reversed(self.entries) if entry["event"] == event), None)
 
-    def _intents(self, kind: str) -> Iterator[Mapping[str, Any]]:
+    def _list_intents(self, kind: str) -> Iterator[Mapping[str, Any]]:
         return (entry for entry in self.entries if entry["event"] == "intent" and entry["kind"] == kind)
 
 
@@ -142,11 +142,11 @@ class Ledger:
         """The folder of the run's keys; deleted at the end of the run."""
         return self.path.with_suffix("")
 
-    def intend(self, kind: str, **what: Any) -> None:
+    def note_intent(self, kind: str, **what: Any) -> None:
         """Record a request before it is sent, repetitions included."""
         self._append({"event": "intent", "kind": kind, **what})
 
-    def got(self, kind: str, **what: Any) -> None:
+    def note_result(self, kind: str, **what: Any) -> None:
         """Record that a request was carried out."""
         self._append({"event": "got", "kind": kind, **what})
 

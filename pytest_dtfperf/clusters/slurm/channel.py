@@ -238,7 +238,7 @@ class SrunChannel:
             return
         why = self._taken_back() or _make_srun_loss(self._srun)
         for task in left:
-            self._last_lines[task].extend(word.encode() for word in self._messages.lines_of(task) or self._messages.of_all)
+            self._last_lines[task].extend(word.encode() for word in self._messages.get_lines(task) or self._messages.of_all)
             self._lose(task, why)
 
     def _lose(self, task: int, how: Lost) -> None:
@@ -251,7 +251,7 @@ class SrunChannel:
         """Return how a process ended: from its shell's report, or from srun's if the shell was killed, too."""
         if task in self._codes:
             return _make_loss(self._codes[task])
-        return Lost(LossReason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.lines_of(task))}")
+        return Lost(LossReason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.get_lines(task))}")
 
     def _taken_back(self) -> Lost | None:
         why = self._end_of_job()

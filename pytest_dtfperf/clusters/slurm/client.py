@@ -74,17 +74,17 @@ class SlurmClient:
             ) from exc
         return answer.strip().partition(";")[0]  # "17;cluster" if there are several clusters
 
-    def job(self, job_id: str) -> SlurmJob | None:
+    def find_job(self, job_id: str) -> SlurmJob | None:
         """Return the job's present state, or from the accounting its end; None if it is unknown."""
         found = _parse(parse.parse_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
-        return found[0] if found else self._from_accounting(job_id)
+        return found[0] if found else self._find_in_accounting(job_id)
 
-    def queue(self) -> str:
+    def read_queue(self) -> str:
         """Return squeue's output for this user's jobs, including those that have just ended."""
         return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={parse.SQUEUE_FORMAT}"])
 
-    def jobs_of_user(self) -> list[SlurmJob]:
-        return parse_queue(self.queue())
+    def list_jobs(self) -> list[SlurmJob]:
+        return parse_queue(self.read_queue())
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """Cancel jobs in any state. That one has already ended is no error."""
@@ -97,27 +97,27 @@ class SlurmClient:
         if steps:
             self.cancel(steps)
 
-    def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
+    def find_addresses(self, nodes: Sequence[str]) -> dict[str, str]:
         """Return the address of each node."""
         text = self._ask(["scontrol", "--oneliner", "show", "node", ",".join(nodes)])
         known = {match[1]: match[2] for line in text.splitlines() if (match := _NODE_ADDRESS.search(line))}
         return {node: known.get(node, node) for node in nodes}
 
-    def switches(self) -> dict[str, str]:
+    def find_switches(self) -> dict[str, str]:
         """Return the leaf switch of each node; empty if the cluster does not publish its topology."""
         try:
             return parse.parse_topology(self._ask(["scontrol", "show", "topology"]))
         except (AllocationError, ParseError):  # a plugin without a topology fails, which is no problem here
             return {}
 
-    def nodes(self) -> list[SlurmNode]:
+    def list_nodes(self) -> list[SlurmNode]:
         """Return all nodes, once for each partition; none if sinfo does not answer, because nothing depends on them."""
         try:
             return parse.parse_sinfo(self._ask(["sinfo", "--Node", "--noheader", f"--format={parse.SINFO_FORMAT}"]))
         except (AllocationError, ParseError):
             return []
 
-    def _from_accounting(self, job_id: str) -> SlurmJob | None:
+    def _find_in_accounting(self, job_id: str) -> SlurmJob | None:
         """Return the job from sacct; None without accounting."""
         try:
             shape = ["--parsable2", "--noheader", f"--delimiter={parse.SACCT_DELIMITER}", f"--format={parse.SACCT_FORMAT}"]
@@ -181,7 +181,7 @@ def classify_error(output: str) -> type[AllocationError]:
 
 
 def parse_queue(text: str) -> list[SlurmJob]:
-    """Parse the jobs in the output of `SlurmClient.queue`."""
+    """Parse the jobs in the output of `SlurmClient.read_queue`."""
     return _parse(parse.parse_squeue, text)
 
 

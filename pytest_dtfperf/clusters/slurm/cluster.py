@@ -66,14 +66,14 @@ class SharedQueue:
             with lock_file(self._seen.with_suffix(".lock"), within_s=self._patience_s):
                 text = self._shared(not_before)
         except OSError:  # a full disk, or the asking process was stopped: ask without the cache
-            text = self._client.queue()
+            text = self._client.read_queue()
         return next((job for job in parse_queue(text) if job.id == job_id), None)
 
     def _shared(self, not_before: float) -> str:
         asked = time.time()
         # A time in the future means that the clock was put back; the second allows for file systems that round.
         if not self._seen.exists() or not not_before <= self._seen.stat().st_mtime <= asked + 1:
-            text = self._client.queue()
+            text = self._client.read_queue()
             with replace_file(self._seen) as fresh:
                 fresh.write(text.encode())
                 fresh.flush()
@@ -102,7 +102,7 @@ def wait_until_running(
             on_status(f"Slurm job {job.id} runs on {format_nodes(job.nodes)}")
             return job
         if phase in (Phase.ENDING, Phase.OVER):
-            raise AllocationOver(states.explain_end(client.job(job_id) or job))
+            raise AllocationOver(states.explain_end(client.find_job(job_id) or job))
         outlook = states.judge_reason(job.reason)
         if outlook.outlook is JobOutlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.description} ({job.reason})")
@@ -117,7 +117,7 @@ def wait_until_running(
 
 
 def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: float) -> SlurmJob | None:
-    return queue.find(job_id, not_before=not_before) or client.job(job_id)
+    return queue.find(job_id, not_before=not_before) or client.find_job(job_id)
 
 
 def _format_pending(job: SlurmJob) -> str:
@@ -217,7 +217,7 @@ class Slurm:
     @contextmanager
     def _job(self, client: SlurmClient, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield a job and its nodes, and cancel it at the end of the block."""
-        known = request.select_partition(self._config, client.nodes())
+        known = request.select_partition(self._config, client.list_nodes())
         unavailable = request.list_unavailable(self._config, known)
         if unavailable:
             resources.on_status(f"Slurm gives no jobs to {format_nodes(list(map(str, unavailable)))}")
@@ -259,8 +259,10 @@ class SlurmAllocation:
         self._job_id = job_id
         self._nodes = nodes
         self._step = request.AGENTS
-        addresses = retry_while_down(partial(client.addresses, nodes), on_status)  # retried: the wait for the nodes was long
-        switches = client.switches()
+        addresses = retry_while_down(
+            partial(client.find_addresses, nodes), on_status
+        )  # retried: the wait for the nodes was long
+        switches = client.find_switches()
         self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
 
     def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "SlurmAllocation":
@@ -289,7 +291,7 @@ class SlurmAllocation:
         deadline = time.monotonic() + ENDING_S
         while True:
             try:
-                job = self._client.job(self._job_id)
+                job = self._client.find_job(self._job_id)
             except AllocationError:  # the controller does not answer, which running jobs do not need
                 return None
             if job is None:
@@ -306,7 +308,7 @@ class SlurmAllocation:
     def _clean_up(self, session: str) -> None:
         """End a step that srun did not end, and processes that a killed agent left on its node. Errors are ignored."""
         with suppress(AllocationError, subprocess.TimeoutExpired, OSError):
-            job = self._client.job(self._job_id)
+            job = self._client.find_job(self._job_id)
             if job is None or states.get_phase(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends its processes, and cannot end a step before
             self._client.cancel_steps(self._job_id, self._step)
@@ -328,7 +330,7 @@ def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watch
 
     def submit() -> str:
         nonlocal tried
-        taken = next((job.id for job in client.jobs_of_user() if job.name == name), None) if tried else None
+        taken = next((job.id for job in client.list_jobs() if job.name == name), None) if tried else None
         first, tried = not tried, True
         try:
             return taken or client.submit(argv, job_keepalive.JOB_SCRIPT)
@@ -351,7 +353,7 @@ def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watch
 def _list_nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequence[str]:
     """Return the nodes of the user's job in which pytest runs; the user ends it."""
     with suppress(ControllerDown):  # a running job does not need the controller
-        job = client.job(job_id)
+        job = client.find_job(job_id)
         if job is None or states.get_phase(job.state) is not Phase.RUNNING:
             raise AllocationError(
                 f"SLURM_JOB_ID names Slurm job {job_id}, but that is {job.state if job else 'not known'}. "

@@ -249,7 +249,7 @@ def _read_program(pid: int) -> str:
 def find_left_jobs(client: SlurmClient) -> list[LeftJob]:
     """Return this user's jobs that a session has submitted and that are not over. Raises `AllocationError`."""
     found = []
-    for job in client.jobs_of_user():
+    for job in client.list_jobs():
         comment = parse_job_comment(job.comment)
         if comment and job.name.startswith(NAME_PREFIX) and get_phase(job.state) is not Phase.OVER:
             session, owner = comment

@@ -246,7 +246,7 @@ class SrunMessages:
         """The tasks with a message of srun, that is, about their end."""
         return set(self._of_task)
 
-    def lines_of(self, task: int) -> list[str]:
+    def get_lines(self, task: int) -> list[str]:
         """Return Slurm's messages about a task's end: `Killed`, `Exited with exit code 3`."""
         return list(self._of_task.get(task, ()))
 

@@ -73,7 +73,7 @@ class Share:
         return (step * self.towers + self.tower) * self.batch_size
 
 
-def share_of(order: TaskOrder, tower: int) -> Share:
+def compute_share(order: TaskOrder, tower: int) -> Share:
     """Return the share of a worker's tower. All workers have equally many towers, but for the last, which may have fewer."""
     last = order.index == order.workers - 1
     first = order.spec.gpus - order.num_devices if last else order.index * order.num_devices

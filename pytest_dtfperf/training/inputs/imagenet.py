@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import Share, TestSet, damage, share_of
+from pytest_dtfperf.training.inputs import Share, TestSet, compute_share, damage
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
 from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find_shards, plan_reading
@@ -140,7 +140,7 @@ class TFRecords(PipelineInput):
         self._read: list[Path] = []  # shards
 
     def dataset(self, tower: int) -> tf.data.Dataset:
-        spec, share = self._spec, share_of(self._order, tower)
+        spec, share = self._spec, compute_share(self._order, tower)
         shards = find_shards(self._folder, "train")
         mine = plan_reading(len(shards), share)
         self._check([shards[number] for lane in mine.lanes for number in lane])

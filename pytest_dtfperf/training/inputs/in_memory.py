@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import Share, TestSet, TrainingInput, share_of
+from pytest_dtfperf.training.inputs import Share, TestSet, TrainingInput, compute_share
 from pytest_dtfperf.training.inputs.formats import (
     CHANNELS,
     EDGE,
@@ -78,7 +78,7 @@ class InMemoryInput(PipelineInput):
         self._folder = Path(order.spec.data_dir or ".")
 
     def dataset(self, tower: int) -> tf.data.Dataset:
-        return draw_batches(*self._training_set, share_of(self._order, tower), self._order.spec.seed).map(self._distort)
+        return draw_batches(*self._training_set, compute_share(self._order, tower), self._order.spec.seed).map(self._distort)
 
     def test_set(self) -> TestSet:
         with on_host(self._host):

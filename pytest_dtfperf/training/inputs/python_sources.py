@@ -26,7 +26,7 @@ from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 from pytest_dtfperf.traces import FED_QUEUE
-from pytest_dtfperf.training.inputs import TrainingInput, share_of
+from pytest_dtfperf.training.inputs import TrainingInput, compute_share
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
 from pytest_dtfperf.training.inputs.zmq_producer import OTHERS_PATH, Batch, make_batches
 from pytest_dtfperf.training.models import Network
@@ -145,7 +145,7 @@ class PythonQueue(FedInput):
 
 
 def _make_batches(order: TaskOrder, network: Network, tower: int) -> Iterator[Batch]:
-    return make_batches(share_of(order, tower), network.image_shape, network.classes, order.spec.seed)
+    return make_batches(compute_share(order, tower), network.image_shape, network.classes, order.spec.seed)
 
 
 class PythonDataset(PipelineInput):
@@ -243,7 +243,7 @@ class ZmqProducer(FedInput):
 
     def _build_request(self) -> dict[str, Any]:
         """Return the request to the producer: one line of JSON on its stdin."""
-        share = share_of(self._order, 0)
+        share = compute_share(self._order, 0)
         return {
             "version": PROTOCOL_VERSION,
             "endpoint": f"ipc://@dtfperf-{uuid.uuid4().hex}",  # an abstract address, without a file to remove

@@ -48,7 +48,7 @@ def set_builder(builder: Builder) -> None:
     _builders[:] = [builder]
 
 
-def network_of(spec: Spec) -> Network:
+def get_network(spec: Spec) -> Network:
     """Return the network of a spec, for its input's images and classes. Raises `SpecError` for an unusable own model."""
     fed = INPUTS[spec.data]
     fixed = {"image_shape": fed.image_shape, "classes": fed.classes}
@@ -58,7 +58,7 @@ def network_of(spec: Spec) -> Network:
     return check_fit(spec, _make_own_network(spec, size), size)
 
 
-def default_network(model: str) -> Network:
+def make_default_network(model: str) -> Network:
     """Return a model at its default size, as for synthetic images and ImageNet."""
     return make_network(model)
 
@@ -76,7 +76,7 @@ def call_with_size(model: Any, size: Size) -> Any:
 
 def check_fit(spec: Spec, network: Network, size: Size) -> Network:
     """Return the network if its input can feed it. Raises `SpecError` otherwise."""
-    shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
+    shape, classes = parse_image_shape(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:
         raise SpecError(f"{spec.model} has classes = {show_value(classes)}: it must be a whole number, 1 or more")
     wanted = tuple(size.get("image_shape", shape))
@@ -89,7 +89,7 @@ def check_fit(spec: Spec, network: Network, size: Size) -> Network:
     return network
 
 
-def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
+def parse_image_shape(model: str, given: Any) -> tuple[int, int, int]:
     """Return the image shape that an own model declares. Raises `SpecError` if it is no shape of images."""
     try:
         height, width, channels = map(index, given)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec, tables
-from pytest_dtfperf.training.models import Network, default_network, network_of
+from pytest_dtfperf.training.models import Network, get_network, make_default_network
 from pytest_dtfperf.training.models.layers import (
     BATCH_NORM,
     BatchNorm,
@@ -94,14 +94,14 @@ def _make_key(spec: Spec) -> tuple[str, ...]:
     return spec.model, spec.data, mine.digest if mine else ""
 
 
-def outline_of(spec: Spec) -> Outline:
+def get_outline(spec: Spec) -> Outline:
     """Return the outline of the spec's network. Raises `SpecError` for an own model with no reported outline yet."""
     found = _seen.get(_make_key(spec)) if spec.own_model else None
-    return found or outline(network_of(spec))
+    return found or compute_outline(get_network(spec))
 
 
 @cache
-def outline(network: Network) -> Outline:
+def compute_outline(network: Network) -> Outline:
     """Return the outline of a network. Raises `SpecError` if its images are too small for it."""
     if isinstance(network, Outlined):
         return network.outline
@@ -112,7 +112,7 @@ def outline(network: Network) -> Outline:
 
 def multiply_adds(model: str) -> int:
     """Return the forward multiply-adds per image of a model at its default size."""
-    found = outline(default_network(model)).multiply_adds
+    found = compute_outline(make_default_network(model)).multiply_adds
     assert found is not None  # of layers all is counted
     return found
 
@@ -231,10 +231,10 @@ def _count_positions(pixels: int, size: int, stride: int, padding: str) -> int:
     return positions
 
 
-def facts_of(spec: Spec) -> NetworkFacts:
+def collect_facts(spec: Spec) -> NetworkFacts:
     """Return the facts about the spec's network that its task reports."""
-    network = network_of(spec)
-    found = outline(network)
+    network = get_network(spec)
+    found = compute_outline(network)
     return NetworkFacts(
         image_shape=network.image_shape,
         classes=network.classes,

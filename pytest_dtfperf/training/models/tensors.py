@@ -185,7 +185,7 @@ class TensorLayers:
         self.updates: list[tf.Operation] = []  # of the moving averages: to run once per step
         self.penalties: list[tf.Tensor] = []  # that an own model adds to its loss
 
-    def logits_of(self, network: Network, images: tf.Tensor) -> tf.Tensor:
+    def compute_logits(self, network: Network, images: tf.Tensor) -> tf.Tensor:
         """Return (batch, classes) in float32, whatever the layers compute in, so that the loss is float32, too."""
         logits: tf.Tensor = network.logits(self, self._cast(images))
         return logits if self._dtype == tf.float32 else tf.cast(logits, tf.float32)

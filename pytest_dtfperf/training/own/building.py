@@ -18,8 +18,16 @@ from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training import own
-from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.models import Network, Size, call_with_size, image_shape_of, keep_model, network_of, set_builder
+from pytest_dtfperf.training.devices import get_devices
+from pytest_dtfperf.training.models import (
+    Network,
+    Size,
+    call_with_size,
+    get_network,
+    keep_model,
+    parse_image_shape,
+    set_builder,
+)
 from pytest_dtfperf.training.own import describe_error
 from pytest_dtfperf.training.own.networks import FunctionNetwork, KerasNetwork
 from pytest_dtfperf.training.own.sent_code import SentCode
@@ -63,7 +71,7 @@ class _Builder:
     def _build_network(self, spec: Spec, size: Size) -> Network:
         if spec.own_model == tables.LAYERS:
             keep_model(spec.model, _import_model(spec))
-            return network_of(spec)
+            return get_network(spec)
         if not self._is_set_up:
             set_up(self._order, computes=False)
             self._is_set_up = True
@@ -76,7 +84,7 @@ class _Builder:
 
         keras.utils.set_random_seed(spec.seed)
         keras.config.set_dtype_policy(POLICIES[spec.precision])
-        host = devices_of(self._order).host
+        host = get_devices(self._order).host
         model = _import_model(spec)
         if not isinstance(model, keras.Model) and _is_function_of_images(model):
             return _build_from_function(spec, model, size, host)
@@ -116,7 +124,7 @@ def _is_function_of_images(model: Any) -> bool:
 def get_requested_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
     """Return the image shape of the model's input, or else of its own attribute. Raises `SpecError`."""
     found = size.get("image_shape") or getattr(model, "image_shape", None)
-    return None if found is None else image_shape_of(spec.model, found)
+    return None if found is None else parse_image_shape(spec.model, found)
 
 
 def _make_keras_model(spec: Spec, model: Any, size: Size) -> Any:

@@ -138,7 +138,7 @@ def trace_model(
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (1, *image_shape))
         try:
-            logits = logits_of(forward(images))
+            logits = find_logits(forward(images))
         except SpecError:
             raise
         except Exception as error:
@@ -156,7 +156,7 @@ def trace_model(
             return Traced(shape[1], None, str(why), values)
 
 
-def logits_of(out: Any) -> tf.Tensor:
+def find_logits(out: Any) -> tf.Tensor:
     """Return the input of a final softmax, or else the tensor itself: cross-entropy needs logits."""
     if not isinstance(out, tf.Tensor):
         raise SpecError(f"a model of images returns one tensor, (batch, classes), not a {type(out).__qualname__}")

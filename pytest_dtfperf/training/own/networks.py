@@ -18,7 +18,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import Outline, Variable
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.own import describe_error
-from pytest_dtfperf.training.own.counting import FirstValue, logits_of, trace_model
+from pytest_dtfperf.training.own.counting import FirstValue, find_logits, trace_model
 
 v1 = tf.compat.v1
 
@@ -96,7 +96,7 @@ class FunctionNetwork:
             return known[name]
 
         try:
-            return logits_of(
+            return find_logits(
                 _call_function(self._function, images, training=net.training, creator=create_variable, getter=get_value)
             )
         except Exception as error:
@@ -167,7 +167,7 @@ class KerasNetwork:
         if net.training:
             for each, kept_as, value in zip(self._states, kept, moved, strict=True):
                 net.move(kept_as, _subtract_offset(each, value, net.tower))
-        return logits_of(out)
+        return find_logits(out)
 
 
 def _find_image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:

@@ -13,11 +13,11 @@ from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
-from pytest_dtfperf.training.devices import config_of, devices_of
+from pytest_dtfperf.training.devices import get_devices, make_session_config
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.replica import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
@@ -31,8 +31,8 @@ def set_up(order: TaskOrder, *, computes: bool = True) -> None:
 
     Raises `InfrastructureError` if TensorFlow does not see the GPUs that the task was given.
     """
-    devices_of(order)
-    config = config_of(order)
+    get_devices(order)
+    config = make_session_config(order)
     tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
     tf.config.set_soft_device_placement(False)  # an impossible placement is an error
@@ -97,7 +97,7 @@ class MirroredTraining(StrategyTraining):
         self._log.note(cpu_s, called, called_s, [float(each) for each in timestamps])
         if not self.devices:
             found = {self._full_name(tensor.backing_device) for tensor in computed}
-            self.devices = check_devices(self._order.name, found, devices_of(self._order).towers)
+            self.devices = check_devices(self._order.name, found, get_devices(self._order).towers)
         return value
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
@@ -121,9 +121,9 @@ class MirroredTraining(StrategyTraining):
 
     def _make(self, strategy: tf.distribute.Strategy) -> None:
         """Make the variables, the inputs, and the function that is a step."""
-        order, devices = self._order, devices_of(self._order)
+        order, devices = self._order, get_devices(self._order)
         self._variables = Variables(strategy, order)
-        self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)
+        self._feed = load(order.spec.input.implementation)(order, get_network(order.spec), devices.host)
         feeds = make_sources(order, self._feed, devices)
         replicas = Replicas(order, strategy, self._variables)
 

@@ -8,12 +8,12 @@ import tensorflow as tf
 from pytest_dtfperf.datamodel.task_report import Score
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.devices import config_of
+from pytest_dtfperf.training.devices import make_session_config
 from pytest_dtfperf.training.evaluation import build_evaluation, compute_score
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models import get_network
+from pytest_dtfperf.training.models.outline import compute_outline
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.tower import DTYPES
 
@@ -31,11 +31,11 @@ class Evaluator:
         self._loads: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
         self._variables: dict[str, tf.Variable] = {}
         with tf.Graph().as_default() as graph:
-            network = network_of(order.spec)
+            network = get_network(order.spec)
             self._feed: TrainingInput = load(order.spec.input.implementation)(order, network, "")
             test_set = self._feed.test_set()
             values: dict[str, tf.Tensor] = {}
-            states = {each.name: each for each in outline(network).variables if not each.trainable}
+            states = {each.name: each for each in compute_outline(network).variables if not each.trainable}
 
             def read_variable(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
                 values[name] = self._variable(name, shape).read_value()
@@ -50,9 +50,9 @@ class Evaluator:
                 device=order.device,
                 dtype=DTYPES[order.spec.precision],
             )
-            self._evaluation = build_evaluation(order.spec, layers.logits_of(network, test_set.images), test_set, values)
+            self._evaluation = build_evaluation(order.spec, layers.compute_logits(network, test_set.images), test_set, values)
             ready = v1.tables_initializer()
-        self._session = v1.Session(graph=graph, config=config_of(order))
+        self._session = v1.Session(graph=graph, config=make_session_config(order))
         _NEVER_CLOSED.append(self._session)
         self._session.run(ready)
 

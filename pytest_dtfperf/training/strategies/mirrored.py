@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import parse
-from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.devices import get_devices
 from pytest_dtfperf.training.strategies.base import MirroredTraining
 
 
@@ -14,7 +14,7 @@ class Mirrored(MirroredTraining):
     """A training in one process: the mean of the gradients is applied to each copy, so that all stay equal."""
 
     def build(self) -> None:
-        self._make(tf.distribute.MirroredStrategy(devices_of(self._order).towers, cross_device_ops(self._order.spec)))
+        self._make(tf.distribute.MirroredStrategy(get_devices(self._order).towers, cross_device_ops(self._order.spec)))
 
     def initialise(self) -> None:
         """Do nothing: the variables are made, and no other process needs them."""
@@ -52,7 +52,7 @@ class MultiWorkerMirrored(MirroredTraining):
 
     def initialise(self) -> None:
         order = self._order
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_of(order), communication_of(order.spec))
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(make_resolver(order), make_communication_options(order.spec))
         self._make(self._strategy)
         self._sum = tf.function(self._sum_over_replicas, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
         self.barrier("initialised")
@@ -78,7 +78,7 @@ class MultiWorkerMirrored(MirroredTraining):
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(number)), axis=None)
 
 
-def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolver:
+def make_resolver(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolver:
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(order.cluster["worker"])} if order.cluster else {}),
         task_type=order.job,
@@ -88,7 +88,7 @@ def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolv
     )
 
 
-def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
+def make_communication_options(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
     """Return how gradients are added; by default TensorFlow's choice: NCCL on GPUs, a ring on CPUs."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     implementation = kinds.AUTO

@@ -20,13 +20,13 @@ from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
-from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.devices import get_devices
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
-from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.replica import is_one_of
 from pytest_dtfperf.training.step_timestamps import add_timestamp, add_to_function, convert_batches, list_fetches
 from pytest_dtfperf.training.strategies.base import StrategyTraining, set_up
@@ -77,7 +77,7 @@ class Coordinator(StrategyTraining, GraphTraining):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._variables = Variables(strategy, self._order)
-        self._feed: TrainingInput = load(self._order.spec.input.implementation)(self._order, network_of(self._order.spec), "")
+        self._feed: TrainingInput = load(self._order.spec.input.implementation)(self._order, get_network(self._order.spec), "")
         self._batches = iter(self._coordinator.create_per_worker_dataset(tf.function(self._dataset, autograph=False)))
         self._replicas = Replicas(self._order, strategy, self._variables)
         self._function = tf.function(self._train, autograph=False)
@@ -149,7 +149,7 @@ class Coordinator(StrategyTraining, GraphTraining):
     @property
     def devices(self) -> Sequence[str]:
         """Return the workers that had a batch to train, sorted: a slow worker may have had none."""
-        asked = devices_of(self._order).towers
+        asked = get_devices(self._order).towers
         if wrong := [device for device in self._seen if not is_one_of(device, asked)]:
             raise InvalidMeasurement(f"{', '.join(asked)} were to compute gradients, TensorFlow has computed some on {wrong}")
         return sorted(self._seen)

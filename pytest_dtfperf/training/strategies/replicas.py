@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
-from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import Variable, outline_of
+from pytest_dtfperf.training.exchange_plan import assign_servers, compute_parts
+from pytest_dtfperf.training.models import get_network
+from pytest_dtfperf.training.models.outline import Variable, get_outline
 from pytest_dtfperf.training.models.tensors import first_value, join_parts
 from pytest_dtfperf.training.optimizers import Update, apply_all
 from pytest_dtfperf.training.packing import cut_gradients
@@ -34,9 +34,9 @@ class Variables:
         self._spec = order.spec
         self._state: dict[tuple[int, str], tf.Variable] = {}
         placed = order.spec.num_ps and VARIABLE_PLACEMENTS[order.spec.variable_placement].in_strategies
-        self._parts = parts_of(order) if placed else {}
-        self._servers = servers_of(order, order.spec.num_ps) if placed else {}
-        network = outline_of(order.spec)
+        self._parts = compute_parts(order) if placed else {}
+        self._servers = assign_servers(order, order.spec.num_ps) if placed else {}
+        network = get_outline(order.spec)
         self._made: dict[str, tf.Variable] = {}  # by the name of a variable or a part
         with strategy.scope():
             self._there = [tf.Variable(0.0, trainable=False) for _ in range(order.spec.num_ps if placed else 0)]
@@ -147,7 +147,7 @@ class Replicas:
 
     def __init__(self, order: TaskOrder, strategy: tf.distribute.Strategy, variables: Variables) -> None:
         self._order = order
-        self._network = network_of(order.spec)
+        self._network = get_network(order.spec)
         self._strategy = strategy
         self._variables = variables
 

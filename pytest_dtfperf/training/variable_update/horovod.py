@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.node.interfaces import find_interface
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.devices import Devices, config_of
+from pytest_dtfperf.training.devices import Devices, make_session_config
 from pytest_dtfperf.training.engine import at_shutdown
 from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots
 from pytest_dtfperf.training.variable_update.replicated import Copies
@@ -62,7 +62,7 @@ def _broadcast(port: int, order: TaskOrder) -> int:
     with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
         queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")
         enqueue, dequeue = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()
-        with v1.Session(f"grpc://{order.cluster['worker'][order.index]}", config=config_of(order)) as session:
+        with v1.Session(f"grpc://{order.cluster['worker'][order.index]}", config=make_session_config(order)) as session:
             if order.is_chief:
                 session.run(enqueue)
             return int(session.run(dequeue))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.exchange_plan import Wave, servers_of, sizes_of, waves_of
+from pytest_dtfperf.training.exchange_plan import Wave, assign_servers, compute_sizes, plan_waves
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import group_by_device
@@ -65,7 +65,7 @@ class Servers:
     def __init__(self, order: TaskOrder, devices: Sequence[str]) -> None:
         self._order = order
         self._devices = devices
-        self._servers = servers_of(order, len(devices))
+        self._servers = assign_servers(order, len(devices))
         self.wire = Wire(order)
         # The mean is over workers: one with more devices has more weight.
         self._weight = order.num_devices * order.workers / order.spec.gpus if self.together else 1
@@ -99,9 +99,9 @@ class Servers:
 
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
         """Return one update of each variable by the results of `mean`."""
-        return self._apply_means_of({name: [gradient] for name, gradient in gradients.items()})
+        return self._apply_all({name: [gradient] for name, gradient in gradients.items()})
 
-    def _apply_means_of(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:
+    def _apply_all(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:
         updates = [Update(name, self.variables[name], theirs) for name, theirs in gradients.items()]
         devices = self._order.spec.gpus if self._order.spec.cross_replica_sync else self._order.num_devices
         return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
@@ -128,7 +128,7 @@ class Servers:
 
     def apply_means(self) -> dict[str, tf.Operation]:
         """Return one update of each variable on the chief, which runs as soon as every worker has pushed its gradient."""
-        return self._apply_means_of({name: self._dequeue_gradients(name) for name in self.variables})
+        return self._apply_all({name: self._dequeue_gradients(name) for name in self.variables})
 
     def _dequeue_gradients(self, name: str) -> list[tf.Tensor]:
         with v1.device(self.variables[name].device):
@@ -153,7 +153,7 @@ class ValueWaves:
         # Not measured on GPUs; no step waits for staged values.
         is_used = order.device == "cpu" and order.is_between_hosts and not order.spec.staged_vars
         servers = order.spec.num_ps if is_used else 0
-        waves = waves_of(sizes_of(order), servers_of(order, servers)) if servers else []
+        waves = plan_waves(compute_sizes(order), assign_servers(order, servers)) if servers else []
         self._waits = [_Wait(wave, host) for wave in waves]
 
     def hold_back(self, name: str, value: tf.Tensor) -> tf.Tensor:

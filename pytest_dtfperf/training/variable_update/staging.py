@@ -8,7 +8,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.models.tensors import make_variable
-from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, size_of
+from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, compute_bytes
 
 v1 = tf.compat.v1
 
@@ -87,7 +87,7 @@ class LocalDevices:
 
     def place(self, name: str, shape: Sequence[int], holder: str) -> str:
         """Return the device for the value of the next variable, which is on the device `holder`."""
-        self._found[name] = self._next(size_of(shape)) if self._distributed else holder
+        self._found[name] = self._next(compute_bytes(shape)) if self._distributed else holder
         return self._found[name]
 
     def _next(self, size_bytes: int) -> str:

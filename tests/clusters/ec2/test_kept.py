@@ -29,7 +29,7 @@ def waiting(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
     plan = runs.plan(**{"keep": True, "owner": GONE, "expires": int(time.time()) + 3600, **other})
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
-    ledger.got("instances", token="t", ids=["i-0", "i-1"])
+    ledger.note_result("instances", token="t", ids=["i-0", "i-1"])
     if ready:
         ledger.note("ready", instances=["i-0", "i-1"])
         ledger.note_kept()

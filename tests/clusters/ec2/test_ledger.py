@@ -57,10 +57,10 @@ def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
 def test_an_intent_without_an_answer(ledger: Ledger) -> None:
     """Until it is known what came of a call, its time is remembered: that of the last repetition."""
     before = time.time()
-    ledger.intend("key-pair", name="k")
-    ledger.got("key-pair", name="k")
-    ledger.intend("instances", token="t1", subnet="s")
-    ledger.intend("instances", token="t1", subnet="s")
+    ledger.note_intent("key-pair", name="k")
+    ledger.note_result("key-pair", name="k")
+    ledger.note_intent("instances", token="t1", subnet="s")
+    ledger.note_intent("instances", token="t1", subnet="s")
     record = ledger.read_record()
     assert record
     assert record.unanswered is not None
@@ -71,13 +71,13 @@ def test_an_intent_without_an_answer(ledger: Ledger) -> None:
 @pytest.mark.parametrize("answer", ["got", "note_refused"])
 def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
     """What was got or refused is known; another token's intent stays open."""
-    ledger.intend("instances", token="t1", subnet="s")
+    ledger.note_intent("instances", token="t1", subnet="s")
     getattr(ledger, answer)("instances", token="t1", ids=["i-1"])
     record = ledger.read_record()
     assert record
     assert record.unanswered is None
-    ledger.intend("instances", token="t2", subnet="s")
-    ledger.got("instances", token="t1", ids=["i-1"])
+    ledger.note_intent("instances", token="t2", subnet="s")
+    ledger.note_result("instances", token="t1", ids=["i-1"])
     record = ledger.read_record()
     assert record
     assert record.unanswered is not None
@@ -86,8 +86,8 @@ def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
 def test_what_was_got(ledger: Ledger) -> None:
     """Instances, with the time they were told of, and the security group's id."""
     before = time.time()
-    ledger.got("security-group", name="g", id="sg-1")
-    ledger.got("instances", token="t1", ids=["i-1", "i-2"])
+    ledger.note_result("security-group", name="g", id="sg-1")
+    ledger.note_result("instances", token="t1", ids=["i-1", "i-2"])
     record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1", "i-2"]
@@ -133,13 +133,13 @@ def test_closed(ledger: Ledger) -> None:
 @pytest.mark.parametrize("torn", ['{"event": "int', "", "\x00\x00"])
 def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
     """A crash within a line loses that line alone, also when others follow it."""
-    ledger.got("instances", token="t1", ids=["i-1"])
+    ledger.note_result("instances", token="t1", ids=["i-1"])
     with ledger.path.open("a") as file:
         file.write(torn)
     record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1"]
-    ledger.got("instances", token="t2", ids=["i-2"])
+    ledger.note_result("instances", token="t2", ids=["i-2"])
     record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1", "i-2"]
@@ -148,7 +148,7 @@ def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
 def test_only_ever_appended_to(ledger: Ledger) -> None:
     """What was written stays as it was written, one JSON object a line, each with its time."""
     before = ledger.path.read_bytes()
-    ledger.intend("instances", token="t1", subnet="s")
+    ledger.note_intent("instances", token="t1", subnet="s")
     ledger.close()
     after = ledger.path.read_bytes()
     assert after.startswith(before)
@@ -255,8 +255,8 @@ def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
 def test_a_disk_that_takes_a_part_is_full(ledger: Ledger) -> None:
     """What is not on disk as a whole was not written down: whoever wants to ask for something is told, and goes on later."""
     with full_behind(ledger.path, room=20), pytest.raises(AllocationError, match=r"\.jsonl cannot be written: .*make room"):
-        ledger.intend("instances", token="t1", subnet="s")
-    ledger.intend("instances", token="t2", subnet="s")
+        ledger.note_intent("instances", token="t1", subnet="s")
+    ledger.note_intent("instances", token="t2", subnet="s")
     record = ledger.read_record()
     assert record
     assert record.tokens == ["t2"]

@@ -105,7 +105,7 @@ def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp
     plan = runs.young(cloud, owner=GONE)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
-    ledger.intend("key-pair", name=plan.name)
+    ledger.note_intent("key-pair", name=plan.name)
     assert find(account, tmp_path).instances == {}
     reap.reap_runs(account, settle_s=0.1, folder=tmp_path)
     record = ledger.read_record()

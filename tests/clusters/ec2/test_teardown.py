@@ -145,7 +145,7 @@ def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, t
     plan = runs.young(cloud)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
-    ledger.intend("instances", token="t", subnet="s")
+    ledger.note_intent("instances", token="t", subnet="s")
     output: list[str] = []
     tear_down(account, ledger.run, ledger, settle_s=3.0, on_status=output.append)
     assert re.fullmatch(r"waiting \d s for an answer that was lost: instances may still appear", "".join(output))
@@ -156,7 +156,7 @@ def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path)
     plan = runs.young(cloud)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
-    ledger.intend("instances", token="t", subnet="s")
+    ledger.note_intent("instances", token="t", subnet="s")
     text = ledger.path.read_text()
     at = text.rpartition('"at": ')[2].partition("}")[0]
     ledger.path.write_text(text.replace(f'"at": {at}', f'"at": {time.time() - 3600}'))

@@ -142,7 +142,7 @@ def test_kinds_of_nodes_are_named(site_of_kinds: Site, devices: int, keys: dict[
     output: list[str] = []
     with named.open_cluster(make_config(**keys)).allocate(Resources(devices=devices, on_status=output.append)):
         pass
-    plain = next(iter(SlurmClient().nodes())).kind
+    plain = next(iter(SlurmClient().list_nodes())).kind
     kinds = [line for line in output if "kinds" in line]
     assert [line.startswith(message.format(plain=plain)) for line in kinds] == [True] * bool(message)
     wait_until("no job is left", lambda: site_of_kinds.jobs() == [])

@@ -69,7 +69,7 @@ def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Pa
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(AllocationError, match="cannot read what squeue printed: '17 RUNNING"):
-        SlurmClient().jobs_of_user()
+        SlurmClient().list_jobs()
 
 
 def test_a_machine_without_a_slurm_is_told_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,11 @@ def test_it_is_away_when_the_nodes_are_there(
     class AwayAtFirst(SlurmClient):
         asked = 0
 
-        def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
+        def find_addresses(self, nodes: Sequence[str]) -> dict[str, str]:
             AwayAtFirst.asked += 1
             if AwayAtFirst.asked == 1:
                 raise ControllerDown("scontrol: Socket timed out on send/recv operation")
-            return super().addresses(nodes)
+            return super().find_addresses(nodes)
 
     site = new_site(nodes=1)
     log_in(site)

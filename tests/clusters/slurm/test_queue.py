@@ -240,8 +240,8 @@ def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "scontrol").symlink_to("/usr/bin/scontrol")
-    assert SlurmClient().job("4711") is None
-    assert SlurmClient({**on_site.environment, "PATH": str(folder)}).job("4711") is None
+    assert SlurmClient().find_job("4711") is None
+    assert SlurmClient({**on_site.environment, "PATH": str(folder)}).find_job("4711") is None
 
 
 @pytest.mark.parametrize("what", ["closed to this user", "no folder"])
@@ -256,9 +256,9 @@ def test_path_that_leads_nowhere_too(tmp_path: Path, what: str) -> None:
     with pytest.raises(
         AllocationError, match=r"^squeue cannot be started here \(.+\): is this machine a login node of a Slurm"
     ):
-        SlurmClient({"PATH": str(path)}).queue()
+        SlurmClient({"PATH": str(path)}).read_queue()
     (tmp_path / "scontrol").symlink_to("/bin/true")  # which knows of no job; and there is no sacct
-    assert SlurmClient({"PATH": f"{tmp_path}:{path}"}).job("4711") is None
+    assert SlurmClient({"PATH": f"{tmp_path}:{path}"}).find_job("4711") is None
 
 
 def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:

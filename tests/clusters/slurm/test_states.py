@@ -212,7 +212,7 @@ def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: l
     """srun's messages about a task are stored for that task, others for the step; failed nodes are listed."""
     messages = SrunMessages()
     messages.feed(line)
-    assert {task: messages.lines_of(task) for task in of_tasks} == of_tasks
+    assert {task: messages.get_lines(task) for task in of_tasks} == of_tasks
     assert messages.of_all == of_all
     assert messages.failed_nodes == failed
 
@@ -222,5 +222,5 @@ def test_messages_add_up() -> None:
     messages = SrunMessages()
     for line in ("srun: error: n2: task 1: Killed", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 1"):
         messages.feed(line)
-    assert messages.lines_of(1) == ["Killed", "Exited with exit code 1"]
-    assert messages.lines_of(7) == []
+    assert messages.get_lines(1) == ["Killed", "Exited with exit code 1"]
+    assert messages.get_lines(7) == []

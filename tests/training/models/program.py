@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.models import Network, default_network, make_network
+from pytest_dtfperf.training.devices import get_devices
+from pytest_dtfperf.training.models import Network, make_default_network, make_network
 from pytest_dtfperf.training.models.tensors import TensorLayers, join_parts, parts_in, product_by_parts
 from pytest_dtfperf.training.replica import build
 from pytest_dtfperf.training.step_timestamps import list_fetches
@@ -53,7 +53,7 @@ class Trainee:
         net = TensorLayers(
             self._value, self._average, data_format=data_format, seed=1234, device=device, dtype=DTYPES[precision]
         )
-        logits = net.logits_of(self._network, tf.constant(images))
+        logits = net.compute_logits(self._network, tf.constant(images))
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self._labels, logits=logits))
         return net, logits, loss
 
@@ -111,7 +111,7 @@ def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> di
 @cache
 def graph(model: str, device: str = "gpu") -> dict[str, Any]:
     """What TensorFlow finds in a model's graph at its own size, forward, for one image, with the layers for such a device."""
-    network = default_network(model)
+    network = make_default_network(model)
     with tf.Graph().as_default() as built:
         net = TensorLayers(
             lambda name, shape, initial: v1.placeholder(tf.float32, shape),
@@ -121,7 +121,7 @@ def graph(model: str, device: str = "gpu") -> dict[str, Any]:
             training=False,
             device=device,
         )
-        net.logits_of(network, v1.placeholder(tf.float32, (1, *network.image_shape)))
+        net.compute_logits(network, v1.placeholder(tf.float32, (1, *network.image_shape)))
         options = v1.profiler.ProfileOptionBuilder.float_operation()
         options["output"] = "none"
         profile = v1.profiler.profile(built, cmd="op", options=options)
@@ -188,7 +188,7 @@ def step(placement: str, between_hosts: bool, timestamped: bool, **changes: Any)
     cluster = {job: tuple(f"{task if between_hosts else 'here'}:{task[-1]}" for task in tasks[job]) for job in tasks}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, timestamped=(timestamped,))
     with tf.Graph().as_default():
-        replica = build(order, devices_of(order))
+        replica = build(order, get_devices(order))
     assert replica.loss is not None
     front = [replica.loss.op, *replica.updates, *(tensor.op for tensor in list_fetches(replica.timestamps))]
     seen: set[tf.Operation] = set()

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import MODELS
-from pytest_dtfperf.training.models import default_network
-from pytest_dtfperf.training.models.outline import multiply_adds, outline
+from pytest_dtfperf.training.models import make_default_network
+from pytest_dtfperf.training.models.outline import compute_outline, multiply_adds
 
 GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 
 
 def row(model: str) -> str:
     """A model's line in the guide's table, up to its source."""
-    network, defaults = default_network(model), MODELS[model]
-    found, forward = outline(network), multiply_adds(model)
+    network, defaults = make_default_network(model), MODELS[model]
+    found, forward = compute_outline(network), multiply_adds(model)
     height, width, channels = network.image_shape
     arithmetic = f"{forward / 1e6:,.2f} M" if forward < 1e8 else f"{forward / 1e9:.2f} G"
     cells = (

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.spec import MODELS
 from pytest_dtfperf.training.models import make_network
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.outline import compute_outline
 from tests import campaign
 from tests.training.models.conftest import Ask
 from tests.training.models.test_outline import missing_scales
@@ -54,7 +54,7 @@ def test_a_network_learns(ask: Ask, model: str) -> None:
     steps = 20 if model in LIGHT else 1
     seen = ask("train", model=model, size=size_of(model), steps=steps, rate=SHORT.get(model, RATE))
     network = make_network(model, **size_of(model))
-    expected = outline(network)
+    expected = compute_outline(network)
     assert seen["variables"] == [[variable.name, list(variable.shape)] for variable in expected.trained]
     assert seen["averages"] == [
         [variable.name, list(variable.shape)] for variable in expected.variables if not variable.trainable
@@ -72,7 +72,7 @@ def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
 
     No convolution pads explicitly, for that leaves its gradients to slow kernels.
     """
-    seen, expected = ask("graph", model=model), outline(make_network(model))
+    seen, expected = ask("graph", model=model), compute_outline(make_network(model))
     assert seen["multiply_adds"] == expected.multiply_adds
     assert {**seen["stages"], "logits": list(expected.stages["logits"])} == {
         name: list(shape) for name, shape in expected.stages.items()
@@ -134,7 +134,7 @@ def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str
 )
 def test_keras_has_the_same_network(ask: Ask, application: str, model: str) -> None:
     """The same weights, and the same arithmetic where Keras steps by two in the same places; its ResNets have more biases."""
-    theirs, ours = ask("keras", application=application), outline(make_network(model, classes=1000))
+    theirs, ours = ask("keras", application=application), compute_outline(make_network(model, classes=1000))
     weights = sum(variable.size for variable in ours.variables if variable.name.endswith("/weights"))
     assert theirs["weights"] == weights
     if model == "resnet50_v2":  # there, the stages' last units step by two, and no batch norm comes before the first pool

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import MODELS, Spec
-from pytest_dtfperf.training.models import default_network, make_network, network_of
+from pytest_dtfperf.training.models import get_network, make_default_network, make_network
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, compute_padding
-from pytest_dtfperf.training.models.outline import Outline, Shape, Shapes, multiply_adds, outline
+from pytest_dtfperf.training.models.outline import Outline, Shape, Shapes, compute_outline, multiply_adds
 from tests.training.models.known import KNOWN, TF_CNN_BENCHMARKS
 
 OF_CIFAR_RESNETS: dict[str, tuple[int, ...]] = {"stage1": (32, 32, 16), "stage2": (16, 16, 32), "stage3": (8, 8, 64)}
@@ -39,10 +39,10 @@ STAGES: dict[str, dict[str, tuple[int, ...]]] = {
 
 def of_known(model: str) -> Outline:
     """The outline of a model with the classes that its source has."""
-    network: Any = default_network(model)
+    network: Any = make_default_network(model)
     if model == "lenet":  # known for MNIST's size, which is not its own
-        network = network_of(Spec(model="lenet", batch_size=1, data="mnist", data_dir="/data"))
-    return outline(replace(network, classes=KNOWN[model].classes))
+        network = get_network(Spec(model="lenet", batch_size=1, data="mnist", data_dir="/data"))
+    return compute_outline(replace(network, classes=KNOWN[model].classes))
 
 
 def missing_scales(found: Outline) -> int:
@@ -63,7 +63,7 @@ def test_parameters_are_what_others_count(model: str) -> None:
 @pytest.mark.parametrize("model", TF_CNN_BENCHMARKS)
 def test_variables_are_the_ancestor_s(model: str) -> None:
     """Of all models that tf_cnn_benchmarks can build, parameters and moving averages are its own, to the last one."""
-    found = outline(default_network(model))
+    found = compute_outline(make_default_network(model))
     assert (found.trained_parameters, found.parameters - found.trained_parameters) == TF_CNN_BENCHMARKS[model]
 
 
@@ -82,7 +82,7 @@ class Norms(Shapes):
 @pytest.mark.parametrize("model, behind, before", [("resnet50_v2", 33, 17), ("resnet20_v2", 10, 10)])
 def test_a_v2_has_two_kinds_of_batch_norm(model: str, behind: int, before: int) -> None:
     """As in tf_cnn_benchmarks: those behind a convolution, and those before a unit or the last layer."""
-    norms, network = Norms(), default_network(model)
+    norms, network = Norms(), make_default_network(model)
     network.logits(norms, network.image_shape)
     assert norms.found == {BatchNorm(0.9, 1e-5, scale=True): behind, BatchNorm(0.999, 1e-3, scale=False): before}
 
@@ -97,7 +97,7 @@ def test_multiply_adds_are_what_others_count(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_stages_have_the_shapes_of_the_tables(model: str) -> None:
     """After each stage that a paper's table lists, an image has the shape that stands there."""
-    stages = outline(default_network(model)).stages
+    stages = compute_outline(make_default_network(model)).stages
     expected = STAGES[max((name for name in STAGES if model.startswith(name)), key=len)]
     assert {name: stages[name] for name in expected} == expected
 
@@ -105,7 +105,7 @@ def test_stages_have_the_shapes_of_the_tables(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_variables_are_named_once_and_counted_by_kind(model: str) -> None:
     """No name comes twice, parameters are the sum of all sizes, and only batch norm has what is not trained."""
-    found = outline(default_network(model))
+    found = compute_outline(make_default_network(model))
     assert len({variable.name for variable in found.variables}) == len(found.variables)
     assert found.parameters == sum(math.prod(variable.shape) for variable in found.variables)
     assert all(variable.name.startswith(BATCH_NORM) for variable in found.variables if not variable.trainable)
@@ -114,7 +114,7 @@ def test_variables_are_named_once_and_counted_by_kind(model: str) -> None:
 
 def test_inception3_has_keras_parameters() -> None:
     """23,851,784 at 1000 classes, moving averages included: the figure that the first version was proven with."""
-    assert outline(make_network("inception3", classes=1000)).parameters == 23_851_784
+    assert compute_outline(make_network("inception3", classes=1000)).parameters == 23_851_784
 
 
 @pytest.mark.parametrize(
@@ -130,23 +130,23 @@ def test_inception3_has_keras_parameters() -> None:
 )
 def test_an_input_decides_the_size(model: str, data: str, shape: tuple[int, int, int], classes: int, parameters: int) -> None:
     """Where an input has one size and number of classes, the network takes them; else it has its own."""
-    network = network_of(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
+    network = get_network(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
     assert (network.image_shape, network.classes) == (shape, classes)
-    assert outline(network).trained_parameters == parameters
+    assert compute_outline(network).trained_parameters == parameters
 
 
 def test_every_input_of_a_model_fits_it() -> None:
     """Whatever a row of the table says a model can be fed from, it has an outline with that many classes."""
     for model, row in MODELS.items():
         for data in row.data:
-            network = network_of(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
-            assert outline(network).stages["logits"] == (network.classes,)
+            network = get_network(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
+            assert compute_outline(network).stages["logits"] == (network.classes,)
 
 
 def test_images_that_are_too_small_are_refused() -> None:
     """What does not fit is said by its size."""
     with pytest.raises(SpecError, match="too small for this network: a window of 3 does not fit into 2 pixels"):
-        outline(make_network("inception3", image_shape=(40, 40, 3)))
+        compute_outline(make_network("inception3", image_shape=(40, 40, 3)))
 
 
 @pytest.mark.parametrize(

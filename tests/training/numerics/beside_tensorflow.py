@@ -11,8 +11,8 @@ import tensorflow as tf
 from pytest_dtfperf.spec import OPTIMIZERS, Spec, TaskOrder
 from pytest_dtfperf.spec.learning_rate import learning_rate_of
 from pytest_dtfperf.training import optimizers as own_optimizers
-from pytest_dtfperf.training.devices import config_of, variables_of
-from pytest_dtfperf.training.optimizers import Update, apply_all, compute_rate, loss_scale_of
+from pytest_dtfperf.training.devices import make_environment_variables, make_session_config
+from pytest_dtfperf.training.optimizers import Update, apply_all, compute_rate, make_loss_scale
 from tests.training.numerics.tables import CONFIGS, HYPERPARAMETERS, OVERFLOWS, RATES, STEPS
 
 v1 = tf.compat.v1
@@ -115,7 +115,7 @@ def overflows() -> dict[str, list[Any]]:
     """Scale, variable and momentum after each gradient, some of which are not finite."""
     spec = BASE.but(optimizer="momentum", precision="fp16", fp16_enable_auto_loss_scale=True, fp16_inc_loss_scale_every_n=2)
     with one_variable() as (variable, gradient):
-        loss_scale_of(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}))
+        make_loss_scale(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}))
         operation = apply_all(spec, [Update("dense0/weights", variable, [gradient])])
         named = {each.op.name: each for each in [*v1.global_variables(), *v1.local_variables()]}
         fetched = [named["loss_scale"], variable[0, 0], named["dense0/weights/momentum"][0, 0]]
@@ -126,8 +126,8 @@ def overflows() -> dict[str, list[Any]]:
 def configs() -> list[dict[str, Any]]:
     found = []
     for order in CONFIGS:
-        variables = variables_of(order)
-        config = config_of(order)
+        variables = make_environment_variables(order)
+        config = make_session_config(order)
         found.append({
             "variables": variables,
             "intra": config.intra_op_parallelism_threads,
