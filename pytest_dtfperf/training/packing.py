@@ -8,7 +8,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Pack, compute_parts, plan_task_packs
 from pytest_dtfperf.training.models.tensors import first_value, join_parts, parts_in
-from pytest_dtfperf.training.variable_update.base import UpdateStrategy
+from pytest_dtfperf.training.variable_update import UpdateStrategy
 
 v1 = tf.compat.v1
 

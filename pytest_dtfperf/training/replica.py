@@ -22,8 +22,8 @@ from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.packing import pack_small_variables, split_large_variables
 from pytest_dtfperf.training.step_timestamps import Pair, TimestampLog, add_worker_timestamps, list_fetches
 from pytest_dtfperf.training.tower import Tower
+from pytest_dtfperf.training.variable_update import UpdateStrategy
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
-from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
 v1 = tf.compat.v1
 

@@ -16,7 +16,7 @@ from pytest_dtfperf.traces import StepTimestamps
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.models.tensors import parts_in
 from pytest_dtfperf.training.tower import Tower
-from pytest_dtfperf.training.variable_update.base import group_by_device
+from pytest_dtfperf.training.variable_update.barrier import group_by_device
 
 v1 = tf.compat.v1
 

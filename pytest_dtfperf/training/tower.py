@@ -18,7 +18,15 @@ from pytest_dtfperf.training.evaluation import EvaluationTensors, build_evaluati
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.outline import Outlined, compute_outline
-from pytest_dtfperf.training.models.tensors import Average, PackedAverages, TensorLayers, first_value, join_parts, parts_in
+from pytest_dtfperf.training.models.tensors import (
+    DTYPES,
+    Average,
+    PackedAverages,
+    TensorLayers,
+    first_value,
+    join_parts,
+    parts_in,
+)
 from pytest_dtfperf.training.optimizers import make_loss_scale
 
 v1 = tf.compat.v1
@@ -55,9 +63,6 @@ def _compute_matmul_gradients(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf
     with v1.control_dependencies([of_weights]):
         of_vectors = tf.raw_ops.MatMul(a=gradient, b=weights, transpose_b=True)
     return of_vectors, of_weights
-
-
-DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 
 
 class Pass(NamedTuple):

@@ -21,7 +21,7 @@ from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, tables
 from pytest_dtfperf.training.models.outline import Outline, get_outline, keep_outline
-from pytest_dtfperf.training.own.sent_code import SentCode
+from pytest_dtfperf.training.own import SentCode
 from tests.training.own import models
 
 REPOSITORY = Path(__file__).parents[2]

@@ -24,6 +24,8 @@ from pytest_dtfperf.training.models.layers import (
 )
 from pytest_dtfperf.training.models.outline import Outline, Variable
 
+DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}  # by the precision of a spec
+
 
 def join_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return one tensor with the rows of all parts, in their order."""

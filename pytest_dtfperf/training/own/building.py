@@ -28,9 +28,8 @@ from pytest_dtfperf.training.models import (
     parse_image_shape,
     set_builder,
 )
-from pytest_dtfperf.training.own import describe_error
+from pytest_dtfperf.training.own import SentCode, describe_error
 from pytest_dtfperf.training.own.networks import FunctionNetwork, KerasNetwork
-from pytest_dtfperf.training.own.sent_code import SentCode
 from pytest_dtfperf.training.strategies.base import set_up
 
 SIZE = {"image_shape", "classes"}  # the parameters that a function or class which makes a model may have

@@ -14,13 +14,13 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import get_devices, make_session_config
+from pytest_dtfperf.training.evaluation import Evaluator
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.replica import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
-from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import make_sources
 from pytest_dtfperf.training.strategies.replicas import Replicas, Variables
 from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps

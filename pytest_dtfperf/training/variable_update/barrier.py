@@ -1,5 +1,6 @@
-"""Let workers wait for each other, by queues on a device that all of them can reach."""
+"""Let workers wait for each other, by queues on a device that all of them can reach, and for operations of one device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -74,3 +75,18 @@ class Barrier:
         """Return one worker's queue: from a common one, a fast worker would take a slow one's token."""
         with v1.device(self._device):
             return v1.FIFOQueue(self._workers, tf.bool, shapes=[()], shared_name=f"{purpose} of worker {worker}")
+
+
+def group_by_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Return one operation per device that waits for all operations there.
+
+    To wait for each of them from another device would cost a message each.
+    """
+    by_device: dict[str, list[tf.Operation]] = {}
+    for operation in operations:
+        by_device.setdefault(operation.device, []).append(operation)
+    groups = []
+    for device, theirs in by_device.items():
+        with v1.device(device), v1.control_dependencies(theirs):
+            groups.append(tf.no_op())
+    return groups

@@ -13,8 +13,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Wave, assign_servers, compute_sizes, plan_waves
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
-from pytest_dtfperf.training.variable_update.barrier import Barrier
-from pytest_dtfperf.training.variable_update.base import group_by_device
+from pytest_dtfperf.training.variable_update.barrier import Barrier, group_by_device
 from pytest_dtfperf.training.variable_update.staging import LocalDevices, Stage
 
 v1 = tf.compat.v1

@@ -10,7 +10,7 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.models.tensors import make_variable
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repack
-from pytest_dtfperf.training.variable_update.base import group_by_device
+from pytest_dtfperf.training.variable_update.barrier import group_by_device
 from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
 from pytest_dtfperf.training.variable_update.staging import stage_tensor
 
