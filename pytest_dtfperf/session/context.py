@@ -305,7 +305,7 @@ class SessionContext:
     def _note_readings(self, launcher: Launcher) -> None:
         """Store what the last probe measured of undisturbed hosts, for the history."""
         probes = {host: probe for host, probe in launcher.probed.hosts.items() if not is_disturbed(probe)}
-        hardware = {host: launcher.fingerprint_of([host]).get("hardware") or {} for host in probes}
+        hardware = {host: launcher.collect_fingerprint([host]).get("hardware") or {} for host in probes}
         readings = [each for host in probes for each in HostReading.list_probed(host, hardware[host], probes[host])]
         append_host_readings(self.folder, readings)
 

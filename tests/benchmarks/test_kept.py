@@ -99,7 +99,7 @@ class Sleeping:
     def __init__(self, factor: float) -> None:
         self.factor = factor
         self.slept: list[float] = []
-        self.launcher = SimpleNamespace(probe=lambda spec, again: Probes(), fingerprint_of=lambda hosts: {})
+        self.launcher = SimpleNamespace(probe=lambda spec, again: Probes(), collect_fingerprint=lambda hosts: {})
         self.then = Kept.read(path_of(FOLDER, numbers(FOLDER)[0])).then
 
     def run(self, spec: Spec, changes: Changes, on_sent: OnSent) -> Run:
