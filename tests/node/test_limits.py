@@ -66,7 +66,7 @@ def test_memory(cgroup: str, files: dict[str, str], expected: int | None, tmp_pa
 
 def test_limits_of_a_process() -> None:
     """A process with fewer cores, fewer open files and less priority reports so; what is as usual is left out."""
-    code = "import json; from pytest_dtfperf.node import limits; print(json.dumps(limits.read_limits()))"
+    code = "import json; from pytest_dtfperf.node import host_state; print(json.dumps(host_state.read_limits()))"
     shell = f"ulimit -n 100; exec nice -n 5 taskset -c {os.sched_getaffinity(0).pop()} {sys.executable} -c '{code}'"
     found = json.loads(subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout)
     assert (found["cores"], found["open_files"]) == (1, 100)
