@@ -335,7 +335,10 @@ def test_a_temporary_folder_goes_with_its_owner(tmp_path: Path, long: bool) -> N
     """It is gone after its block; should its owner be killed in it, the next owner removes it, or the sweep does."""
     temporary = tmp_path / ("x" * 40 if long else "x")
     temporary.mkdir()
-    code = "from pytest_dtfperf.node.sweep import make_temporary_folder as make\nwith make() as folder: print(folder, flush=True); input()"
+    code = (
+        "from pytest_dtfperf.node.sweep import make_temporary_folder\n"
+        "with make_temporary_folder() as folder: print(folder, flush=True); input()"
+    )
     command, environment = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(temporary)}
     for kill in (False, True):
         with subprocess.Popen(

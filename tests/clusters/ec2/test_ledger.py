@@ -68,7 +68,7 @@ def test_an_intent_without_an_answer(ledger: Ledger) -> None:
     assert record.tokens == ["t1"]
 
 
-@pytest.mark.parametrize("answer", ["got", "note_refused"])
+@pytest.mark.parametrize("answer", ["note_result", "note_refused"])
 def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
     """What was got or refused is known; another token's intent stays open."""
     ledger.note_intent("instances", token="t1", subnet="s")
