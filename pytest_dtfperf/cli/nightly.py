@@ -122,8 +122,9 @@ def _make_json(done: "NightResult", cluster: str) -> dict[str, Any]:
 
 
 def _make_night(args: argparse.Namespace) -> "Night":
-    from pytest_dtfperf.nightly import metrics, notify
+    from pytest_dtfperf.nightly import notify
     from pytest_dtfperf.nightly.night import Night
+    from pytest_dtfperf.report.metrics_targets import list_targets
 
     missing = [f"--{name}" for name in ("cluster", "results", "deadline") if not getattr(args, name)]
     if missing:
@@ -143,7 +144,7 @@ def _make_night(args: argparse.Namespace) -> "Night":
         fail_on_loss=args.fail_on_loss,
         site=args.site,
         receivers=[notify.parse_receiver(text) for text in [*args.notify, *os.environ.get(notify.VARIABLE, "").split()]],
-        targets=[metrics.parse_target(text) for text in [*args.metrics, *os.environ.get(metrics.VARIABLE, "").split()]],
+        targets=list_targets(args.metrics),
         pytest=args.passed_on,
     )
 

@@ -101,6 +101,12 @@ def add_json(parser: argparse.ArgumentParser, shape: Shape, *, lines: str = "") 
     parser.set_defaults(shape=shape, is_lines=bool(lines))
 
 
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add --metrics."""
+    text = "write the metrics of the result for Prometheus to FILE.prom, or send them to a Pushgateway; can be repeated"
+    parser.add_argument("--metrics", metavar="FILE|URL", action="append", default=[], help=text)
+
+
 def format_keys(shape: Shape) -> str:
     """Return `{file, clusters: [{name, ...}]}`."""
 

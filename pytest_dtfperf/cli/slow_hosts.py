@@ -16,6 +16,7 @@ from pytest_dtfperf.cli.options import (
     add_cluster,
     add_command,
     add_json,
+    add_metrics,
     add_results,
     print_table,
 )
@@ -37,13 +38,14 @@ from pytest_dtfperf.formats import NONE, change, duration, format_count, percent
 from pytest_dtfperf.history.where import NEVER, get_requested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pytest_dtfperf.datamodel.qualification import HostResult, Qualification
     from pytest_dtfperf.qualify.group_rates import SearchPolicy
     from pytest_dtfperf.qualify.isolation import IsolationResult
     from pytest_dtfperf.qualify.peers import QualifyPolicy
     from pytest_dtfperf.qualify.search import SlowSet
+    from pytest_dtfperf.report.metrics_targets import Target
     from pytest_dtfperf.session import Session
 
 NOT_JUDGED = 3
@@ -134,6 +136,14 @@ def _carry_out(measurement: HostMeasurement[Result_co], show: "Callable[[Result_
     return found
 
 
+def _publish(targets: "Sequence[Target]", content: bytes, cluster: str, job: str) -> None:
+    """Write or send the metrics of the result, and print a line for each target."""
+    from pytest_dtfperf.report.metrics_targets import publish_metrics
+
+    for line in publish_metrics(targets, content, cluster, job=job):
+        print_remark(line)
+
+
 def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(
         commands, "isolate", help="find the hosts and links that slow a training", text=ISOLATE_TEXT, ends=ISOLATE_ENDS
@@ -151,13 +161,17 @@ def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_time_limit(parser, "round")
     add_steps(parser)
     add_results(parser)
+    add_metrics(parser)
     add_json(parser, ISOLATE_SHAPE)
     parser.set_defaults(run=run_isolate, cluster="local")
 
 
 def run_isolate(args: argparse.Namespace) -> int:
     from pytest_dtfperf.qualify.isolation import HostIsolation
+    from pytest_dtfperf.qualify.metrics import ISOLATE_JOB, format_isolation_metrics
+    from pytest_dtfperf.report.metrics_targets import list_targets
 
+    targets = list_targets(args.metrics)
     wanted = list(parse_specs(args.specs))
     if len(wanted) != 1 or wanted[0].word in (BEST, SWEEP):
         raise UsageError("isolate searches with one training, and with the number of parameter servers itself: num_ps=2")
@@ -171,7 +185,10 @@ def run_isolate(args: argparse.Namespace) -> int:
             on_status=print_remark,
         )
         result = _carry_out(search, lambda found: _print_isolation(found, session.folder.path, args))
-    return NOT_JUDGED if result is None else _choose_isolate_code(result)
+    if result is None:
+        return NOT_JUDGED
+    _publish(targets, format_isolation_metrics(result), result.cluster, ISOLATE_JOB)
+    return _choose_isolate_code(result)
 
 
 def _make_search_policy(args: argparse.Namespace) -> "SearchPolicy":
@@ -255,14 +272,18 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_time_limit(parser, "round")
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
     add_history(parser)
+    add_metrics(parser)
     add_json(parser, QUALIFY_SHAPE)
     parser.set_defaults(run=run_qualify, cluster="local")
 
 
 def run_qualify(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.named import BACKENDS
+    from pytest_dtfperf.qualify.metrics import QUALIFY_JOB, format_qualification_metrics
     from pytest_dtfperf.qualify.qualification import HostQualification, make_all_hosts_spec
+    from pytest_dtfperf.report.metrics_targets import list_targets
 
+    targets = list_targets(args.metrics)
     if args.json and args.exclude_list:
         raise UsageError("--json and --exclude-list are two outputs: give one of them")
     wanted = list(parse_specs(args.specs or ["mnist"]))
@@ -283,7 +304,10 @@ def run_qualify(args: argparse.Namespace) -> int:
             on_status=print_remark,
         )
         found = _carry_out(qualification, lambda result: _print_qualification(result, session, args))
-    return NOT_JUDGED if found is None else _choose_qualify_code(found)
+    if found is None:
+        return NOT_JUDGED
+    _publish(targets, format_qualification_metrics(found), found.cluster, QUALIFY_JOB)
+    return _choose_qualify_code(found)
 
 
 def _make_qualify_policy(args: argparse.Namespace) -> "QualifyPolicy":

@@ -19,18 +19,21 @@ from typing import TextIO
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, format_exit
 from pytest_dtfperf.formats import format_count, minute
 from pytest_dtfperf.history.where import Address, get_requested, mask_passwords, parse_address
-from pytest_dtfperf.nightly import metrics, notify, summary
-from pytest_dtfperf.nightly.metrics import NightMetrics, Target
+from pytest_dtfperf.nightly import notify, summary
 from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.module_command import make_project_command
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.report import metrics_targets
+from pytest_dtfperf.report.export_formats import GaugeFamily, format_gauges, format_prometheus
+from pytest_dtfperf.report.metrics_targets import Target
+from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.session import signals
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
-SECRETS = (notify.VARIABLE, metrics.VARIABLE)  # variables that neither pytest nor a host needs
+SECRETS = (notify.VARIABLE, metrics_targets.VARIABLE)  # variables that neither pytest nor a host needs
 
 OUTCOMES = {
     0: "All tests passed.",
@@ -201,6 +204,30 @@ class NightResult:
     metrics: Sequence[str] = ()  # a line for each target
 
 
+@dataclass(frozen=True)
+class NightMetrics:
+    """The numbers of a night that its session does not have."""
+
+    cluster: str
+    exit_code: int
+    losses: int  # rates without a baseline that are slower than in earlier nights
+    session: Path | None  # the folder
+
+    def format(self) -> bytes:
+        """Return all metrics in Prometheus' text format. Of a night that measured nothing, only its own numbers."""
+        gauges = {
+            "nightly_exit_code": ("Exit code of dtfperf nightly.", float(self.exit_code)),
+            "nightly_ended_timestamp_seconds": ("When the last night ended.", time.time()),
+            "nightly_losses": ("Rates without a baseline that are slower than in earlier nights.", float(self.losses)),
+        }
+        labels = {"cluster": self.cluster}
+        own = format_gauges(GaugeFamily(name, text, [(labels, value)]) for name, (text, value) in gauges.items())
+        try:
+            return own + (format_prometheus(load_sessions(self.session)) if self.session else b"")
+        except SessionFileError:  # reported by the night's summary
+            return own
+
+
 def run_night(night: Night, output: TextIO | None = None) -> NightResult:
     """Run a night. pytest prints to `output`, or to stdout. Raises `UsageError` if `results` cannot be written."""
     history = night.kept_in
@@ -218,8 +245,8 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         if site:
             print(f"nightly: {site}")
         notified = _notify(night, NightResult(code, outcome, folder, found), history) if night.receivers else []
-        of_night = NightMetrics(night.cluster, code, len(found), folder)
-        published = metrics.publish_metrics(night.targets, of_night) if night.targets else []
+        content = NightMetrics(night.cluster, code, len(found), folder).format()
+        published = metrics_targets.publish_metrics(night.targets, content, night.cluster)
         for line in (*notified, *published):
             print(f"nightly: {line}")
         _remove_old(_load_sessions(night), night.keep)

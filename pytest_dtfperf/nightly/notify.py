@@ -9,33 +9,24 @@ import hashlib
 import json
 import shutil
 import subprocess
-import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from email.message import EmailMessage
-from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.nightly.summary import Loss
-from pytest_dtfperf.node import retry
 from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.metrics_targets import PAUSE_S, send_request
 
 VARIABLE = "DTFPERF_NOTIFY"  # receivers, separated by spaces, so that secrets are in no list of processes
 FORMS = "https://..., slack+https://..., json+https://... or mailto:NAME@HOST"
-TRIES, PAUSE_S, LONGEST_PAUSE_S = 3, 2.0, 60.0
-TIMEOUT_S = 10.0  # for a connection, and for each part of an answer
-ANSWER_S = 30.0  # for the whole answer: the next night must not wait for a receiver that sends a byte now and then
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of a receiver that may take it later
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 
 LOSS, NIGHT, HOST = "loss", "night", "host"
@@ -221,57 +212,6 @@ def _send(receiver: Receiver, alert: Alert, pause_s: float) -> str | None:
         return _send_mail(receiver.address, alert)
     payload = {"text": alert.format_text()} if receiver.kind == "slack" else alert.to_json()
     return send_request(receiver.address, json.dumps(payload).encode(), {"Content-Type": "application/json"}, pause_s=pause_s)
-
-
-def send_request(
-    url: str, data: bytes, headers: Mapping[str, str], *, method: str = "POST", pause_s: float = PAUSE_S
-) -> str | None:
-    """Send an HTTP request, again after a pause where that may help; return why it was not taken, or None.
-
-    The reason has no part of the URL. Redirects are not followed.
-
-    Args:
-        pause_s: seconds before the second try; each further pause is twice as long.
-    """
-    request = urllib.request.Request(url, data, {"User-Agent": "pytest-dtfperf", **headers}, method=method)
-    problem: str | None = None
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(retry.compute_pause_s(attempt, pause_s, LONGEST_PAUSE_S))
-        problem, may_help = _try_request(request)
-        if problem is None or not may_help:
-            return problem
-    return f"{problem}, {TRIES} times"
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET, or hand the message to another host."""
-
-    def redirect_request(self, req: Any, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str) -> None:
-        return None
-
-
-def _try_request(request: urllib.request.Request) -> tuple[str | None, bool]:
-    """Return why a receiver did not take the request, or None; and whether another try may help."""
-    results: list[tuple[str | None, bool]] = []
-    # A daemon, which does not keep this process from its end.
-    thread = threading.Thread(target=lambda: results.append(_request(request)), daemon=True)
-    thread.start()
-    thread.join(ANSWER_S)
-    return results[0] if results else (f"no answer within {ANSWER_S:g} s", False)
-
-
-def _request(request: urllib.request.Request) -> tuple[str | None, bool]:
-    try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
-            return None, False
-    except urllib.error.HTTPError as error:
-        with error:
-            return f"HTTP status {error.code}", error.code in _RETRIED
-    except urllib.error.URLError as error:
-        return f"{getattr(error.reason, 'strerror', None) or type(error.reason).__name__}", True
-    except (OSError, ValueError, HTTPException) as error:  # a time limit while it answers; a broken answer
-        return type(error).__name__, True
 
 
 def _send_mail(address: str, alert: Alert) -> str | None:

@@ -222,14 +222,23 @@ def format_prometheus(sessions: Sequence[StoredSession]) -> bytes:
     return "\n".join([*kept, ""]).encode()
 
 
-def format_gauges(gauges: Mapping[str, tuple[str, float]], labels: Mapping[str, str]) -> bytes:
-    """Return gauges with the same labels in the text format 0.0.4: name -> description and value."""
-    lines = [
-        line
-        for name, (text, value) in gauges.items()
-        for line in (*_format_head(name, "gauge", "", text), f"{PREFIX}_{name}{_format_labels(labels)} {value!r}")
-    ]
-    return "\n".join([*lines, ""]).encode()
+@dataclass(frozen=True)
+class GaugeFamily:
+    """A gauge with its samples, as Prometheus' text format 0.0.4 and OpenMetrics both have it."""
+
+    name: str  # without the prefix
+    help: str
+    samples: Sequence[tuple[Mapping[str, str], float]]  # labels, value
+
+    def list_lines(self) -> list[str]:
+        """Return its lines; none without a sample."""
+        samples = [f"{PREFIX}_{self.name}{_format_labels(labels)} {value!r}" for labels, value in self.samples]
+        return [*_format_head(self.name, "gauge", "", self.help), *samples] if samples else []
+
+
+def format_gauges(families: Iterable[GaugeFamily]) -> bytes:
+    """Return gauges in the text format 0.0.4."""
+    return "\n".join([*(line for family in families for line in family.list_lines()), ""]).encode()
 
 
 def _format_family(name: str, gauge: Gauge, records: Mapping[str, Record], where: Mapping[str, str]) -> Iterable[str]:

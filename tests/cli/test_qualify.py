@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
@@ -68,6 +69,20 @@ def test_qualify_of_simulated_hosts_does_not_enter_the_history(folder: Path, cap
     assert not list((folder / "perf_results").glob("*/hosts.jsonl"))
 
 
+def test_qualify_writes_metrics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--metrics writes the gauges of the result into a file for node_exporter, beside the usual output."""
+    assert qualify(folder, SLOW, "--no-training", f"--metrics={folder / 'q.prom'}", "--exclude-list") == 1
+    families = {family.name: family for family in text_string_to_metric_families((folder / "q.prom").read_text())}
+    verdicts = families["dtfperf_qualification_host_verdict"].samples
+    assert {each.labels["host"] for each in verdicts if each.value and each.labels["verdict"] == "SLOW"} == {
+        "sim-0003",
+        "sim-0005",
+    }
+    printed = capsys.readouterr()
+    assert printed.out == "sim-0003,sim-0005\n"
+    assert f"metrics in {folder / 'q.prom'}" in printed.err
+
+
 def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--exclude-list prints only the slow hosts, as srun takes them."""
     assert qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
@@ -106,6 +121,7 @@ def test_qualify_names_why_a_lost_host_ends_it(folder: Path, capsys: pytest.Capt
         (["--slow=0.01"], "--slow must be more than 0.02"),
         (["--slow=2"], "--slow is a fraction between 0 and 1"),
         (["--hosts=0"], "--hosts must be 1 or more, not 0"),
+        (["--metrics=/nowhere/q.txt"], "--metrics takes a file *.prom in a folder that exists"),
         (["--max-rounds=0"], "--max-rounds must be from 1 to 1000, not 0"),
         (["mnist", "gpus=4"], "leave out gpus"),
         (["mnist", "trivial"], "one model"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pytest_dtfperf.nightly.metrics import NightMetrics
+from pytest_dtfperf.nightly.night import NightMetrics
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.export_formats import GAUGES, PREFIX
 from tests.docs.pages import REPOSITORY, source

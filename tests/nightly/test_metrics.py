@@ -8,13 +8,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.nightly.metrics import NightMetrics, parse_target, publish_metrics
+from pytest_dtfperf.nightly.night import NightMetrics
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.metrics_targets import parse_target, publish_metrics
 from tests.nightly.test_notify import webhook
 from tests.records.samples import measurement, spec
 
 PASSWORD = "sEc:ReT/1"
-NIGHT = NightMetrics("daint", exit_code=1, losses=2, session=None)
+NIGHT = NightMetrics("daint", exit_code=1, losses=2, session=None).format()
 
 
 def test_file_has_the_night_and_its_session(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_file_has_the_night_and_its_session(tmp_path: Path) -> None:
     folder.add("t.py::test_a", measurement(spec(gpus=2), [10.0, 10.0]))
     path = tmp_path / "dtfperf.prom"
     path.write_text("of the last night")
-    lines = publish_metrics([parse_target(str(path))], NightMetrics("daint", 1, 2, folder.path))
+    lines = publish_metrics([parse_target(str(path))], NightMetrics("daint", 1, 2, folder.path).format(), "daint")
     assert lines == [f"metrics in {path}"]
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
     values = {name: family.samples[0].value for name, family in families.items()}
@@ -38,7 +39,7 @@ def test_pushgateway_gets_a_group_of_the_cluster() -> None:
     """The group of the cluster is replaced, below the path of the gateway, with the login of the URL as a header."""
     with webhook() as server:
         url = f"http://me:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{server.server_port}/gateway/"
-        lines = publish_metrics([parse_target(url)], NIGHT)
+        lines = publish_metrics([parse_target(url)], NIGHT, "daint")
     ((path, headers, content),) = server.put
     assert path == "/gateway/metrics/job/dtfperf/cluster/daint"
     assert headers["Authorization"] == f"Basic {b64encode(f'me:{PASSWORD}'.encode()).decode()}"
@@ -63,7 +64,7 @@ def test_pushgateway_gets_a_group_of_the_cluster() -> None:
 def test_pushgateway_is_tried_again(codes: Sequence[int], tries: int, line: str) -> None:
     """A gateway that may take them later is tried three times, and each end is a line without the login."""
     with webhook(*codes) as server:
-        lines = publish_metrics([parse_target(f"http://me:x@127.0.0.1:{server.server_port}")], NIGHT, pause_s=0.0)
+        lines = publish_metrics([parse_target(f"http://me:x@127.0.0.1:{server.server_port}")], NIGHT, "daint", pause_s=0.0)
     assert len(server.put) == tries
     assert lines == [line]
 
@@ -71,7 +72,7 @@ def test_pushgateway_is_tried_again(codes: Sequence[int], tries: int, line: str)
 def test_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """A folder in its place is a line, and the other targets get the metrics."""
     (tmp_path / "a.prom").mkdir()
-    lines = publish_metrics([parse_target(str(tmp_path / name)) for name in ("a.prom", "b.prom")], NIGHT)
+    lines = publish_metrics([parse_target(str(tmp_path / name)) for name in ("a.prom", "b.prom")], NIGHT, "daint")
     assert lines[0].startswith(f"no metrics in {tmp_path}/a.prom: ")
     assert lines[1] == f"metrics in {tmp_path}/b.prom"
 

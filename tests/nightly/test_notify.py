@@ -193,7 +193,7 @@ def answering(answer: bytes, *, endless: bool = False) -> Iterator[str]:
 
 def test_endless_answer_ends(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that never ends its answer does not keep the night, and its lock, from ending."""
-    monkeypatch.setattr("pytest_dtfperf.nightly.notify.ANSWER_S", 0.3)
+    monkeypatch.setattr("pytest_dtfperf.report.metrics_targets.ANSWER_S", 0.3)
     with answering(b"H", endless=True) as url:
         assert send(state, [SLOW], url) == ["127.0.0.1 was not notified: no answer within 0.3 s"]
 
