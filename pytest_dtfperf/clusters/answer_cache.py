@@ -6,7 +6,6 @@ is no error: the value is computed again.
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.node import boot
 from pytest_dtfperf.node.files import read_file, replace_file
 
 
@@ -42,13 +42,7 @@ def store(name: str, value: Any, *, folder: Path | None = None) -> None:
 
 
 def _get_path(name: str, folder: Path | None) -> Path:
-    return (folder or get_cache_folder() / "remembered") / _make_file_name(name)
-
-
-def get_cache_folder() -> Path:
-    """Return this user's folder for files that can be made again."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given if os.path.isabs(given) else Path.home() / ".cache", "dtfperf")
+    return (folder or Path(boot.get_cache_folder(), "remembered")) / _make_file_name(name)
 
 
 def _make_file_name(name: str) -> str:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from pytest_dtfperf.node import interfaces, isolation, links, probes, processes, wire
+from pytest_dtfperf.node import boot, interfaces, isolation, links, probes, processes, wire
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 
@@ -186,7 +186,7 @@ def explain_no_isolation() -> str | None:
 
 def measure_disks() -> list[dict[str, Any]]:
     """Return the space in the folders that a run writes to, or in their nearest parent that exists."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    cache = os.path.dirname(boot.get_cache_folder())
     found = []
     for what, folder in (("cache", cache), ("temporary files", tempfile.gettempdir())):
         there = folder

@@ -29,7 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from pytest_dtfperf.node import wire
+from pytest_dtfperf.node import boot, wire
 from pytest_dtfperf.node.files import rename_durably
 from pytest_dtfperf.node.retry import compute_pause_s
 
@@ -358,12 +358,6 @@ def _format_error(error: Exception) -> str:
 BEAT_S = 1.0  # how often the host reports its progress
 
 
-def get_cache_folder() -> str:
-    """Return the folder of this user's data sets on this host."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
-
-
 class FetchProcess:
     """The fetch process: orders in, events out. One thread writes events, others fetch."""
 
@@ -405,7 +399,9 @@ class FetchProcess:
             case "file":
                 self._files.append(order["file"])
             case "fetch":
-                self._job = FetchJob(os.path.join(get_cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
+                self._job = FetchJob(
+                    os.path.join(boot.get_cache_folder(), "data", order["folder"]), self._files, parallel=order["parallel"]
+                )
                 threading.Thread(target=self._run_job, args=(self._job,), daemon=True).start()
 
     def _run_job(self, job: FetchJob) -> None:

@@ -25,9 +25,9 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 from s3transfer.utils import ChunksizeAdjuster
 
-from pytest_dtfperf.clusters.answer_cache import get_cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError, UsageError
+from pytest_dtfperf.node.boot import get_cache_folder
 from pytest_dtfperf.node.files import rename_durably
 from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, StoredFile, translate_errors
 from pytest_dtfperf.staging.on_host import has_checksum
@@ -165,7 +165,7 @@ def translate_disk_errors(target: Path) -> Iterator[None]:
 @contextmanager
 def lock_transfer(name: str, what: str) -> Iterator[Path]:
     """Lock the transfer on this machine. Yields the path of a journal, which remains if this process is killed."""
-    folder = get_cache_folder() / "transfers"
+    folder = Path(get_cache_folder(), "transfers")
     with translate_disk_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]

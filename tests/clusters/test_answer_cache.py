@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.answer_cache import cached, get_cache_folder
+from pytest_dtfperf.clusters.answer_cache import cached
 
 HOUR_S = 3600.0
 
@@ -113,16 +113,6 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
         {"answer": 1},
         {"answer": 2},
     ]
-
-
-def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG_CACHE_HOME sets the folder if it is absolute; otherwise it is ~/.cache."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert get_cache_folder() == tmp_path / "cache" / "dtfperf"
-    for useless in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", useless)
-        assert get_cache_folder() == tmp_path / "home" / ".cache" / "dtfperf"
 
 
 def test_many_at_once_never_see_half_an_answer(tmp_path: Path) -> None:

@@ -137,3 +137,13 @@ def test_folders_that_cannot_be_made_are_named(tmp_path: Path, folder: str, show
     """The host reports the folder with the reason, and runs nothing."""
     with BareHost(tmp_path) as host:
         assert host.ready_after(folders={"TMPDIR": folder}) == [{"failed": "folder", "folder": shown, "why": why}]
+
+
+def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_CACHE_HOME sets the folder if it is absolute; otherwise it is ~/.cache."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert boot.get_cache_folder() == str(tmp_path / "cache" / "dtfperf")
+    for useless in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", useless)
+        assert boot.get_cache_folder() == str(tmp_path / "home" / ".cache" / "dtfperf")

@@ -104,6 +104,14 @@ def test_room_is_that_of_the_folder_above_one_that_is_not_there_yet(tmp_path: Pa
     assert cache["total_bytes"] > 0
 
 
+def test_disk_of_the_cache_is_the_one_that_agents_use(tmp_path: Path) -> None:
+    """A relative XDG_CACHE_HOME is not valid: the cache is in ~/.cache, and its disk is measured there."""
+    held = Handheld(XDG_CACHE_HOME="relative", HOME=str(tmp_path))
+    (cache,) = (disk for disk in held.answer("facts")["disks"] if disk["what"] == "cache")
+    held.end()
+    assert cache["folder"] == str(tmp_path / ".cache")
+
+
 def test_nvidia_smi_that_fails_is_told(tmp_path: Path) -> None:
     """GPUs that cannot be listed are not taken for none."""
     tool = tmp_path / "nvidia-smi"

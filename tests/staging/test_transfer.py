@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.answer_cache import get_cache_folder
 from pytest_dtfperf.errors import DataError, UsageError
+from pytest_dtfperf.node.boot import get_cache_folder
 from pytest_dtfperf.staging import transfer
 from pytest_dtfperf.staging.bucket import Bucket
 from pytest_dtfperf.staging.transfer import PARTIAL, TransferResult, lock_transfer
@@ -72,7 +72,7 @@ def test_there_and_back(s3: S3, large: Path, tmp_path: Path) -> None:
     assert _below(tmp_path / "back") == _below(large)
     assert list((tmp_path / "back").glob(".*")) == []
     assert s3.unfinished() == []
-    assert list((get_cache_folder() / "transfers").iterdir()) == []
+    assert list(Path(get_cache_folder(), "transfers").iterdir()) == []
 
 
 def test_large_files_travel_in_parts(s3: S3, large: Path) -> None:
