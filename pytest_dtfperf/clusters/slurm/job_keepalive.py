@@ -1,7 +1,7 @@
 """The processes that hold a job's nodes and end the job when it is no longer needed, and the jobs that they left.
 
-    pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and
-ends                                             sruns that stay: they wait for a controller that is gone as well
+    pytest ──pipe──> watchdog               on this machine: when pytest is gone, it cancels the job, pending or running,
+                                            and ends sruns that wait for a controller that is gone as well
     pytest ──srun──> keep-alive step        on the job's first node: ends when pytest is gone, silent or cut off
                      job script <- reads it the batch script: ends with the keep-alive step, and with it Slurm ends the job
 
