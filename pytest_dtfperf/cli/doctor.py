@@ -90,13 +90,17 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
-    from pytest_dtfperf.doctor.allocation import select_hosts
+    from pytest_dtfperf.clusters.capacity import select_hosts
     from pytest_dtfperf.doctor.examination import examine, read_expectations
     from pytest_dtfperf.doctor.findings import list_findings
     from pytest_dtfperf.doctor.table import format_report, make_rows
 
     with DoctorProgress() as progress:
-        config = config if hosts is None else select_hosts(config, hosts, progress.show)
+        if hosts is not None:
+            chosen = select_hosts(config, hosts)
+            if chosen is None:
+                progress.show(f"{config.name} does not allocate hosts by name: checking all")
+            config = chosen or config
         seen = examine(config, gpus, progress.show)
     found = list_findings(seen, read_expectations(config))
     if as_json:

@@ -135,8 +135,12 @@ def check_steps(args: argparse.Namespace) -> None:
         raise UsageError(f"--steps must be 1 or more, not {args.steps}")
 
 
-def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER) -> "Session":
-    """Open a session; by default, nothing of it enters the history. Raises `UsageError`."""
+def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER, hosts: str | None = None) -> "Session":
+    """Open a session; by default, nothing of it enters the history. Raises `UsageError`.
+
+    Args:
+        hosts: only these hosts of the cluster, as "node03,node07"; by default all.
+    """
     from pytest_dtfperf.session import Session, Settings
 
     return Session.open(
@@ -144,6 +148,7 @@ def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER
         clusters_file=find_clusters_file(args),
         results=find_results_folder(args),
         settings=Settings(steps=getattr(args, "steps", None), history=history),
+        hosts=hosts,
     )
 
 

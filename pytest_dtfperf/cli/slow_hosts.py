@@ -1,6 +1,7 @@
 """`dtfperf isolate` and `dtfperf qualify`: the hosts and links that slow one training, and those of a cluster before a job."""
 
 import argparse
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,7 @@ QUALIFY_TEXT = """\
 Find the hosts of a cluster that are slower than the other hosts of the same hardware, before a job runs on them.
 
     dtfperf qualify --cluster=daint --hosts=32
+    dtfperf qualify --cluster=daint --hosts=nid000[12-43]
     dtfperf qualify --cluster=lab mnist steps=100 --json
     dtfperf qualify --cluster=daint --hosts=8 --no-training --time-limit=2min
 
@@ -152,6 +154,8 @@ def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
         "specs", metavar="MODEL|FIELD=VALUE", nargs="+", help="the training on all hosts: a model and its fields"
     )
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    text = "search among these hosts of an SSH or Slurm cluster; by default all"
+    parser.add_argument("--hosts", metavar="NAME,..", help=text)
     text = "smallest loss that is searched for; by default 0.05, which is 5 %%"
     parser.add_argument("--smallest", metavar="FRACTION", type=float, help=text)
     text = "largest probability that any fit host or link is named; by default 0.02"
@@ -176,7 +180,7 @@ def run_isolate(args: argparse.Namespace) -> int:
     if len(wanted) != 1 or wanted[0].word in (BEST, SWEEP):
         raise UsageError("isolate searches with one training, and with the number of parameter servers itself: num_ps=2")
     policy = _make_search_policy(args)
-    with open_session(args) as session:
+    with open_session(args, hosts=args.hosts) as session:
         search = HostIsolation(
             session,
             make_spec(session, wanted[0]),
@@ -260,8 +264,8 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "the training of each host: a model and its fields; by default mnist"
     parser.add_argument("specs", metavar="MODEL|FIELD=VALUE", nargs="*", help=text)
     add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
-    text = "number of hosts; by default all hosts of the cluster"
-    parser.add_argument("--hosts", metavar="N", type=int, help=text)
+    text = "number of hosts, or the names of hosts of an SSH or Slurm cluster; by default all hosts of the cluster"
+    parser.add_argument("--hosts", metavar="N|NAME,..", help=text)
     parser.add_argument("--no-training", action="store_true", help="only probe hosts and links")
     text = "smallest loss of a capacity that must be found; by default 0.05, which is 5 %%"
     parser.add_argument("--slow", metavar="FRACTION", type=float, help=text)
@@ -290,11 +294,12 @@ def run_qualify(args: argparse.Namespace) -> int:
     if len(wanted) != 1 or wanted[0].word in (BEST, SWEEP) or "gpus" in wanted[0].fields:
         raise UsageError("qualify trains one model on all devices of each host: leave out gpus, and give num_ps as a number")
     policy = _make_qualify_policy(args)
-    opened = open_session(args, history=get_requested(args.history) or find_configured_history())
+    names = None if args.hosts is None or _is_number(args.hosts) else args.hosts
+    opened = open_session(args, history=get_requested(args.history) or find_configured_history(), hosts=names)
     if BACKENDS[opened.config.backend].is_simulated:
         opened.settings = replace(opened.settings, history=NEVER)
     with opened as session:
-        hosts, devices = _count_hosts(session, args.hosts)
+        hosts, devices = _count_hosts(session, None if args.hosts is None or names else int(args.hosts))
         qualification = HostQualification(
             session,
             make_all_hosts_spec(session, make_spec(session, wanted[0]), hosts, devices),
@@ -325,6 +330,10 @@ def _make_qualify_policy(args: argparse.Namespace) -> "QualifyPolicy":
     if policy.slow <= policy.tolerance:
         raise UsageError(f"--slow must be more than {policy.tolerance:g}, by which equal hosts may differ, not {policy.slow:g}")
     return policy
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,9}", text) is not None
 
 
 def _count_hosts(session: "Session", wanted: int | None) -> tuple[int, int]:

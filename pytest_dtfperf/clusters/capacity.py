@@ -9,7 +9,7 @@ from functools import cache
 from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import probes
 
@@ -40,6 +40,16 @@ def count_hosts(config: ClusterConfig) -> int | None:
 def is_inside_allocation(config: ClusterConfig) -> bool:
     """Return whether this process runs in an allocation: then there are no other hosts."""
     return BACKENDS[config.backend].count_allocated_hosts() is not None
+
+
+def select_hosts(config: ClusterConfig, names: str) -> ClusterConfig | None:
+    """Return the cluster with only the hosts of a list such as "node03,node07"; None if its hosts have no names beforehand.
+
+    Raises `UsageError` within an allocation, and for names that the cluster does not have.
+    """
+    if is_inside_allocation(config):
+        raise UsageError("within a job, the hosts are those of the job: leave --hosts out")
+    return BACKENDS[config.backend].select_hosts(config, names)
 
 
 def count_devices(config: ClusterConfig) -> int | None:

@@ -208,19 +208,6 @@ def allocate_over_ssh(config: ClusterConfig, resources: Resources, argv: Sequenc
         yield found
 
 
-def select_hosts(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
-    """Return the cluster with only these hosts, or with all if its backend cannot select hosts.
-
-    Raises `UsageError`.
-    """
-    if capacity.is_inside_allocation(config):
-        raise UsageError("within a job, only its own nodes can be checked: leave --hosts out")
-    chosen = named.BACKENDS[config.backend].select_hosts(config, hosts)
-    if chosen is None:
-        on_status(f"{config.name} does not allocate hosts by name: checking all")
-    return chosen or config
-
-
 # Backends that allocate hosts one by one, so that hosts can be checked although others do not answer.
 ONE_BY_ONE: Mapping[str, AllocateHosts] = {"ssh": allocate_over_ssh}
 

@@ -76,6 +76,7 @@ class Session(SessionContext):
         baselines: Path | str = "baselines",
         results: Path | str = "perf_results",
         settings: Settings | None = None,
+        hosts: str | None = None,
         specs: Sequence[Spec] = (),
         tests: int = 1,
         progress: Progress | None = None,
@@ -85,6 +86,7 @@ class Session(SessionContext):
 
         Args:
             clusters_file: by default clusters.toml here, in perf_tests/, or in a folder above.
+            hosts: only these hosts of the cluster, as "node03,node07"; by default all.
             specs: later measurements, as far as known, so that hosts are allocated once, for the largest of them.
             tests: how many measurements will be judged; they share the allowed false alarms.
             progress: where progress is shown; by default on stderr, or with `quiet` nowhere.
@@ -93,6 +95,11 @@ class Session(SessionContext):
             UsageError: an argument or a file is invalid; nothing is started then.
         """
         _, config = named.choose(cluster, clusters_file, ["."])
+        if hosts is not None:
+            chosen = capacity.select_hosts(config, hosts)
+            if chosen is None:
+                raise UsageError(f"{config.name} does not allocate hosts by name: choose hosts by their number, or all")
+            config = chosen
         session = cls(
             config=config,
             settings=settings or Settings(),

@@ -122,6 +122,7 @@ def test_qualify_names_why_a_lost_host_ends_it(folder: Path, capsys: pytest.Capt
         (["--slow=2"], "--slow is a fraction between 0 and 1"),
         (["--hosts=0"], "--hosts must be 1 or more, not 0"),
         (["--metrics=/nowhere/q.txt"], "--metrics takes a file *.prom in a folder that exists"),
+        (["--hosts=sim-0001,sim-0002"], "does not allocate hosts by name: choose hosts by their number, or all"),
         (["--max-rounds=0"], "--max-rounds must be from 1 to 1000, not 0"),
         (["mnist", "gpus=4"], "leave out gpus"),
         (["mnist", "trivial"], "one model"),

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.session import Session
 from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
 from tests.plugin.test_lending import CLOUD
@@ -265,3 +268,37 @@ def test_a_probe_that_fails_is_no_matter_of_the_measurement(project: PerfTests) 
     (record,) = records(project)
     assert record["accepted"]
     assert list(record["probes"]["unknown"].values()) == ["its task ended early (exit code 3): leaving early"]
+
+
+HOSTS = """
+[lab]
+backend = "ssh"
+hosts = ["m1", "m2", "m3"]
+devices_per_host = 1
+"""
+
+
+def test_hosts_of_a_session_are_selected_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session on two hosts of three never asks for the third one."""
+    (tmp_path / "clusters.toml").write_text(HOSTS)
+    monkeypatch.chdir(tmp_path)
+    config = Session.open("lab", hosts="m3,m1", quiet=True).config
+    assert [each.name for each in list_endpoints(config)] == ["m1", "m3"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hosts", "line"),
+    [
+        ("lab", "m1,m4", "unknown host of cluster 'lab' 'm4'"),
+        ("local", "m1", "local does not allocate hosts by name: choose hosts by their number, or all"),
+    ],
+)
+def test_unknown_hosts_of_a_session_are_refused(
+    cluster: str, hosts: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that the cluster does not have, or hosts without names, are one message, and no folder is made."""
+    (tmp_path / "clusters.toml").write_text(HOSTS)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=line):
+        Session.open(cluster, hosts=hosts, quiet=True)
+    assert not (tmp_path / "perf_results").exists()
