@@ -73,17 +73,24 @@ def find_slow_transfers(
         if found:
             yield CandidateCause(CandidateKind.TRANSFER, found, location=part.location)
     if untraced:
-        yield CandidateCause(
-            CandidateKind.TRANSFER, untraced, location=_locate_unknown({worker for worker, _ in untraced}, hosts)
-        )
+        of_slow, everyone = ({worker for worker, _ in each} for each in (untraced, cells))
+        yield CandidateCause(CandidateKind.TRANSFER, untraced, location=_locate_unknown(of_slow, everyone, hosts))
 
 
-def _locate_unknown(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
-    """Return the slow location without traced links: the one slow worker, the one server of several; None: all."""
+def _locate_unknown(slow: Collection[str], everyone: Collection[str], hosts: Mapping[str, str]) -> str | None:
+    """Return the slow location without traced links; None: all.
+
+    It is the one slow worker, or the one host of several if workers on further hosts than the servers' are not slow, or the one
+    server.
+    """
     servers = [task for task in hosts if is_server(task)]
-    if len(workers) == 1:
-        return next(iter(workers))
-    return servers[0] if len(servers) == 1 and workers else None
+    if len(slow) == 1:
+        return next(iter(slow))
+    of_slow, of_servers = ({hosts.get(task) for task in tasks} for tasks in (slow, servers))
+    others = {hosts.get(worker) for worker in everyone if worker not in slow} - of_servers
+    if len(of_slow) == 1 and others - of_slow - {None}:
+        return next(iter(of_slow))
+    return servers[0] if len(servers) == 1 and slow else None
 
 
 def _distribute_over_links(

@@ -61,7 +61,7 @@ class StepModel:
     def __init__(self, spec: Spec, layout: Layout) -> None:
         self.spec, self.layout = spec, layout
         self._workers = Counter(layout.hosts[worker] for worker in layout.workers)
-        self._wire = 0.5 if spec.wire_precision == "bf16" else 1.0
+        self.wire = 0.5 if spec.wire_precision == "bf16" else 1.0
         self._starts = _find_starts(spec)
         devices = count_devices(spec, layout)
         self.devices = sum(devices.values())
@@ -109,7 +109,7 @@ class StepModel:
         own = min(self._workers, key=lambda host: held[host])
         of_host: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for each in exchanges:
-            of_host[hosts[each.server]].append((float(self._starts[each.first]), each.size_bytes * self._wire))
+            of_host[hosts[each.server]].append((float(self._starts[each.first]), each.size_bytes * self.wire))
         return [
             Stream(host, self._workers.total() - self._workers[host], *np.array(sorted(rows)).T)
             for host, rows in of_host.items()
@@ -149,7 +149,7 @@ class StepModel:
         if network.memory_bytes_per_s is None:
             return there
         state = 2 + 2 * SLOTS[self.spec.optimizer]
-        per_byte = (stream.receivers + state / self._wire) / network.memory_bytes_per_s
+        per_byte = (stream.receivers + state / self.wire) / network.memory_bytes_per_s
         return _serve(there, stream.sizes[::-1] * per_byte)
 
     def _all_reduce_s(self, compute_s: float, network: NetworkRates) -> float:
@@ -159,7 +159,7 @@ class StepModel:
         for number, each in enumerate(list_exchanges(self.spec)):
             algorithm = _choose_range(ranges, each.size_bytes // FLOAT_BYTES).algorithm
             ready = compute_s * (FORWARD + (1 - FORWARD) * (1 - float(self._starts[each.first])))
-            seconds = ranks.seconds(algorithm, each.size_bytes * self._wire, network)
+            seconds = ranks.seconds(algorithm, each.size_bytes * self.wire, network)
             busy[ranks.owner(algorithm, number)].append((ready, seconds))
         ends = [compute_s]
         for rows in busy.values():

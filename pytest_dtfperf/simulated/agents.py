@@ -21,21 +21,22 @@ from pytest_dtfperf.clusters.protocol import Host, LossReason, Lost
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import HostLost, SpecError
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.simulated.hardware import HostDeath, SimulatedHardware
+from pytest_dtfperf.simulated.hardware import HostDeath, SimulatedHardware, share_links
 from pytest_dtfperf.simulated.steps import SimulatedSteps, SimulatedTraining
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.traces import InvalidTimestamps, StepTimestamps, pack_timestamps
+from pytest_dtfperf.traces import InvalidTimestamps, InvalidTrace, StepTimestamps, pack_timestamps, pack_trace
 
 AGENT = "pytest_dtfperf.node.agent"  # the module that a real host would run
 
 # Seconds of what a host does beside training, as seen on real ones.
 HELLO_S, RESERVE_S, FORK_S, COLD_S, READY_S, BUILD_S, LEAVE_S, STOP_S = 2.0, 0.01, 0.1, 5.0, 0.5, 4.0, 0.1, 0.1
 PROBE_S: Mapping[str, float] = {"compute": 4.0, "listen": 0.1, "round": 0.8}
-CORE_FLOP_PER_S, MEMORY_BYTES_PER_S, DECODED_PER_S = 5e10, 5e10, 300.0
 READING_NOISE = 0.003
 FIRST_PORT, PID = 2222, 1000
 PEAK_RSS_BYTES = 2 << 30
 FIRST_LOSS = 7.0  # about ln(1,000): that of a network that knows nothing of 1,000 classes
+
+_COUNTING = threading.Lock()  # of no session: a state is copied to other processes with its cluster
 
 Sent = tuple[int, bytes | Lost]
 Message = Mapping[str, Any]
@@ -53,11 +54,16 @@ class VirtualClock:
 
 @dataclass
 class SessionState:
-    """What has happened in one session: allocations come and go in it."""
+    """What has happened in one session: allocations come and go in it, and groups of hosts may train at the same time."""
 
-    trainings: int = 0
-    of_spec: Counter[str] = field(default_factory=Counter)  # trainings by the key of their spec
     deaths: set[HostDeath] = field(default_factory=set)
+    _counts: Counter[tuple[str, Sequence[int]]] = field(default_factory=Counter)  # of trainings
+
+    def count_training(self, spec: Spec, hosts: Sequence[int]) -> tuple[int, int]:
+        """Count a training, and return its number among those of the spec on these hosts, and among all."""
+        with _COUNTING:
+            self._counts[spec.key, tuple(hosts)] += 1
+            return self._counts[spec.key, tuple(hosts)], self._counts.total()
 
 
 @dataclass
@@ -79,6 +85,7 @@ class _Run:
         self.common: Message = {}
         self.training: SimulatedTraining | None = None
         self.steps: SimulatedSteps | None = None
+        self.traced: SimulatedSteps | None = None  # the steps after the measured ones
         self.measured_at_s = math.inf  # when the measured steps begin
         self.is_over = False
         self.is_stalled = False  # a host has died, and no step ends any more
@@ -296,21 +303,25 @@ class SimulatedChannel:
         except SpecError as exc:
             self._after_in(run, BUILD_S, partial(self._fail, run, str(exc)))
             return
-        self._state.trainings += 1
-        self._state.of_spec[spec.key] += 1
+        of_spec, trainings = self._state.count_training(spec, run.hosts)
         if self._hardware.seed is not None:
-            seeds = [self._hardware.seed, zlib.crc32(spec.key.encode()), self._state.of_spec[spec.key]]
+            seeds = [self._hardware.seed, zlib.crc32(spec.key.encode()), of_spec, zlib.crc32(repr(run.hosts).encode())]
             self._random = np.random.default_rng(seeds)
         warmed_s = BUILD_S + (1 + spec.warmup_steps) * training.usual_step_s
         run.measured_at_s = self._clock.now_s + warmed_s
-        run.steps = steps = training.draw_steps(self._random, run.measured_at_s - self._allocated_s)
+        begin_s = run.measured_at_s - self._allocated_s
+        run.steps = steps = training.draw_steps(self._random, begin_s, spec.steps)
+        ends_s = steps.ends_s[:, -1]
+        if run.common["traced_steps"]:
+            run.traced = training.draw_steps(self._random, begin_s + steps.elapsed_s, run.common["traced_steps"])
+            ends_s = ends_s + run.traced.ends_s[:, -1]
         ends: dict[float, list[int]] = {}
-        for number in range(len(steps.workers)):
-            ends.setdefault(float(steps.ends_s[number, -1]), []).append(number)
+        for number, each_s in enumerate(ends_s.tolist()):
+            ends.setdefault(each_s, []).append(number)
         for end_s, numbers in ends.items():
             self._after_in(run, warmed_s + end_s, partial(self._end_workers, run, steps, numbers))
         for death in self._hardware.deaths:
-            is_due = death not in self._state.deaths and self._state.trainings >= death.run and death.host in run.hosts
+            is_due = death not in self._state.deaths and trainings >= death.run and death.host in run.hosts
             if is_due and death.step <= spec.steps:
                 at_s = warmed_s + float(steps.ends_s[:, death.step - 1].min()) * (1 - 1e-9)
                 self._after_in(run, at_s, partial(self._die, run, death))
@@ -343,8 +354,8 @@ class SimulatedChannel:
             is_lent = bool(number) and run.common["spec"].mode.single_session
             if not is_lent:
                 yield from self._send_timestamps(run, steps, number)
-            if run.common["traced_steps"] and not is_lent:
-                yield self._of_task(run, task, "trace", error=f"{SIMULATED} hosts trace no steps")
+            if run.traced and not is_lent:
+                yield self._of_task(run, task, "trace", **self._make_trace(run, run.traced, number))
             report = self._make_report(run, steps, number, has_steps=not is_lent)
             yield self._of_task(run, task, "report", **report)
             task.is_over = True
@@ -361,6 +372,22 @@ class SimulatedChannel:
             yield self._of_task(run, task, "timestamps", data=pack_timestamps(timestamps))
         except InvalidTimestamps as exc:
             yield self._of_task(run, task, "timestamps", error=f"they {exc}")
+
+    def _make_trace(self, run: _Run, traced: SimulatedSteps, number: int) -> Mapping[str, str]:
+        """Return what a worker sends of the steps after the measured ones, or why it sends nothing."""
+        mode, training, steps = run.common["spec"].mode, run.training, run.steps
+        if mode.single_session:
+            return {"error": f"{SIMULATED} hosts trace no steps of one session on all workers"}
+        assert training
+        assert steps
+        begin_s = run.measured_at_s + float(steps.ends_s[number, -1])
+        trace = training.make_trace(
+            traced, number, begin_us=round(1e6 * (self._unix_s + begin_s)), now_s=begin_s - self._allocated_s
+        )
+        try:
+            return {"data": pack_trace(trace)}
+        except InvalidTrace as exc:
+            return {"error": f"it {exc}"}
 
     def _make_report(self, run: _Run, steps: SimulatedSteps, number: int, *, has_steps: bool) -> dict[str, Any]:
         spec, training = run.common["spec"], run.training
@@ -423,51 +450,31 @@ class SimulatedChannel:
 
     def _probe(self, run: _Run, tasks: Sequence[_Task], word: str) -> Iterator[Sent]:
         phase, _, number = word.partition(" ")
+        now_s = self._clock.now_s - self._allocated_s
+        rates: Mapping[tuple[int, int], float] = {}
+        if phase == "round":
+            round_: Mapping[str, Mapping[str, int]] = run.common["probe"]["rounds"][int(number)]
+            streams = {(int(source), int(to)): count for source, targets in round_.items() for to, count in targets.items()}
+            rates = share_links(streams, partial(self._hardware.link_of, now_s=now_s))
         for task in tasks:
             if phase == "compute":
-                for name, per_s in self._list_readings(task):
+                order = task.order
+                for name, per_s in self._hardware.list_readings(task.host, now_s, order["families"], order["gpus"]):
                     noisy = per_s * (1 + READING_NOISE * float(self._random.standard_normal()))
                     reading = {"per_s": noisy, "spread": READING_NOISE, "repeats": 5, "how": {SIMULATED: "yes"}}
                     yield self._of_task(run, task, "reading", name=name, reading=reading, error=None)
                 facts = {"limits": {}, "clock_hz": None, "most_clock_hz": None, "state": self._state_of(task.host, 0.0)}
                 yield self._of_task(run, task, "facts", **facts)
             elif phase == "round":
-                yield from self._send_streams(run, task, int(number))
+                yield from self._send_streams(run, task, int(number), rates)
             yield self._of_task(run, task, "done", phase=word)
 
-    def _list_readings(self, task: _Task) -> Iterator[tuple[str, float]]:
-        """Yield the readings that are asked for."""
-        hardware, order = self._hardware, task.order
-        slowdown = hardware.slowdown(task.host, self._clock.now_s - self._allocated_s)
-        of_cores = 1.0 if hardware.has_gpus else slowdown
-        for family in order["families"]:
-            match family:
-                case "core" | "cores":
-                    cores = 1 if family == "core" else hardware.cores
-                    for name in ("matmul", "convolution"):
-                        yield f"{family}.{name}", cores * CORE_FLOP_PER_S / of_cores
-                case "gpu":
-                    for gpu in range(order["gpus"]):
-                        for name in ("matmul", "convolution"):
-                            yield f"gpu.{gpu}.{name}", 2 * hardware.flop_per_s * hardware.speed / slowdown
-                case "memory":
-                    yield "memory", MEMORY_BYTES_PER_S / of_cores
-                case "input":
-                    yield "input", DECODED_PER_S * hardware.cores / of_cores
-
-    def _send_streams(self, run: _Run, task: _Task, number: int) -> Iterator[Sent]:
-        """Send the result of each stream from a host, which shares the links at both ends with the others of its round."""
+    def _send_streams(self, run: _Run, task: _Task, number: int, rates: Mapping[tuple[int, int], float]) -> Iterator[Sent]:
+        """Send the result of each stream from a host."""
         probe = run.common["probe"]
-        rounds: Mapping[str, Mapping[str, int]] = probe["rounds"][number]
-        at_once = {source: [int(target) for target in targets] for source, targets in rounds.items()}
-        now_s = self._clock.now_s - self._allocated_s
-        senders = Counter(target for targets in at_once.values() for target in targets)
-        targets = at_once.get(str(task.host), ())
-        for target in targets:
-            out = self._hardware.link_of(task.host, now_s) / len(targets)
-            into = self._hardware.link_of(target, now_s) / senders[target]
+        for target in map(int, probe["rounds"][number].get(str(task.host), ())):
             parts = [
-                {"bytes": round(min(out, into) * probe["part_s"] * self._vary()), "counted_s": probe["part_s"]}
+                {"bytes": round(rates[task.host, target] * probe["part_s"] * self._vary()), "counted_s": probe["part_s"]}
                 for _ in range(probe["parts"])
             ]
             yield self._of_task(run, task, "stream", round=number, to=target, parts=parts, error=None)

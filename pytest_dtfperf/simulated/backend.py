@@ -35,6 +35,10 @@ class SimulatedBackend(Backend):
     def open_cluster(self, config: ClusterConfig) -> "SimulatedCluster":
         return SimulatedCluster(config, self._sessions)
 
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SimulatedAllocation":
+        assert isinstance(allocation, SimulatedAllocation)
+        return allocation.share(config)
+
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return find_conflict(table)
 
@@ -84,6 +88,16 @@ class SimulatedAllocation:
         self._allocated_s = clock.now_s
         self._unix_s = time.time() - clock.now_s
         self._dead: set[int] = set()
+
+    def share(self, config: ClusterConfig) -> "SimulatedAllocation":
+        """Return the same hosts for another software stack, which dies with them, on a clock of its own.
+
+        Stacks train in turn, or at the same time on other hosts: a common clock would jump while one of them waits.
+        """
+        clock = VirtualClock(self._allocated_s)
+        shared = SimulatedAllocation(self.hosts, config, read_hardware(config), clock, self._state)
+        shared._dead = self._dead
+        return shared
 
     def start(self, argv: Sequence[str]) -> Channel:
         if AGENT not in argv:

@@ -1,7 +1,8 @@
 """The keys of a simulated cluster, and its hardware as they describe it. Pure."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from pytest_dtfperf.spec import MODELS, Spec
 
 CORES_PER_DEVICE = 4
 MEMORY_GIB = 64
+CORE_FLOP_PER_S, MEMORY_BYTES_PER_S, DECODED_PER_S = 5e10, 5e10, 300.0
 MOST_HOSTS = 65_536
 
 
@@ -156,6 +158,54 @@ class SimulatedHardware:
         """Return the bytes/s of a host's link."""
         slow = [each.link_bytes_per_s for each in self.faults if each.host == host and each.after_s <= now_s]
         return min([self.link_bytes_per_s, *(each for each in slow if each is not None)])
+
+    def list_readings(self, host: int, now_s: float, families: Sequence[str], gpus: int) -> Iterator[tuple[str, float]]:
+        """Yield the name and the rate of each reading of these families that a probe of a host has, without noise."""
+        slowdown = self.slowdown(host, now_s)
+        of_cores = 1.0 if self.has_gpus else slowdown
+        for family in families:
+            match family:
+                case "core" | "cores":
+                    cores = 1 if family == "core" else self.cores
+                    for name in ("matmul", "convolution"):
+                        yield f"{family}.{name}", cores * CORE_FLOP_PER_S / of_cores
+                case "gpu":
+                    for gpu in range(gpus):
+                        for name in ("matmul", "convolution"):
+                            yield f"gpu.{gpu}.{name}", 2 * self.flop_per_s * self.speed / slowdown
+                case "memory":
+                    yield "memory", MEMORY_BYTES_PER_S / of_cores
+                case "input":
+                    yield "input", DECODED_PER_S * self.cores / of_cores
+
+
+def share_links(streams: Mapping[tuple[int, int], int], link_of: Callable[[int], float]) -> Mapping[tuple[int, int], float]:
+    """Return the rates of simultaneous streams from host to host, which are max-min fair for their TCP connections.
+
+    The connections through the links that allow each of them least have even parts of them; others share what these leave
+    (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2).
+
+    Args:
+        streams: source and target -> number of connections.
+        link_of: the bytes/s of a host's link in each direction.
+    """
+    of_link: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
+    for source, target in streams:
+        of_link["out", source].add((source, target))
+        of_link["in", target].add((source, target))
+    left = {link: link_of(link[1]) for link in of_link}
+    rates: dict[tuple[int, int], float] = {}
+    while of_link:
+        parts = {link: left[link] / sum(streams[each] for each in shared) for link, shared in of_link.items()}
+        least = min(parts.values())
+        for stream in {each for link, part in parts.items() if part <= least * (1 + 1e-9) for each in of_link[link]}:
+            rates[stream] = least * streams[stream]
+            for link in (("out", stream[0]), ("in", stream[1])):
+                of_link[link].remove(stream)
+                left[link] -= rates[stream]
+                if not of_link[link]:
+                    del of_link[link]
+    return rates
 
 
 def read_hardware(config: ClusterConfig) -> SimulatedHardware:

@@ -784,6 +784,21 @@ def test_stamps_alone_find_the_worker() -> None:
         assert 1e3 * top(then, now).seconds == pytest.approx(40, abs=4)
 
 
+@pytest.mark.parametrize(
+    ("slow", "location"),
+    [((2, 3), "node02"), ((2, 3, 4, 5), "ps:0")],
+    ids=["workers of one host", "workers of all other hosts"],
+)
+def test_stamps_alone_find_the_host_with_a_slow_link(slow: Sequence[int], location: str) -> None:
+    """Without traces, workers that wait longer for values name their host if workers of others do not, else the server."""
+    hosts = {"ps:0": "node01", **{f"worker:{number}": f"node{number // 2 + 1:02}" for number in range(6)}}
+    then = replace(timestamped(*[{}] * 6, step_ms=136), hosts=hosts)
+    workers = [{"receive_s": 60.0} if number in slow else {"finish_s": 60.0} for number in range(6)]
+    cause = top(then, replace(timestamped(*workers, step_ms=176), hosts=hosts))
+    assert cause.location == location
+    assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
+
+
 def test_stamps_tell_how_long_and_traces_what() -> None:
     """Traced steps that met a bad moment, twice as slow as the measured ones: timestamps tell how long it really took."""
     then = replace(side(), worker_timings=timestamped({}, {}, step_ms=140).worker_timings)

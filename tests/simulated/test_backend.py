@@ -1,6 +1,8 @@
 """Simulated clusters: their hosts, their keys, and the events of their agents."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationOver, ClusterFileError, HostLost, RunFailed
+from pytest_dtfperf.explain.causes import explain
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.simulated.hardware import share_links
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import BackendContract
 
@@ -97,6 +102,109 @@ def test_a_slow_host_is_the_last(tmp_path: Path) -> None:
     timings = run.worker_timings.workers
     late = {worker for worker, timing in timings.items() if (timing.late_s or 0) > 0.1}
     assert late == {"worker:4", "worker:5"}
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "collective_all_reduce", "independent"])
+def test_traces_agree_with_timestamps(tmp_path: Path, mode: str) -> None:
+    """Traced steps take as long as measured ones, kind by kind, and no link carries more than its rate."""
+    servers = int("server" in mode or "distributed" in mode)
+    run = train(config(noise=0, run_noise=0), spec(variable_update=mode, num_ps=servers), tmp_path, explain=True)
+    breakdown, timings = run.step_breakdown, run.worker_timings
+    assert breakdown, run.unexplained
+    assert timings
+    assert breakdown.wall_s == pytest.approx(run.step_s["worker:0"][0], abs=1e-5)
+    for worker, timing in timings.workers.items():
+        parts = breakdown.tasks[worker].parts
+        assert parts["forward"] + parts["backward"] == pytest.approx(timing.compute_s, abs=1e-5)
+        assert parts["python"] == pytest.approx(timing.python_s, abs=1e-5)
+        assert parts.get("receive", 0.0) <= (timing.receive_s or 0.0) + 1e-5
+        assert sum(parts.values()) == pytest.approx(breakdown.wall_s, abs=1e-5)
+    assert bool(breakdown.links) == bool(servers)
+    assert all(link.busy_s and link.size_bytes / link.busy_s <= 1.25e9 for link in breakdown.links)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_a_slow_link_of_workers_is_named(tmp_path: Path, num_ps: int) -> None:
+    """A slow link of a host with workers only is that host's, and not the parameter server's."""
+    training = spec(num_ps=num_ps, steps=30)
+    usual = train(config(), training, tmp_path, explain=True)
+    slow = train(config(slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
+    then, now = (
+        MeasurementProfile(
+            step_s=[run.elapsed_s / training.steps],
+            step_breakdown=run.step_breakdown,
+            worker_timings=run.worker_timings,
+            hosts=run.task_hosts,
+        )
+        for run in (usual, slow)
+    )
+    found = explain(then, now)
+    assert found
+    assert (found.causes[0].kind, found.causes[0].location) == ("link", "sim-0003")
+    assert found.causes[0].seconds == pytest.approx(now.step_s[0] - then.step_s[0], rel=0.05)
+
+
+def test_a_session_on_all_workers_is_not_traced(tmp_path: Path) -> None:
+    """A mode in which one session computes on all workers gives the reason for the missing step breakdown."""
+    run = train(config(), spec(variable_update="distributed_all_reduce", num_ps=0), tmp_path, explain=True)
+    assert run.step_breakdown is None
+    assert "SIMULATED hosts trace no steps of one session on all workers" in run.unexplained
+
+
+def test_software_stacks_share_hosts(tmp_path: Path) -> None:
+    """Several launchers train on the hosts of one allocation, each on its own hosts at the same time, as if alone."""
+    cluster, resources = config(), Resources(devices=8, session="shared")
+    backend = named.BACKENDS["simulated"]
+    training = spec(gpus=4)
+
+    def train_on(launcher: Launcher, without: list[str]) -> Run:
+        return launcher.run(training, log_dir=tmp_path, without=without)
+
+    with named.open_cluster(cluster).allocate(resources) as allocation, ExitStack() as stack:
+        launchers = [
+            stack.enter_context(Launcher(backend.share_hosts(allocation, cluster), cluster, resources)) for _ in range(2)
+        ]
+        halves = [["sim-0000", "sim-0001"], ["sim-0002", "sim-0003"]]
+        with ThreadPoolExecutor(2) as pool:
+            together = list(pool.map(train_on, launchers, halves))
+    with (
+        named.open_cluster(cluster).allocate(Resources(devices=8, session="alone")) as allocation,
+        Launcher(allocation, cluster, resources) as launcher,
+    ):
+        in_turn = [train_on(launcher, without) for without in halves]
+    assert [run.step_s for run in together] == [run.step_s for run in in_turn]
+    assert together[0].step_s != together[1].step_s
+    assert [set(run.task_hosts.values()) for run in together] == [set(halves[1]), set(halves[0])]
+
+
+def test_the_death_of_a_host_is_that_of_all_stacks(tmp_path: Path) -> None:
+    """A host that has died under one software stack starts no agents of another one."""
+    cluster, resources = config(deaths=[{"host": 3, "step": 10}]), Resources(devices=8, session="dying together")
+    backend = named.BACKENDS["simulated"]
+    with named.open_cluster(cluster).allocate(resources) as allocation:
+        shared = backend.share_hosts(allocation, cluster)
+        with Launcher(shared, cluster, resources) as launcher, pytest.raises(HostLost, match="sim-0003"):
+            launcher.run(spec(), log_dir=tmp_path)
+        with pytest.raises(AllocationOver, match="sim-0003"), Launcher(allocation, cluster, resources) as launcher:
+            launcher.run(spec(), log_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("streams", "links", "rates"),
+    [
+        ({(1, 0): 1, (2, 0): 1}, {}, [5.0, 5.0]),
+        ({(1, 0): 3, (2, 0): 1}, {}, [7.5, 2.5]),
+        ({(1, 0): 1, (2, 0): 1}, {2: 1.0}, [9.0, 1.0]),
+        ({(0, 1): 1, (2, 1): 1, (2, 3): 1}, {}, [5.0, 5.0, 5.0]),
+        ({(0, 1): 1, (2, 1): 1, (2, 3): 1}, {0: 2.0}, [2.0, 5.0, 5.0]),
+        ({}, {}, []),
+    ],
+    ids=["even parts", "more connections", "others take what a slow link leaves", "both ends", "a slow sender", "none"],
+)
+def test_streams_share_links_fairly(streams: dict[tuple[int, int], int], links: dict[int, float], rates: list[float]) -> None:
+    """Connections have max-min fair parts of the links at both ends, of which each host has 10 bytes/s or less."""
+    found = share_links(streams, lambda host: links.get(host, 10.0))
+    assert [found[stream] for stream in streams] == pytest.approx(rates)
 
 
 def test_a_slow_link_begins_in_time(tmp_path: Path) -> None:
