@@ -151,7 +151,8 @@ def run_import(args: argparse.Namespace) -> int:
             print_remark(f"{printable(path)} was not entered: {why}")
         known = f", {len(done.known)} known already" if done.known else ""
         unread = f", {len(done.refused)} that cannot be read" if done.refused else ""
-        print(f"dtfperf: {format_count(len(done.new), 'session')} entered in {where}{known}{unread}.")
+        entered = " and ".join(map(str, done.addresses)) or where
+        print(f"dtfperf: {format_count(len(done.new), 'session')} entered in {entered}{known}{unread}.")
     return FAILED if done.refused else DONE
 
 

@@ -12,8 +12,9 @@ from pytest_dtfperf.errors import DtfPerfError, HistoryError
 from pytest_dtfperf.history.past import Past, find_last_changes, make_disturbed_pasts, make_pasts, map_nights
 from pytest_dtfperf.history.rows import would_enter_series
 from pytest_dtfperf.history.series import ComparabilityCheck
-from pytest_dtfperf.history.where import Address
+from pytest_dtfperf.history.where import Address, choose_address
 from pytest_dtfperf.records.host_readings import load_host_readings
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 
 SHOWN = timedelta(days=90)  # older events are not shown at a session's end
@@ -26,7 +27,8 @@ class ImportResult:
 
     new: list[str] = field(default_factory=list)  # ids of sessions
     known: list[str] = field(default_factory=list)  # ids of sessions that were already there
-    refused: dict[str, str] = field(default_factory=dict)  # path -> why it could not be read
+    refused: dict[str, str] = field(default_factory=dict)  # path -> why it could not be read or entered
+    addresses: list[Address] = field(default_factory=list)  # of the histories that have them now
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _find_changes(folder: SessionFolder, address: Address) -> HistoryEntry:
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.watching import search_changes
 
-    database = Database.open(address)
+    database = Database.open(choose_address_of(folder, address))
     watched = database.write(search_changes)
     disturbed = {record.id for record in folder.measurements() if would_enter_series(record)}
     with database.reading() as connection:
@@ -82,12 +84,23 @@ def describe_changes(folder: SessionFolder, address: Address) -> Sequence[str]:
     Never raises, as the measurements must be shown: after an error, the line is its message.
     """
     try:
-        if address.path and not address.path.exists():
+        path = choose_address_of(folder, address).path
+        if path and not path.exists():
             return []
         return _find_changes(folder, address).lines
     except Exception as error:  # a folder that is closed to this user, and as above
         message = str(error) if isinstance(error, DtfPerfError | OSError) else f"{type(error).__name__}: {error}"
         return [f"not known: {message}"]
+
+
+def choose_address_of(folder: SessionFolder, address: Address) -> Address:
+    """Return the address of a session's history: that in the settings, or that of simulated hosts. Raises `UsageError`."""
+    return choose_address(address, is_simulated=_is_simulated(folder.measurements()))
+
+
+def _is_simulated(records: Sequence[Record]) -> bool | None:
+    """Return whether a session's hosts are simulated; None if it has measured nothing."""
+    return any(record.measurement.simulated for record in records) if records else None
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:
@@ -106,6 +119,8 @@ def _format_not_entered(folder: SessionFolder, why: str) -> str:
 def enter_all(folders: Iterable[SessionFolder], address: Address) -> ImportResult:
     """Enter session folders, several per transaction. Sessions that are already there are not changed.
 
+    Sessions on simulated hosts go into a history of their own.
+
     A folder that cannot be read does not keep out others. Sessions may be of any age.
 
     Raises:
@@ -115,27 +130,37 @@ def enter_all(folders: Iterable[SessionFolder], address: Address) -> ImportResul
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.rows import SessionRows, make_session_rows
 
-    if address.path:
-        _make_folder(address.path.parent)
-    database, done = Database.open(address, make=True), ImportResult()
-    waiting: list[SessionRows] = []
+    done = ImportResult()
+    databases: dict[Address, Database] = {}
+    waiting: dict[Address, list[SessionRows]] = {}
 
-    def write() -> None:
-        new = database.write(lambda connection: [store.enter(connection, rows) for rows in waiting])
-        for rows, is_new in zip(waiting, new, strict=True):
-            (done.new if is_new else done.known).append(rows.session["id"])
-        waiting.clear()
+    def write(at: Address) -> None:
+        rows = waiting[at]
+        new = databases[at].write(lambda connection: [store.enter(connection, each) for each in rows])
+        for each, is_new in zip(rows, new, strict=True):
+            (done.new if is_new else done.known).append(each.session["id"])
+        rows.clear()
 
     for folder in folders:
         try:
             where = str(folder.path).encode(errors="backslashreplace").decode()  # databases refuse names that are not UTF-8
-            waiting.append(make_session_rows(folder.session, folder.measurements(), where, load_host_readings(folder)))
+            records = folder.measurements()
+            at = choose_address(address, is_simulated=_is_simulated(records))
+            rows = make_session_rows(folder.session, records, where, load_host_readings(folder))
         except (DtfPerfError, OSError) as error:
             done.refused[str(folder.path)] = str(error)
-        if len(waiting) >= MANY:
-            write()
-    if waiting:
-        write()
+            continue
+        if at not in databases:
+            if at.path:
+                _make_folder(at.path.parent)
+            databases[at], waiting[at] = Database.open(at, make=True), []
+            done.addresses.append(at)
+        waiting[at].append(rows)
+        if len(waiting[at]) >= MANY:
+            write(at)
+    for at, left in waiting.items():
+        if left:
+            write(at)
     return done
 
 

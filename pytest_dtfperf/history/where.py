@@ -11,6 +11,7 @@ from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value
 VARIABLE = "DTFPERF_HISTORY"  # environment variable with the same meaning as --history, which has priority
 NEVER = "never"  # sessions are not entered
 FILE = "history.sqlite"
+SIMULATED_SUFFIX = ".simulated"  # before the last suffix: history.simulated.sqlite
 SECRET = "***"  # replaces passwords
 # The schemes of URLs, and SQLAlchemy's name of each.
 SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -35,6 +36,29 @@ class Address:
         """The file; None for a database on a server."""
         scheme, _, rest = self.url.partition(":///")
         return Path(rest) if scheme == SCHEMES["sqlite"] else None
+
+
+def choose_address(given: Address, *, is_simulated: bool | None) -> Address:
+    """Return the address for sessions on simulated hosts, which are a file beside that of sessions on real hosts.
+
+    The noise of nights and the limit of false alarms are those of all series of a history together, so both never share one.
+
+    Args:
+        given: The address in the settings.
+        is_simulated: Whether the hosts are simulated; None if nothing was measured.
+
+    Raises:
+        UsageError: The address is of a server and the hosts are simulated, or it is for simulated hosts and they are real.
+    """
+    path = given.path
+    is_for_simulated = path is not None and SIMULATED_SUFFIX in path.suffixes
+    if is_simulated is None or is_simulated == is_for_simulated:
+        return given
+    if not is_simulated:
+        raise UsageError(f"{path} is a history of simulated hosts, and these are real: name another file")
+    if path is None:
+        raise UsageError(f"{given} is on a server, and simulated hosts have a history in a file: give --history=FILE")
+    return _make_file_address(path.with_name(f"{path.stem}{SIMULATED_SUFFIX}{path.suffix}"))
 
 
 def get_requested(given: str | Path | None) -> str | Path | None:

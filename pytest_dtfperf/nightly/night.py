@@ -98,16 +98,18 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def publish_site(out: Path, history: Address | None, results: Path) -> str:
-    """Write the site; return the result in a line."""
+def publish_site(out: Path, history: Address | None, results: Path, folder: Path | None) -> str:
+    """Write the site of the history that a session is in; return the result in a line."""
     from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.enter import choose_address_of
     from pytest_dtfperf.history.watching import load_history
     from pytest_dtfperf.report.site.build import build_site
 
     if history is None:
         return "no site: no history is kept"
     try:
-        built = build_site(load_history(Database.open(history)), out, results=results)
+        at = choose_address_of(SessionFolder.open(folder), history) if folder else history
+        built = build_site(load_history(Database.open(at)), out, results=results)
     except (DtfPerfError, OSError) as error:
         return f"no site: {error}"
     return f"site in {out / 'index.html'}: {format_count(len(built.written), 'page')} written"
@@ -241,7 +243,7 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         folder, found = _write_summary(night, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {format_count(len(found), 'rate')} slower than in earlier nights."
-        site = publish_site(night.site, history, night.results) if night.site else None
+        site = publish_site(night.site, history, night.results, folder) if night.site else None
         if site:
             print(f"nightly: {site}")
         notified = _notify(night, NightResult(code, outcome, folder, found), history) if night.receivers else []

@@ -13,6 +13,7 @@ from pytest_dtfperf import extensions
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
+from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.measurement import Run
@@ -20,7 +21,7 @@ from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, is_disturbed, merge_probes
 from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
-from pytest_dtfperf.history.where import Address, get_requested, parse_address
+from pytest_dtfperf.history.where import Address, choose_address, get_requested, parse_address
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.limits.hints import predict_step_s
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
@@ -135,7 +136,9 @@ class SessionContext:
 
     def history(self) -> Address | None:
         """Return the address of the history; None: no history. Raises `UsageError`."""
-        return parse_address(get_requested(self.settings.history), self.results)
+        found = parse_address(get_requested(self.settings.history), self.results)
+        is_simulated = named.BACKENDS[self.config.backend].is_simulated
+        return choose_address(found, is_simulated=is_simulated) if found else None
 
     def remember(self) -> HistoryEntry:
         """Add the session to the history, if there is one, and return the history's reports."""

@@ -15,7 +15,7 @@ from pytest_dtfperf.history import database, store
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import describe_changes, enter, enter_all
 from pytest_dtfperf.history.tables import hosts, measurements, runs
-from pytest_dtfperf.history.where import Address, parse_address
+from pytest_dtfperf.history.where import Address, choose_address, parse_address
 from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder
 from tests.history.sessions import folder_of
@@ -55,6 +55,28 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
     assert two["spread"] is None
     assert len(rows["runs"]) == 3
     assert {row["name"] for row in rows["hosts"]} == {"localhost"}
+
+
+def test_simulated_sessions_have_a_history_of_their_own(tmp_path: Path, address: Address) -> None:
+    """An import of mixed folders enters sessions on simulated hosts in a file beside that of real ones, and neither in both."""
+    real, simulated = folder_of(tmp_path), folder_of(tmp_path, 1, hardware={"cpu": "SIMULATED", "simulated": "sim"})
+    assert enter_all([real, simulated], address).new == [real.id, simulated.id]
+    beside = choose_address(address, is_simulated=True)
+    assert beside.path == tmp_path / "history.simulated.sqlite"
+    assert (names(address), names(beside)) == ([real.id], [simulated.id])
+    assert enter_all([simulated], address).known == [simulated.id]
+    assert enter_all([simulated], beside).known == [simulated.id]
+    assert describe_changes(simulated, address) == []
+
+
+def test_a_history_of_simulated_hosts_takes_no_other_session(tmp_path: Path, address: Address) -> None:
+    """A session on real hosts is refused by the history of simulated ones, with the reason, and others are entered."""
+    real, simulated = folder_of(tmp_path), folder_of(tmp_path, 1, hardware={"cpu": "SIMULATED", "simulated": "sim"})
+    beside = choose_address(address, is_simulated=True)
+    done = enter_all([real, simulated], beside)
+    assert done.new == [simulated.id]
+    assert "is a history of simulated hosts, and these are real: name another file" in done.refused[str(real.path)]
+    assert not (tmp_path / "history.sqlite").exists()
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:

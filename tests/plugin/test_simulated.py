@@ -67,3 +67,13 @@ def test_baselines_are_those_of_the_simulated_cluster(perf: PerfTests) -> None:
     assert slow.code == 1
     slow.line("gpus=8 num_ps=1", "REGRESSED SIMULATED")
     assert re.search(r"sim-0001 computes \d+ % slower than its baseline", " ".join(slow.out.split())), slow.out
+
+
+def test_a_session_enters_the_history_of_simulated_hosts(perf: PerfTests) -> None:
+    """A session on simulated hosts makes no history of real ones, and a database on a server is refused before it begins."""
+    write(perf)
+    assert perf.run("--cluster=sim", "--gpus=1", f"--history={perf.folder / 'all.sqlite'}").code == 0
+    assert {path.name for path in perf.folder.glob("*.sqlite")} == {"all.simulated.sqlite"}
+    refused = perf.run("--cluster=sim", "--gpus=1", "--history=postgresql://perf@db/perf")
+    assert refused.code == 4
+    assert "simulated hosts have a history in a file: give --history=FILE" in refused.out + refused.err
