@@ -73,8 +73,8 @@ def find_slow_transfers(
         if found:
             yield CandidateCause(CandidateKind.TRANSFER, found, location=part.location)
     if untraced:
-        of_slow, everyone = ({worker for worker, _ in each} for each in (untraced, cells))
-        yield CandidateCause(CandidateKind.TRANSFER, untraced, location=_locate_unknown(of_slow, everyone, hosts))
+        waiting, everyone = ({worker for worker, _ in each} for each in (untraced, cells))
+        yield CandidateCause(CandidateKind.TRANSFER, untraced, location=_locate_unknown(waiting, everyone, hosts))
 
 
 def _locate_unknown(slow: Collection[str], everyone: Collection[str], hosts: Mapping[str, str]) -> str | None:

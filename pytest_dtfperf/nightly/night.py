@@ -18,6 +18,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, format_exit
 from pytest_dtfperf.formats import format_count, minute
+from pytest_dtfperf.history.enter import choose_address_of
 from pytest_dtfperf.history.where import Address, get_requested, mask_passwords, parse_address
 from pytest_dtfperf.nightly import notify, summary
 from pytest_dtfperf.nightly.notify import Alert, Receiver
@@ -98,18 +99,16 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def publish_site(out: Path, history: Address | None, results: Path, folder: Path | None) -> str:
-    """Write the site of the history that a session is in; return the result in a line."""
+def publish_site(out: Path, history: Address | None, results: Path) -> str:
+    """Write the site; return the result in a line."""
     from pytest_dtfperf.history.database import Database
-    from pytest_dtfperf.history.enter import choose_address_of
     from pytest_dtfperf.history.watching import load_history
     from pytest_dtfperf.report.site.build import build_site
 
     if history is None:
         return "no site: no history is kept"
     try:
-        at = choose_address_of(SessionFolder.open(folder), history) if folder else history
-        built = build_site(load_history(Database.open(at)), out, results=results)
+        built = build_site(load_history(Database.open(history)), out, results=results)
     except (DtfPerfError, OSError) as error:
         return f"no site: {error}"
     return f"site in {out / 'index.html'}: {format_count(len(built.written), 'page')} written"
@@ -243,7 +242,8 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         folder, found = _write_summary(night, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {format_count(len(found), 'rate')} slower than in earlier nights."
-        site = publish_site(night.site, history, night.results, folder) if night.site else None
+        history = _choose_history(history, folder)
+        site = publish_site(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")
         notified = _notify(night, NightResult(code, outcome, folder, found), history) if night.receivers else []
@@ -254,6 +254,16 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         _remove_old(_load_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
         return NightResult(code, outcome, folder, found, site, notified, published)
+
+
+def _choose_history(history: Address | None, folder: Path | None) -> Address | None:
+    """Return the history that has a session: simulated ones are in another file than real ones. None: there is none."""
+    if history is None or folder is None:
+        return history
+    try:
+        return choose_address_of(SessionFolder.open(folder), history)
+    except (DtfPerfError, OSError):  # the night's summary reports it
+        return None
 
 
 def _notify(night: Night, done: NightResult, history: Address | None) -> list[str]:

@@ -56,10 +56,10 @@ class VirtualClock:
 class SessionState:
     """What has happened in one session: allocations come and go in it, and groups of hosts may train at the same time."""
 
-    deaths: set[HostDeath] = field(default_factory=set)
-    _counts: Counter[tuple[str, Sequence[int]]] = field(default_factory=Counter)  # of trainings
+    deaths: set[tuple[str, int, int]] = field(default_factory=set)  # of hosts by name, in a step of a run
+    _counts: Counter[tuple[str, Sequence[str]]] = field(default_factory=Counter)  # of trainings
 
-    def count_training(self, spec: Spec, hosts: Sequence[int]) -> tuple[int, int]:
+    def count_training(self, spec: Spec, hosts: Sequence[str]) -> tuple[int, int]:
         """Count a training, and return its number among those of the spec on these hosts, and among all."""
         with _COUNTING:
             self._counts[spec.key, tuple(hosts)] += 1
@@ -105,7 +105,7 @@ class SimulatedChannel:
         *,
         clock: VirtualClock,
         state: SessionState,
-        dead: set[int],
+        dead: set[str],
         allocated_s: float,
         unix_s: float,
         beat_s: float,
@@ -113,7 +113,7 @@ class SimulatedChannel:
         """Start the agents.
 
         Args:
-            dead: hosts that have died, to which this adds.
+            dead: names of hosts that have died, to which this adds.
             allocated_s: when the hosts were allocated, on the clock.
             unix_s: the time of day at the clock's zero.
             beat_s: the interval of signs of life.
@@ -132,7 +132,7 @@ class SimulatedChannel:
     def send(self, line: bytes) -> None:
         order = wire.decode(line)
         with self._lock:
-            if len(self._dead) == len(self._hosts):
+            if self._dead.issuperset(host.name for host in self._hosts):
                 raise HostLost(f"no agent is left on {SIMULATED} hosts: all of them have died")
             obey = _ORDERS.get(order["order"])
             if obey:
@@ -147,8 +147,11 @@ class SimulatedChannel:
                     return None
                 at_s, _, happen = heapq.heappop(self._due)
                 self._clock.now_s = max(self._clock.now_s, at_s)
-                self._sent.extend(sent for sent in happen() if sent[0] not in self._dead or isinstance(sent[1], Lost))
+                self._sent.extend(sent for sent in happen() if isinstance(sent[1], Lost) or not self._is_dead(sent[0]))
             return self._sent.popleft()
+
+    def _is_dead(self, host: int) -> bool:
+        return bool(self._dead) and self._hosts[host].name in self._dead
 
     def why_silent(self, host: int) -> Lost | None:
         return None
@@ -303,9 +306,10 @@ class SimulatedChannel:
         except SpecError as exc:
             self._after_in(run, BUILD_S, partial(self._fail, run, str(exc)))
             return
-        of_spec, trainings = self._state.count_training(spec, run.hosts)
+        names = [self._hosts[host].name for host in run.hosts]
+        of_spec, trainings = self._state.count_training(spec, names)
         if self._hardware.seed is not None:
-            seeds = [self._hardware.seed, zlib.crc32(spec.key.encode()), of_spec, zlib.crc32(repr(run.hosts).encode())]
+            seeds = [self._hardware.seed, zlib.crc32(spec.key.encode()), of_spec, zlib.crc32(" ".join(names).encode())]
             self._random = np.random.default_rng(seeds)
         warmed_s = BUILD_S + (1 + spec.warmup_steps) * training.usual_step_s
         run.measured_at_s = self._clock.now_s + warmed_s
@@ -321,7 +325,7 @@ class SimulatedChannel:
         for end_s, numbers in ends.items():
             self._after_in(run, warmed_s + end_s, partial(self._end_workers, run, steps, numbers))
         for death in self._hardware.deaths:
-            is_due = death not in self._state.deaths and trainings >= death.run and death.host in run.hosts
+            is_due = self._name_death(death) not in self._state.deaths and trainings >= death.run and death.host in run.hosts
             if is_due and death.step <= spec.steps:
                 at_s = warmed_s + float(steps.ends_s[:, death.step - 1].min()) * (1 - 1e-9)
                 self._after_in(run, at_s, partial(self._die, run, death))
@@ -415,10 +419,13 @@ class SimulatedChannel:
 
     def _die(self, run: _Run, death: HostDeath) -> Iterator[Sent]:
         """Lose a host for the rest of the allocation. Steps of the others do not end any more."""
-        self._state.deaths.add(death)
-        self._dead.add(death.host)
+        self._state.deaths.add(self._name_death(death))
+        self._dead.add(self._hosts[death.host].name)
         run.is_stalled = True
         yield death.host, Lost(LossReason.CUT_OFF, f"{SIMULATED}: the host has died in measured step {death.step}")
+
+    def _name_death(self, death: HostDeath) -> tuple[str, int, int]:
+        return self._hosts[death.host].name, death.step, death.run
 
     def _leave(self, run: _Run, tasks: Sequence[_Task]) -> Iterator[Sent]:
         for task in tasks:

@@ -1,7 +1,7 @@
 """The backend of simulated clusters: hosts that are always there, or after a queue that takes no real time."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,9 +35,11 @@ class SimulatedBackend(Backend):
     def open_cluster(self, config: ClusterConfig) -> "SimulatedCluster":
         return SimulatedCluster(config, self._sessions)
 
-    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SimulatedAllocation":
+    def share_hosts(
+        self, allocation: Allocation, config: ClusterConfig, without: Collection[str] = ()
+    ) -> "SimulatedAllocation":
         assert isinstance(allocation, SimulatedAllocation)
-        return allocation.share(config)
+        return allocation.share(config, without)
 
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return find_conflict(table)
@@ -87,24 +89,24 @@ class SimulatedAllocation:
         self._config, self._hardware, self._state = config, hardware, state
         self._allocated_s = clock.now_s
         self._unix_s = time.time() - clock.now_s
-        self._dead: set[int] = set()
+        self._dead: set[str] = set()
 
-    def share(self, config: ClusterConfig) -> "SimulatedAllocation":
-        """Return the same hosts for another software stack, which dies with them, on a clock of its own.
+    def share(self, config: ClusterConfig, without: Collection[str]) -> "SimulatedAllocation":
+        """Return the same hosts, but some, for another software stack. A host dies for all stacks.
 
-        Stacks train in turn, or at the same time on other hosts: a common clock would jump while one of them waits.
+        Each has a clock of its own: some train at the same time, and a common one would jump while one of them waits.
         """
-        clock = VirtualClock(self._allocated_s)
-        shared = SimulatedAllocation(self.hosts, config, read_hardware(config), clock, self._state)
+        kept = [number for number, host in enumerate(self.hosts) if host.name not in without]
+        hosts, hardware = [self.hosts[number] for number in kept], self._hardware.select_hosts(kept)
+        shared = SimulatedAllocation(hosts, config, hardware, VirtualClock(self._allocated_s), self._state)
         shared._dead = self._dead
         return shared
 
     def start(self, argv: Sequence[str]) -> Channel:
         if AGENT not in argv:
             return LocalAllocation(self.hosts, environment=self._config.environment).start(argv)
-        if self._dead:
-            names = ", ".join(self.hosts[host].name for host in sorted(self._dead))
-            raise AllocationOver(f"{SIMULATED}: the allocation has ended with the death of {names}")
+        if dead := [host.name for host in self.hosts if host.name in self._dead]:
+            raise AllocationOver(f"{SIMULATED}: the allocation has ended with the death of {', '.join(dead)}")
         return SimulatedChannel(
             self.hosts,
             self._hardware,

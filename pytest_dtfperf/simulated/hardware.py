@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dtfperf.clusters.file import COUNT, SECONDS, TEXT, TIME, Validator
@@ -141,6 +141,13 @@ class SimulatedHardware:
             "software": {"python": SIMULATED, "tensorflow": None, "cuda": None, "kernel": SIMULATED, "driver": None},
             "state": {"load": 0.0, "governor": None},
         }
+
+    def select_hosts(self, numbers: Sequence[int]) -> "SimulatedHardware":
+        """Return the hardware of these hosts, which have the numbers from 0 on in it."""
+        number_of = {old: new for new, old in enumerate(numbers)}
+        faults = [replace(each, host=number_of[each.host]) for each in self.faults if each.host in number_of]
+        deaths = [replace(each, host=number_of[each.host]) for each in self.deaths if each.host in number_of]
+        return replace(self, faults=faults, deaths=deaths)
 
     def compute_s(self, spec: Spec) -> float:
         """Return the seconds of one device's step without noise. Raises `SpecError` for models that are not known here."""

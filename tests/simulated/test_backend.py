@@ -177,6 +177,21 @@ def test_software_stacks_share_hosts(tmp_path: Path) -> None:
     assert [set(run.task_hosts.values()) for run in together] == [set(halves[1]), set(halves[0])]
 
 
+def test_hosts_that_are_left_out_keep_the_others_numbers(tmp_path: Path) -> None:
+    """Without a host that has died, the others train on, and the one that is slow is still the same."""
+    cluster = config(deaths=[{"host": 0, "step": 10}], slow_hosts=[{"host": 2, "slowdown": 1.5}])
+    resources, backend = Resources(devices=8, session="left out"), named.BACKENDS["simulated"]
+    with named.open_cluster(cluster).allocate(resources) as allocation:
+        with Launcher(allocation, cluster, resources) as launcher, pytest.raises(HostLost, match="sim-0000"):
+            launcher.run(spec(), log_dir=tmp_path)
+        left = backend.share_hosts(allocation, cluster, ["sim-0000"])
+        with Launcher(left, cluster, resources) as launcher:
+            run = launcher.run(spec(gpus=6), log_dir=tmp_path)
+    assert run.worker_timings
+    late = {worker for worker, timing in run.worker_timings.workers.items() if (timing.late_s or 0) > 0.1}
+    assert {run.task_hosts[worker] for worker in late} == {"sim-0002"}
+
+
 def test_the_death_of_a_host_is_that_of_all_stacks(tmp_path: Path) -> None:
     """A host that has died under one software stack starts no agents of another one."""
     cluster, resources = config(deaths=[{"host": 3, "step": 10}]), Resources(devices=8, session="dying together")
