@@ -117,7 +117,7 @@ def measure_rates(case: QualifyCase, runs: int, seed: int = SEED, policy: Qualif
 def _list_cases() -> Sequence[tuple[QualifyCase, int]]:
     sizes = ((4, 0), (4, 1), (8, 0), (8, 1), (8, 2), (32, 0), (32, 2), (232, 5), (1024, 0), (1024, 5))
     return [
-        (QualifyCase(hosts=hosts, cv=cv, slow=slow, heavy=heavy), 1600 // hosts + 4)
+        (QualifyCase(hosts=hosts, cv=cv, slow=slow, heavy=heavy), max(1600 // hosts + 4, 40 if hosts < 1000 else 20))
         for (hosts, slow), cv, heavy in product(sizes, (0.005, 0.01, 0.03), (False, True))
     ]
 

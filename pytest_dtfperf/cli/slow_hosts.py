@@ -375,7 +375,7 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
     promise = f"at most {percent(found.false_alarms)} of qualifications call any fit host slow"
     print(f"{format_count(len(found.hosts), 'host')}, {duration(found.seconds)}: {counts} ({promise})")
     if shown := [*slow, *unknown]:
-        headings = ("host", "arithmetic", "memory", "link in", "link out", "training", "verdict")
+        headings = ("host", "arithmetic", "memory", "input", "link in", "link out", "training", "verdict")
         print_table(headings, [_make_row(host, found.hosts[host]) for host in shown])
         for host in shown:
             print(f"{host}: {found.hosts[host].reason}")
@@ -400,4 +400,5 @@ def _make_row(name: str, host: "HostResult") -> list[str]:
         return with_prefix(8 * found.per_s, "bit/s") if found and found.per_s else NONE
 
     arithmetic = loss("core.", "cores.", "gpu.")
-    return [name, arithmetic, loss("memory"), link(LINK_IN), link(LINK_OUT), loss("training"), str(host.verdict)]
+    readings = [arithmetic, loss("memory"), loss("input"), link(LINK_IN), link(LINK_OUT), loss("training")]
+    return [name, *readings, str(host.verdict)]

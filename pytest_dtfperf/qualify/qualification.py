@@ -38,7 +38,7 @@ FILE = "qualification.json"
 TEST = "dtfperf qualify"
 TRAINING = "training"
 SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
-FAMILIES = ("core.", "cores.", "memory", "gpu.")  # of readings that are compared
+FAMILIES = ("core.", "cores.", "memory", "gpu.", "input")  # of readings that are compared
 
 
 class HostQualification:

@@ -83,6 +83,17 @@ def test_qualify_writes_metrics(folder: Path, capsys: pytest.CaptureFixture[str]
     assert f"metrics in {folder / 'q.prom'}" in printed.err
 
 
+def test_qualify_compares_the_reading_of_the_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a data set, each host's reading and decoding of its files is a capacity; with synthetic data it is none."""
+    data = folder / "data"
+    assert main(["make-data", "mnist", f"--out={data}", "--images=64"]) == 0
+    for fields, is_read in (([f"data_dir={data}", "data=mnist"], True), ([], False)):
+        capsys.readouterr()
+        assert qualify(folder, "", "mnist", *fields, "--hosts=3", "--no-training", "--json") == 0
+        found = Qualification.from_json(read("qualify", capsys.readouterr().out))
+        assert all(("input" in host.capacities) == is_read for host in found.hosts.values())
+
+
 def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--exclude-list prints only the slow hosts, as srun takes them."""
     assert qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
