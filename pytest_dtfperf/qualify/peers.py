@@ -103,6 +103,9 @@ class _Group:
         return one * _level_error(readings) * math.sqrt(1 + math.pi / 2 / self.peers)
 
 
+UNREAD = CapacityResult(verdict=HostVerdict.NOT_JUDGED, reason="it has no undisturbed reading")
+
+
 class PeerComparison:
     """The readings of all hosts so far, and the decisions on them. Call `add_round` until `is_decided`, then `results`."""
 
@@ -159,8 +162,13 @@ class PeerComparison:
             self._confirm_all()
 
     def results(self) -> Mapping[str, Mapping[str, CapacityResult]]:
-        """Return the result of each capacity of each host; what is still open is NOT_JUDGED."""
-        return {host: {name: self._end(each) for name, each in found.items()} for host, found in self._series.items() if found}
+        """Return the result of each capacity of each host. What is still open, or was read of peers only, is NOT_JUDGED."""
+        names: dict[str, dict[str, CapacityResult]] = defaultdict(dict)
+        for host, found in self._series.items():
+            names[self._kinds[host]] |= dict.fromkeys(found, UNREAD)
+        ended = {host: {name: self._end(each) for name, each in found.items()} for host, found in self._series.items()}
+        results = {host: {**names[self._kinds[host]], **found} for host, found in ended.items()}
+        return {host: found for host, found in results.items() if found}
 
     def _find_medians(self, readings: Readings) -> Mapping[tuple[str, str], float]:
         together: dict[tuple[str, str], list[float]] = defaultdict(list)

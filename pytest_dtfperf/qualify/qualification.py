@@ -239,16 +239,17 @@ class HostQualification:
     def _judge_host(self, host: str, capacities: Mapping[str, CapacityResult]) -> HostResult:
         verdicts = {each.verdict for each in capacities.values()}
         slow = {name: each for name, each in capacities.items() if each.verdict is HostVerdict.SLOW}
+        is_read = any(name not in (LINK_IN, LINK_OUT) for name in capacities)  # not only by its links
         expected = self._trains and TRAINING not in capacities
         if slow:
             verdict, reasons = HostVerdict.SLOW, [_describe_loss(name, each) for name, each in slow.items()]
             reasons += self._describe_clock(host)
         elif host in self._trainer.lost:
             verdict, reasons = HostVerdict.NOT_JUDGED, [self._trainer.lost[host]]
-        elif HostVerdict.NOT_JUDGED in verdicts or not capacities or expected:
+        elif HostVerdict.NOT_JUDGED in verdicts or not is_read or expected:
             verdict = HostVerdict.NOT_JUDGED
             reasons = [f"{name}: {each.reason}" for name, each in capacities.items() if each.verdict is HostVerdict.NOT_JUDGED]
-            reasons = reasons[:1] or ["it has no undisturbed reading" if not capacities else "it has not trained undisturbed"]
+            reasons = reasons[:1] or ["it has no undisturbed reading" if not is_read else "it has not trained undisturbed"]
         else:
             verdict, reasons = HostVerdict.FIT, []
         if verdict is HostVerdict.NOT_JUDGED and self._why_stopped:

@@ -91,11 +91,11 @@ def test_peers_are_compared_within_their_kind() -> None:
     assert [host for host, each in found.items() if each.verdict is NOT_JUDGED] == ["c0"]
 
 
-def test_peers_without_readings_are_absent() -> None:
-    """A host without any undisturbed reading has no result, and the others are judged."""
+def test_peers_without_readings_are_not_judged() -> None:
+    """A host without any undisturbed reading of what its peers have is not judged, and the others are."""
     found = compare(name_hosts(0, 0, 0, 0, 0.2), missing=["n1"])
-    assert [*found] == ["n0", "n2", "n3", "n4"]
-    assert [each.verdict for each in found.values()] == [FIT, FIT, FIT, SLOW]
+    assert [found[f"n{i}"].verdict for i in range(5)] == [FIT, NOT_JUDGED, FIT, FIT, SLOW]
+    assert found["n1"].reason == "it has no undisturbed reading"
 
 
 def test_peers_single_slow_reading_does_not_decide() -> None:
