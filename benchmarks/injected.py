@@ -27,7 +27,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.launch.launcher import Launcher, OnSent
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.clusters.ssh.lab import Lab
-from tests.machines.machine import Machine, bit_per_s, burst_bytes
+from tests.machines.machine import Machine, bit_per_s
 
 LINK = "2gbit"  # of every machine: the bytes of a small network then take about as long as its arithmetic
 _GROUPS = Path("/sys/fs/cgroup")  # version 1: a folder for each controller
@@ -162,11 +162,7 @@ class Rig:
         """What one machine sends to one other, and nothing else of either."""
         machine, other = self.machines[source], self.machines[destination]
         try:
-            machine.tc("qdisc replace dev eth0 root handle 1: htb default 10")
-            for name, rate in (("10", bit_per_s(LINK)), ("20", rate_bit_per_s)):
-                burst = burst_bytes(rate)
-                machine.tc(f"class add dev eth0 parent 1: classid 1:{name} htb rate {rate:.0f}bit burst {burst} cburst {burst}")
-            machine.tc(f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {other.address}/32 flowid 1:20")
+            machine.shape_towards(other.address, rate_bit_per_s, LINK)
             yield
         finally:
             machine.shape(LINK)

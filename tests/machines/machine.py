@@ -257,6 +257,15 @@ class Machine:
         if outwards:
             self.tc(f"qdisc replace dev eth0 {tbf}")
 
+    def shape_towards(self, address: str, rate: str | float, usual: str) -> None:
+        """Have its link send no more than `rate` to one address, and no more than `usual` to all others."""
+        self.tc("qdisc replace dev eth0 root handle 1: htb default 10")
+        for name, each in (("10", usual), ("20", rate)):
+            bits = bit_per_s(each) if isinstance(each, str) else each
+            burst = burst_bytes(bits)
+            self.tc(f"class add dev eth0 parent 1: classid 1:{name} htb rate {bits:.0f}bit burst {burst} cburst {burst}")
+        self.tc(f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:20")
+
     def tc(self, change: str) -> str:
         """Run `tc` with these words in its network, where its link is eth0, and return its output."""
         assert self._shell
