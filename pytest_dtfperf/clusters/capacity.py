@@ -62,8 +62,8 @@ def count_devices(config: ClusterConfig) -> int | None:
 
 def predict_devices_per_host(config: ClusterConfig) -> int | None:
     """Return the devices of a host as in the file, else, on this machine, as many as it has; None if unknown."""
-    if config.devices_per_host is not None or not BACKENDS[config.backend].is_local:
-        return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
+    if config.stated_devices_per_host is not None or not BACKENDS[config.backend].is_local:
+        return config.stated_devices_per_host
     if config.device != "cpu" and (gpus := _count_local_gpus(config)):
         return gpus
     cores = max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1))

@@ -86,6 +86,11 @@ class ClusterConfig:
         return 1 if found is None and backend.is_local else found
 
     @property
+    def stated_devices_per_host(self) -> int | None:
+        """The devices of each host, or else its GPUs, if the file sets one of them."""
+        return self.devices_per_host or BACKENDS[self.backend].count_gpus(self.backend_keys) or None
+
+    @property
     def folders(self) -> Mapping[str, str]:
         """The environment variables of hosts that name folders, by name. Values may contain other variables of the host."""
         found = {}
@@ -364,7 +369,7 @@ def _find_conflict(config: ClusterConfig, table: Mapping[str, Any]) -> str | Non
         return None
     if "devices_per_worker" in table:
         return f"has workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one is allowed"
-    on_each = config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys)
+    on_each = config.stated_devices_per_host
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"
     if on_each % workers:
