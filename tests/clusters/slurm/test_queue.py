@@ -79,14 +79,14 @@ class ScriptedClient(SlurmClient):
         self._job = job
         self.asked = 0
 
-    def queue(self) -> str:
+    def read_queue(self) -> str:
         self.asked += 1
         answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def job(self, job_id: str) -> SlurmJob | None:
+    def find_job(self, job_id: str) -> SlurmJob | None:
         return self._job
 
 
