@@ -71,11 +71,11 @@ def simulate_blocks(random: Random, effect: float, noise: Noise, blocks: int, cv
     """
     found, speed = [], ALLOCATION_CV * random.gauss(0, 1)
     for order in islice(draw_orders(random), blocks):
-        rates: dict[str, list[float]] = {"A": [], "B": []}
+        logs = []
         for at, side in enumerate(order):
-            rates[side].append(speed + effect * (side == "B") - ORDER_EFFECT * (at == 0) + cv * noise(random))
+            logs.append(speed + effect * (side == "B") - ORDER_EFFECT * (at == 0) + cv * noise(random))
             speed += DRIFT_PER_RUN
-        found.append(BlockSample(sum(rates["B"]) / 2 - sum(rates["A"]) / 2, order[0] == "A"))
+        found.append(BlockSample.of(order, logs))
     return found
 
 

@@ -203,22 +203,22 @@ def _show_cache(args: argparse.Namespace) -> int:
 
 
 def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"], args: argparse.Namespace) -> None:
-    from pytest_dtfperf.session import comparison_text as text
-    from pytest_dtfperf.session.comparison import FILE
+    from pytest_dtfperf.compare.record import COMPARISONS_FILE
+    from pytest_dtfperf.report import comparisons as text
 
+    records = [each.to_record() for each in comparisons]
     if args.json:
-        for each in comparisons:
+        for each in records:
             print_json(each.to_json())
         return
-    first = comparisons[0]
-    hosts = list(dict.fromkeys(host for each in comparisons for block in each.blocks for host in block.runs[0].hosts))
+    hosts = list(dict.fromkeys(host for each in records for host in each.hosts))
     where = f", {format_count(len(hosts), 'host')} ({', '.join(hosts)})" if hosts else ""
-    print(f"A/B on {session.config.name}{where}, blocks in random order, seed {first.seed}")
-    print("\n".join(text.list_variants(comparisons)))
-    print_table(text.HEADINGS, [text.make_row(each) for each in comparisons])
-    for each in comparisons:
+    print(f"A/B on {session.config.name}{where}, blocks in random order, seed {records[0].seed}")
+    print("\n".join(text.list_variants(records)))
+    print_table(text.HEADINGS, [text.make_row(each) for each in records])
+    for each in records:
         for line in text.list_reasons(each):
             print(f"  {line}")
-    print(f"Blocks and runs: {session.folder.path / FILE}")
+    print(f"Blocks and runs: {session.folder.path / COMPARISONS_FILE}")
     for remark in session.remarks:
         print_remark(remark)

@@ -5,9 +5,10 @@ block's first run does to its speed cancels over blocks of both orders, which ar
 log-ratio of rates. Comparing runs in such blocks instead of one stack after the other removes the effect of the allocation and
 most of that of time (A. Abedi and T. Brecht, ICPE 2017, 287-292).
 
-Comparisons of one session have similar noise, as a rule. So each one's variance is moderated by those of all others, as far as
-they surely agree (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). With a variance
-that is known better, fewer blocks find a difference.
+Comparisons of one session have similar noise, as a rule, or the variance of their blocks has a similar ratio to that of their
+runs within blocks. So each one's variance is moderated by those of all others, as far as these surely agree (G. K. Smyth,
+Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). With a variance that is known better, fewer
+blocks find a difference.
 
 The interval is a repeated confidence interval, as in `stats/comparison.py`, of the trimmed mean of the log-ratios (K. K. Yuen,
 Biometrika 61, 1974, 165-170), so that single slow runs do not decide. `benchmarks/ab.py` holds its error rates against those
@@ -20,12 +21,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from pytest_dtfperf.baselines.terms import share
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.formats import change, format_count
-from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA, convert_to_t
+from pytest_dtfperf.stats.comparison import convert_to_t
 
 ORDERS = ("ABBA", "BAAB")
 LEAST_BLOCKS = 4  # two of each order: fewer do not show how they scatter
@@ -34,13 +36,16 @@ BLOCKS_PER_TRIMMED = 8  # so many blocks to each that is left out at either end
 # Degrees of freedom that estimates take: the ratio, the effect of the order, and one more, without which intervals that are
 # read after each block would miss the ratio more often than stated (benchmarks/ab.py).
 ESTIMATED = 3
+# The error is spent late, about as by O'Brien and Fleming (1979): the last interval is then hardly wider than that of a single
+# analysis, and only large differences need a block more.
+SPENDING_GAMMA = -4.0
 FEWEST_FOR_PRIOR = 4  # comparisons, whose variances show how similar they are
 LEAST_PRIOR_DEGREES, MOST_PRIOR_DEGREES = 1.0, 100.0  # of what they have in common
 LEAST_FOR_PRIOR = 10  # blocks: variances of fewer do not show how different they are
-UNSURE = 2.5  # standard errors of how different variances are
-LEAST_SPREAD = 1e-6  # of log-ratios: equal ones have no logarithm of their variance
+UNSURE = 3.0  # standard errors of how different variances are
+LEAST_VARIANCE = 1e-12  # of log-ratios: equal ones have no logarithm of their variance
 MOST_REASONS = 2  # shown of disturbances
-WIDEST = 50.0  # half a log-interval, beyond which nothing is known
+WIDEST = 3.0  # half a log-interval, beyond which nothing is known
 POWER = 0.9  # with which the smallest detectable difference is found
 
 
@@ -80,8 +85,7 @@ class Block:
 
     @property
     def sample(self) -> "BlockSample":
-        difference = statistics.fmean(map(math.log, self.rates("B"))) - statistics.fmean(map(math.log, self.rates("A")))
-        return BlockSample(difference, self.order == ORDERS[0])
+        return BlockSample.of(self.order, [math.log(run.images_per_sec) for run in self.runs])
 
     @property
     def disturbances(self) -> list[str]:
@@ -91,10 +95,22 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """The log-ratio of a block's rates, variant to reference."""
+    """The log-ratio of a block's rates, variant to reference.
+
+    Attributes:
+        changes: the log-ratios of the last run to the first one, and of the third to the second, which are of one stack each.
+    """
 
     log_ratio: float
     reference_first: bool
+    changes: tuple[float, float] = (0.0, 0.0)
+
+    @classmethod
+    def of(cls, order: str, logs: Sequence[float]) -> Self:
+        """Return the sample of four runs, of which these are the logarithms of their rates."""
+        first, second, third, last = logs
+        sign = 1 if order == ORDERS[0] else -1
+        return cls(sign * (second + third - first - last) / 2, order == ORDERS[0], (last - first, third - second))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +146,39 @@ class ABEstimate(JsonData):
 
 
 @dataclass(frozen=True)
-class NoisePrior:
-    """What the noise of a session's comparisons shows of the noise of each: a variance, and how many blocks it is worth."""
+class BlockNoise:
+    """The scatter of a comparison's blocks.
+
+    Attributes:
+        variance: of the blocks' log-ratios.
+        degrees_of_freedom: of the variance.
+        run_variance: what the variance would be if only single runs scattered, by the runs of one stack within blocks.
+    """
 
     variance: float
     degrees_of_freedom: float
+    run_variance: float
 
-    def moderate(self, variance: float, degrees_of_freedom: float) -> tuple[float, float]:
+
+@dataclass(frozen=True)
+class NoisePrior:
+    """What the noise of a session's comparisons shows of the noise of each.
+
+    Attributes:
+        variance: of blocks.
+        degrees_of_freedom: how much it is worth.
+        is_relative: whether it is a multiple of a comparison's own `run_variance`.
+    """
+
+    variance: float
+    degrees_of_freedom: float
+    is_relative: bool = False
+
+    def moderate(self, noise: BlockNoise) -> tuple[float, float]:
         """Return a comparison's variance and degrees of freedom, together with those of the others."""
-        total = self.degrees_of_freedom + degrees_of_freedom
-        return (self.degrees_of_freedom * self.variance + degrees_of_freedom * variance) / total, total
+        total = self.degrees_of_freedom + noise.degrees_of_freedom
+        expected = self.variance * (noise.run_variance if self.is_relative else 1.0)
+        return (self.degrees_of_freedom * expected + noise.degrees_of_freedom * noise.variance) / total, total
 
 
 @dataclass(frozen=True)
@@ -170,19 +209,18 @@ def estimate_ratio(
     from pytest_dtfperf.stats.sequential import compute_critical_values
 
     count, cut = len(samples), len(samples) // BLOCKS_PER_TRIMMED
-    order_effect = _estimate_order_effect(samples)
-    values = _sort_values(samples, order_effect)
+    values, order_effect = _remove_order_effect(samples, [each.log_ratio for each in samples])
     centre = statistics.fmean(values[cut : count - cut])
     degrees_of_freedom: float = count_degrees(count)
-    spread = _measure_spread(values, cut, degrees_of_freedom)
+    spread = math.sqrt(_measure_variance(values, degrees_of_freedom))
     low, high = 0.0, None
     if count >= LEAST_BLOCKS and degrees_of_freedom > 0:
         if prior and count >= LEAST_FOR_PRIOR:
-            variance, degrees_of_freedom = prior.moderate(spread**2, degrees_of_freedom)
+            variance, degrees_of_freedom = prior.moderate(measure_noise(samples))
             spread = math.sqrt(variance)
         analyses = range(LEAST_BLOCKS, policy.max_blocks + 1)
         information = tuple(float(each) for each in analyses if each <= count)
-        value = compute_critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
+        value = compute_critical_values(information, error / 2, SPENDING_GAMMA, float(max(policy.max_blocks, count)))[-1]
         width = convert_to_t(value, degrees_of_freedom) * spread / math.sqrt(count)
         if width < WIDEST:
             low, high = math.exp(centre - width), math.exp(centre + width)
@@ -194,35 +232,61 @@ def count_degrees(blocks: int) -> int:
     return blocks - 2 * (blocks // BLOCKS_PER_TRIMMED) - ESTIMATED
 
 
+def measure_noise(samples: Sequence[BlockSample]) -> BlockNoise:
+    """Return the scatter of blocks, without the effect of the order.
+
+    A drift that differs from block to block adds to the changes within blocks, and makes `run_variance` greater.
+    """
+    degrees_of_freedom = count_degrees(len(samples))
+    ratios, outer, inner = (
+        _measure_variance(_remove_order_effect(samples, values)[0], degrees_of_freedom)
+        for values in zip(*((each.log_ratio, *each.changes) for each in samples), strict=True)
+    )
+    return BlockNoise(ratios, degrees_of_freedom, (outer + inner) / 4)
+
+
 def estimate_prior(comparisons: Iterable[Sequence[BlockSample]]) -> NoisePrior | None:
     """Return what the variances of a session's comparisons have in common; None if they are too few, or too different.
 
-    The moments are those of the logarithms of variances, with a scaled inverse chi-squared distribution (Smyth, section 6.2).
+    They may be alike, or have about the same ratio to the variances of runs within blocks. The prior is the one that is worth
+    more of these two.
+    """
+    found = [measure_noise(samples) for samples in comparisons if len(samples) >= LEAST_FOR_PRIOR]
+    if len(found) < FEWEST_FOR_PRIOR:
+        return None
+    degrees = [each.degrees_of_freedom for each in found]
+    variances = [max(each.variance, LEAST_VARIANCE) for each in found]
+    fits = [_fit_prior(variances, degrees, MOST_PRIOR_DEGREES, is_relative=False)]
+    if min(each.run_variance for each in found) > LEAST_VARIANCE:
+        ratios = [variance / each.run_variance for variance, each in zip(variances, found, strict=True)]
+        # The changes of both stacks together have twice as many degrees of freedom, without the one for the ratio.
+        most_degrees = 2 * (statistics.fmean(degrees) + 1)
+        fits.append(_fit_prior(ratios, degrees, most_degrees, is_relative=True))
+    return max(filter(None, fits), key=lambda each: each.degrees_of_freedom, default=None)
+
+
+def _fit_prior(
+    variances: Sequence[float], degrees: Sequence[float], most_degrees: float, *, is_relative: bool
+) -> NoisePrior | None:
+    """Return the prior of these variances, by the moments of their logarithms; None if they are too different.
+
+    Their distribution is a scaled inverse chi-squared one (Smyth, section 6.2).
     How different they are is taken at the upper end of what a few of them can show. Taken at its estimate, comparisons with
     more noise than most would be called different too often.
     """
     from scipy.optimize import brentq
     from scipy.special import polygamma
 
-    found = []
-    for samples in comparisons:
-        degrees_of_freedom = count_degrees(len(samples))
-        if len(samples) >= LEAST_FOR_PRIOR:
-            values = _sort_values(samples, _estimate_order_effect(samples))
-            spread = _measure_spread(values, len(samples) // BLOCKS_PER_TRIMMED, degrees_of_freedom)
-            found.append((max(spread, LEAST_SPREAD) ** 2, degrees_of_freedom))
-    if len(found) < FEWEST_FOR_PRIOR:
-        return None
-    logs = [math.log(variance) - _expect_log(degrees) for variance, degrees in found]
-    scatter = statistics.variance(logs) * (1 + UNSURE * math.sqrt(2 / (len(found) - 1)))
-    excess = scatter - statistics.fmean(float(polygamma(1, degrees / 2)) for _, degrees in found)
-    least, most = (float(polygamma(1, each / 2)) for each in (MOST_PRIOR_DEGREES, LEAST_PRIOR_DEGREES))
+    logs = [math.log(variance) - _expect_log(each) for variance, each in zip(variances, degrees, strict=True)]
+    scatter = statistics.variance(logs) * (1 + UNSURE * math.sqrt(2 / (len(logs) - 1)))
+    excess = scatter - statistics.fmean(float(polygamma(1, each / 2)) for each in degrees)
+    least, most = (float(polygamma(1, each / 2)) for each in (most_degrees, LEAST_PRIOR_DEGREES))
     if excess >= most:
         return None
-    half = MOST_PRIOR_DEGREES / 2
+    half = most_degrees / 2
     if excess > least:
         half = float(brentq(lambda half: float(polygamma(1, half)) - excess, LEAST_PRIOR_DEGREES / 2, half))
-    return NoisePrior(math.exp(statistics.fmean(logs) + _expect_log(2 * half)), 2 * half)
+    return NoisePrior(math.exp(statistics.fmean(logs) + _expect_log(2 * half)), 2 * half, is_relative)
 
 
 def _expect_log(degrees_of_freedom: float) -> float:
@@ -251,7 +315,8 @@ def decide(blocks: Sequence[Block], policy: ABPolicy, error: float, prior: Noise
     if verdict is not ABVerdict.INCONCLUSIVE:
         return Decision(verdict, _explain(verdict, policy), estimate, False)
     is_over = len(clean) >= policy.max_blocks or len(blocks) >= 2 * policy.max_blocks
-    return Decision(verdict, f"{format_count(len(clean), 'block')} do not decide", estimate, not is_over)
+    verb = "does" if len(clean) == 1 else "do"
+    return Decision(verdict, f"{format_count(len(clean), 'block')} {verb} not decide", estimate, not is_over)
 
 
 def judge_estimate(estimate: ABEstimate, policy: ABPolicy) -> ABVerdict:
@@ -281,22 +346,19 @@ def compute_detectable(estimate: ABEstimate, policy: ABPolicy, error: float) -> 
     if estimate.high is None:
         return None
     information = tuple(map(float, range(LEAST_BLOCKS, count + 1)))
-    value = convert_to_t(compute_critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
+    value = convert_to_t(compute_critical_values(information, error / 2, SPENDING_GAMMA)[-1], degrees_of_freedom)
     return math.expm1((value + float(ndtri(POWER))) * estimate.spread / math.sqrt(count))
 
 
-def _estimate_order_effect(samples: Sequence[BlockSample]) -> float:
-    """Return half of the difference between blocks that begin with the reference and the others, by their medians."""
-    sides = [[each.log_ratio for each in samples if each.reference_first is first] for first in (True, False)]
-    if not all(sides):
-        return 0.0
-    first, second = map(_mean_of_middle, sides)
-    return (first - second) / 2
+def _remove_order_effect(samples: Sequence[BlockSample], values: Sequence[float]) -> tuple[list[float], float]:
+    """Return a value of each block, without the effect of the order, in ascending order; and that effect.
 
-
-def _sort_values(samples: Sequence[BlockSample], order_effect: float) -> list[float]:
-    """Return the log-ratios without the effect of the order, in ascending order."""
-    return sorted(each.log_ratio - (order_effect if each.reference_first else -order_effect) for each in samples)
+    It is half of the difference between blocks that begin with the reference and the others.
+    """
+    firsts = [each.reference_first for each in samples]
+    sides = [[value for value, first in zip(values, firsts, strict=True) if first is side] for side in (True, False)]
+    effect = (_mean_of_middle(sides[0]) - _mean_of_middle(sides[1])) / 2 if all(sides) else 0.0
+    return sorted(value - (effect if first else -effect) for value, first in zip(values, firsts, strict=True)), effect
 
 
 def _mean_of_middle(values: Sequence[float]) -> float:
@@ -304,20 +366,19 @@ def _mean_of_middle(values: Sequence[float]) -> float:
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
-def _measure_spread(values: Sequence[float], cut: int, degrees_of_freedom: float) -> float:
-    """Return the standard deviation that the error of the trimmed mean follows from, by the winsorised values.
+def _measure_variance(values: Sequence[float], degrees_of_freedom: float) -> float:
+    """Return the variance that the error of the trimmed mean follows from, by the winsorised values.
 
     Args:
         values: in ascending order.
-        cut: so many are trimmed at either end.
     """
     if degrees_of_freedom <= 0:
         return 0.0
+    cut = len(values) // BLOCKS_PER_TRIMMED
     kept = values[cut : len(values) - cut]
     winsorised = [kept[0]] * cut + list(kept) + [kept[-1]] * cut
     squares = math.fsum((each - statistics.fmean(winsorised)) ** 2 for each in winsorised)
-    variance = squares / (len(values) - 2)
-    return math.sqrt(variance) * len(values) / len(kept)
+    return squares / (len(values) - 2) * (len(values) / len(kept)) ** 2
 
 
 def _explain(verdict: ABVerdict, policy: ABPolicy) -> str:

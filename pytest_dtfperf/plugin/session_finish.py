@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.compare.record import COMPARISONS_FILE
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.history.enter import HistoryEntry
@@ -25,8 +26,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.report import notes, terminal
-from pytest_dtfperf.session.comparison import FILE as COMPARISONS
-from pytest_dtfperf.session.comparison_text import make_sections
+from pytest_dtfperf.report.comparisons import TITLE, format_comparisons
 from pytest_dtfperf.session.completion import Completion
 
 _SECTION = "pytest_dtfperf_report_section"
@@ -82,10 +82,12 @@ class Ending:
             self.remarks += terminal.list_costs(folder.session.get("costs", ()))
         completion.finish(int(session.exitstatus), _count_verdicts(session.config))
         gate = self._gate(session, completion.remembered)
-        self.sections = [*make_sections(self.perf.session.comparisons), *self._sections(session.config, completion.records)]
-        if self.perf.session.comparisons:
-            self.remarks.append(f"Comparisons: {folder.path / COMPARISONS}")
-        completion.export(self.sections)
+        sections = self._sections(session.config, completion.records)
+        comparisons = [each.to_record() for each in self.perf.session.comparisons]
+        self.sections = [(TITLE.lower(), format_comparisons(comparisons)), *sections] if comparisons else sections
+        if comparisons:
+            self.remarks.append(f"Comparisons: {folder.path / COMPARISONS_FILE}")
+        completion.export(sections, comparisons)
         self.remarks += completion.remarks
         if folder.refused:
             self._report(session, folder.refused)

@@ -1,7 +1,7 @@
 """`pytest --ab`: tests compare software stacks. `train` makes runs of all of them, and `baseline` judges their differences."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -12,22 +12,11 @@ from pytest_dtfperf.compare.variants import Variant, check_variants
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.comparisons import TEST_VERDICTS, list_reasons
 from pytest_dtfperf.session.comparison import ABComparison
-from pytest_dtfperf.session.comparison_text import list_reasons
 from pytest_dtfperf.session.session import Session
 from pytest_dtfperf.spec import Spec
 
-# What a test's verdict is for that of a comparison: pytest, JUnit's XML and reports know these.
-VERDICTS: Mapping[ABVerdict, Verdict] = {
-    ABVerdict.FASTER: Verdict.IMPROVED,
-    ABVerdict.SLOWER: Verdict.REGRESSED,
-    ABVerdict.EQUIVALENT: Verdict.PASSED,
-    ABVerdict.INCONCLUSIVE: Verdict.INCONCLUSIVE,
-    ABVerdict.TAINTED: Verdict.TAINTED,
-    ABVerdict.INVALID: Verdict.INVALID,
-    ABVerdict.FAILED: Verdict.INVALID,
-    ABVerdict.INFRASTRUCTURE: Verdict.INFRASTRUCTURE,
-}
 COMPARISON = "dtfperf_comparison"  # property of a test: each variant against the reference
 
 
@@ -76,8 +65,8 @@ class StackComparer:
     def judge(self, record: Record) -> tuple[Judgement, list[str]]:
         """Return the gravest verdict of a training's comparisons, and the text of all."""
         compared = self._find(record)
-        pairs = [(VERDICTS[each.verdict], _describe(each, each.decision.estimate, each.verdict)) for each in compared]
-        lines = [line for each in compared for line in list_reasons(each)]
+        pairs = [(TEST_VERDICTS[each.verdict], _describe(each, each.decision.estimate, each.verdict)) for each in compared]
+        lines = [line for each in compared for line in list_reasons(each.to_record())]
         return _choose_gravest(pairs, compared[0].decision.estimate), lines
 
     def judge_efficiency(self, record: Record, anchor: Record) -> tuple[Judgement, list[str]]:
@@ -89,7 +78,7 @@ class StackComparer:
         for each, alone in zip(self._find(record), self._find(anchor), strict=True):
             estimate = _divide(each.decision.estimate, alone.decision.estimate)
             verdict = judge_estimate(estimate, ABPolicy()) if estimate else ABVerdict.INCONCLUSIVE
-            pairs.append((VERDICTS[verdict], f"efficiency: {_describe(each, estimate, verdict)}"))
+            pairs.append((TEST_VERDICTS[verdict], f"efficiency: {_describe(each, estimate, verdict)}"))
             first = first or estimate
         return _choose_gravest(pairs, first), [text for _, text in pairs]
 

@@ -10,6 +10,7 @@ from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.comparisons import TITLE, list_notes, load_comparisons, make_comparison_grid
 from pytest_dtfperf.report.explanations import list_explanation, list_next_commands
 from pytest_dtfperf.report.grids import (
     ABOUT_LEARNING,
@@ -32,12 +33,15 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
     `previous` is a session to compare rates with, spec by spec; `outcome` one sentence on the end of the job. Raises
     `SessionFileError`.
     """
-    session, records = folder.session, folder.measurements()
+    session, records, comparisons = folder.session, folder.measurements(), load_comparisons(folder)
     before = {record.spec: record for record in latest_of_each_spec(previous.measurements())} if previous else {}
     started = datetime.fromisoformat(session["started"])
     lines = [f"# Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC", ""]
     lines += [f"{outcome}\n"] if outcome else []
     lines += [_format_counts(session["verdicts"], session["wall_s"]), ""]
+    if comparisons:
+        lines += [f"## {TITLE}", "", *_format_grid(make_comparison_grid(comparisons)), ""]
+        lines += [*(f"- {_escape_markdown(text)}" for text in list_notes(comparisons)), ""]
     if records:
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
         measurements = [record.measurement for record in records]
@@ -96,9 +100,13 @@ def _format_table(records: Iterable[Record], before: dict[Spec, Record], previou
 def _format_grids(grids: Iterable[Grid], about: str) -> list[str]:
     lines: list[str] = []
     for grid in grids:
-        alignment = [":--", *("--:" for _ in grid.headings[1:])]
-        lines += [_format_row(grid.headings), _format_row(alignment), *map(_format_row, grid.rows), ""]
+        lines += [*_format_grid(grid), ""]
     return [*lines, f"{about}.", ""] if lines else []
+
+
+def _format_grid(grid: Grid) -> list[str]:
+    alignment = [":--", *("--:" for _ in grid.headings[1:])]
+    return [_format_row(grid.headings), _format_row(alignment), *map(_format_row, grid.rows)]
 
 
 def _format_change_since(record: Record, before: Record | None) -> str:

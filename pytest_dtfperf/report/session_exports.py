@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.compare.record import ComparisonRecord
 from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import printable_lines
@@ -21,6 +22,7 @@ from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder, file_stem
 from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.comparisons import COMPARISONS_CSV, CSV_COLUMNS
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.series import PublishedPoint, SessionRecord, group_by_figure
 
@@ -36,6 +38,7 @@ class SessionResults:
     published: Sequence[PublishedPoint] = ()  # of the measured models
     pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins: title, lines
+    comparisons: Sequence[ComparisonRecord] = ()
 
 
 class Writer(Protocol):
@@ -59,7 +62,9 @@ class Export:
 
 
 _OURS: Mapping[str, Export] = {
-    "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.session_exports:write_csv_files"),
+    "csv": Export(
+        ("measurements.csv", "<model>_b<batch>.csv", "comparisons.csv"), "pytest_dtfperf.report.session_exports:write_csv_files"
+    ),
     "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.session_exports:write_figures"),
     "html": Export(("report.html",), "pytest_dtfperf.report.page.build:write_page"),
 }
@@ -134,6 +139,8 @@ INSTALL = "Install it: pip install 'pytest-dtfperf[report]'"
 def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]:
     """Write the CSV files, and return why some are missing, for example without pandas."""
     records = results.records
+    if results.comparisons:
+        folder.write(COMPARISONS_CSV, format_csv(CSV_COLUMNS, [(each,) for each in results.comparisons]).encode())
     if not records:
         return []
     folder.write(MEASUREMENTS, format_measurements_csv(records, folder.session).encode())
@@ -149,10 +156,15 @@ def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]
 
 def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
     """Return one row for each record."""
+    return format_csv(COLUMNS, ((record, session) for record in records))
+
+
+def format_csv(columns: Mapping[str, Callable[..., object]], rows: Iterable[Sequence[object]]) -> str:
+    """Return CSV with a column for each function, which gets the parts of a row."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_format_cell(value(record, session)) for value in COLUMNS.values()] for record in records)
+    writer.writerow(columns)
+    writer.writerows([_format_cell(value(*parts)) for value in columns.values()] for parts in rows)
     return file.getvalue()
 
 

@@ -5,16 +5,13 @@ folder has a line for each comparison, and is written after every block.
 """
 
 import json
-import math
 import random
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pytest_dtfperf.baselines.comparability import other_program, software_changes
-from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
@@ -26,6 +23,15 @@ from pytest_dtfperf.compare.blocks import (
     draw_orders,
     estimate_prior,
     share_error,
+)
+from pytest_dtfperf.compare.record import (
+    COMPARISONS_FILE,
+    BlockRecord,
+    ComparisonRecord,
+    SideRecord,
+    compute_mean_rate,
+    list_runs,
+    select_blocks,
 )
 from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
 from pytest_dtfperf.datamodel.explanation import Explanation
@@ -44,7 +50,6 @@ from pytest_dtfperf.session.explanation import add_changes, profile_measurement
 from pytest_dtfperf.session.stacks import ComparedStack, StackRunner
 from pytest_dtfperf.spec import Spec
 
-FILE = "comparisons.jsonl"
 NOT_BEGUN = Decision(ABVerdict.INCONCLUSIVE, "no block was made", None, True)
 VERDICT_OF_ERROR: Mapping[type[DtfPerfError], ABVerdict] = {
     InvalidMeasurement: ABVerdict.INVALID,
@@ -104,43 +109,37 @@ class ABComparison:
 
     def runs(self, side: str) -> list[Run]:
         """Return the runs of "A" or "B" in undisturbed blocks; in all blocks if there are no others."""
-        blocks = [block for block in self.blocks if not block.disturbances] or self.blocks
-        return [run for block in blocks for each, run in zip(block.order, block.runs, strict=True) if each == side]
+        return list_runs(select_blocks(self.blocks), side)
 
-    def rate(self, side: str) -> float | None:
-        """Return the geometric mean of the images per second of "A" or "B"."""
-        rates = [run.images_per_sec for run in self.runs(side)]
-        return math.exp(math.fsum(map(math.log, rates)) / len(rates)) if rates else None
+    def to_record(self) -> ComparisonRecord:
+        """Return what comparisons.jsonl and reports have of it."""
+        return ComparisonRecord(
+            id=self.id,
+            spec=self.reference.spec,
+            reference=self._make_side(self.reference, "A"),
+            variant=self._make_side(self.variant, "B"),
+            differences=self.differences,
+            changes=self.changes,
+            verdict=self.verdict,
+            reason=self.decision.reason,
+            estimate=self.decision.estimate,
+            detectable=self.detectable,
+            error=self.error,
+            policy=self.policy,
+            seed=self.seed,
+            explanation=self.explanation,
+            unexplained=self.unexplained,
+            blocks=[BlockRecord(order=block.order, runs=block.runs) for block in self.blocks],
+        )
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "id": self.id,
-            "spec": self.reference.spec.to_json(),
-            "reference": self._side_to_json(self.reference, "A"),
-            "variant": self._side_to_json(self.variant, "B"),
-            "differences": list(self.differences),
-            "changes": self.changes,
-            "verdict": self.verdict,
-            "reason": self.decision.reason,
-            "estimate": self.decision.estimate.to_json() if self.decision.estimate else None,
-            "detectable": self.detectable,
-            "error": self.error,
-            "policy": self.policy.to_json(),
-            "seed": self.seed,
-            "explanation": self.explanation.to_json() if self.explanation else None,
-            "unexplained": self.unexplained,
-            "blocks": [{"order": block.order, "runs": [run.to_json() for run in block.runs]} for block in self.blocks],
-        }
-
-    def _side_to_json(self, side: ComparedStack, letter: str) -> dict[str, Any]:
-        return {
-            "name": side.variant.name,
-            "settings": side.variant.settings,
-            "spec": side.spec.to_json(),
-            "images_per_sec": self.rate(letter),
-            "fingerprint": side.fingerprint,
-        }
+    def _make_side(self, side: ComparedStack, letter: str) -> SideRecord:
+        return SideRecord(
+            name=side.variant.name,
+            settings=side.variant.settings,
+            spec=side.spec,
+            images_per_sec=compute_mean_rate(self.runs(letter)),
+            fingerprint=side.fingerprint,
+        )
 
 
 class StackComparing:
@@ -279,8 +278,9 @@ class StackComparing:
         )
 
     def _write(self) -> None:
-        lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in [*self._earlier, *self.comparisons]]
-        self._session.folder.write(FILE, "".join(lines).encode())
+        records = [each.to_record() for each in [*self._earlier, *self.comparisons]]
+        lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in records]
+        self._session.folder.write(COMPARISONS_FILE, "".join(lines).encode())
 
 
 def explain_difference(

@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, refusal
 from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.compare.record import ComparisonRecord
 from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import session_exports
@@ -94,11 +95,11 @@ class Completion:
             self._session.folder.finish(exit_code=exit_code, wall_s=wall_s, verdicts=verdicts, commit=commit)
         self.remembered = self._session.remember()
 
-    def export(self, sections: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
+    def export(self, sections: Sequence[tuple[str, Sequence[str]]] = (), comparisons: Sequence[ComparisonRecord] = ()) -> None:
         """Write the exports, with the `sections` of other plugins."""
         with self._guard():
             self.published = find_published_rates(self.records)
-        results = SessionResults(self.records, self.published, self.remembered.pasts, sections)
+        results = SessionResults(self.records, self.published, self.remembered.pasts, sections, comparisons)
         for name in session_exports.EXPORTS:
             with self._guard():
                 self.remarks += session_exports.write_export(name, self._session.folder, results)

@@ -29,7 +29,6 @@ from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import preflight, signals
 from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.comparison import ABComparison, StackComparing
-from pytest_dtfperf.session.comparison_text import make_sections
 from pytest_dtfperf.session.completion import Completion
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.experiment import Experiment
@@ -309,7 +308,7 @@ class Session(SessionContext):
             completion.accept()
         code = _exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records))
         completion.finish(RED if code == DONE and any(each.verdict.is_bad for each in self.comparisons) else code)
-        completion.export(make_sections(self.comparisons))
+        completion.export(comparisons=[each.to_record() for each in self.comparisons])
         self.acceptance = completion.acceptance
         exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # affect their files only
         self.remarks = [*completion.remembered.lines, *exports]

@@ -1,6 +1,9 @@
 """`dtfperf ab`: software stacks compared by runs in turn on the same hosts. What is measured is made up, and exact."""
 
+import csv
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -8,8 +11,15 @@ import venv
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.compare.record import ComparisonRecord
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.comparisons import load_comparisons
+from pytest_dtfperf.report.markdown import format_markdown_summary
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import new_site, shared_site, site
@@ -106,6 +116,41 @@ def test_baselines_and_history_stay_as_they_are(perf: PerfTests) -> None:
     assert not (folder / "measurements.jsonl").read_text()
     assert not (perf.folder / "baselines").exists()
     assert json.loads((folder / "session.json").read_text())["exit_code"] == 0
+
+
+def test_a_comparison_is_a_file_a_table_and_a_page(perf: PerfTests) -> None:
+    """Each line has its schema and is read again, all exports have it, and the page has no empty table of rates."""
+    assert compare(perf, "old:", SLOW, "trivial", "gpus=2").code == 1
+    folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
+    (line,) = comparisons(perf)
+    jsonschema.validate(line, json_schema(ComparisonRecord))
+    (record,) = load_comparisons(folder)
+    assert record.to_json() == line
+    (row,) = csv.DictReader(io.StringIO((folder.path / "comparisons.csv").read_text()))
+    assert (row["spec"], row["verdict"], row["variant"]) == (record.spec.label, "SLOWER", "new")
+    assert float(row["ratio"]) == pytest.approx(line["estimate"]["ratio"], rel=1e-5)
+    page = (folder.path / "report.html").read_text()
+    (table,) = re.findall(r"(?s)<table class=.*?</table>", page)
+    assert "<th>variant against reference" in table
+    assert "<td>SLOWER" in table
+    assert "<h2>Comparison of software stacks</h2>" in page
+    assert "1 comparison; took" in page
+    assert "comparisons.csv, comparisons.jsonl" in page
+    lines = format_markdown_summary(folder).splitlines()
+    assert [each for each in lines if each.startswith(f"| {record.spec.label} |") and each.endswith("| SLOWER |")]
+
+
+def test_a_damaged_line_of_a_comparison_is_one_line(perf: PerfTests) -> None:
+    """The message has the file, the line and the key."""
+    assert compare(perf, "--same", "trivial", "--max-blocks=4").code == 0
+    folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
+    path = folder.path / "comparisons.jsonl"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 9', 1))
+    with pytest.raises(SessionFileError, match=r"comparisons.jsonl:1: written by a newer version of pytest-dtfperf"):
+        load_comparisons(folder)
+    path.write_text("{}\nno JSON\n")
+    with pytest.raises(SessionFileError, match=r"comparisons.jsonl:1: must be an object with the key 'id'"):
+        load_comparisons(folder)
 
 
 def test_the_time_limit_ends_a_comparison(perf: PerfTests) -> None:

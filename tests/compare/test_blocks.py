@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from statistics import fmean
 
 import pytest
 
-from benchmarks.ab import CV, NOISES, draw_heavy, draw_normal, simulate, simulate_apart, simulate_session
+from benchmarks.ab import CV, NOISES, draw_heavy, draw_normal, simulate, simulate_apart, simulate_blocks, simulate_session
 from pytest_dtfperf.compare.blocks import (
     LEAST_BLOCKS,
     ABEstimate,
@@ -23,6 +24,7 @@ from pytest_dtfperf.compare.blocks import (
     estimate_prior,
     estimate_ratio,
     judge_estimate,
+    measure_noise,
     share_error,
 )
 from tests.baselines.examples import run_of
@@ -108,6 +110,7 @@ def test_the_blocks_are_spent_at_the_limit() -> None:
     policy = ABPolicy(max_blocks=6)
     blocks = [block_of(100, 100 * (1 + 0.1 * (-1) ** each)) for each in range(6)]
     assert decide(blocks[:5], policy, 0.05).is_open
+    assert decide(blocks[:1], policy, 0.05).reason == "1 block does not decide"
     found = decide(blocks, policy, 0.05)
     assert (found.verdict, found.is_open, found.reason) == (ABVerdict.INCONCLUSIVE, False, "6 blocks do not decide")
 
@@ -185,6 +188,11 @@ def measure_width(samples: list[BlockSample], prior: NoisePrior | None) -> float
     return math.log(found.high / found.low)
 
 
+def measure_noise_width(samples: list[BlockSample], prior: NoisePrior | None) -> float:
+    """Return the width of an interval in units of the noise of the runs."""
+    return measure_width(samples, prior) / math.sqrt(measure_noise(samples).run_variance)
+
+
 def test_similar_noise_of_a_session_narrows_intervals() -> None:
     """Where variances agree, each has more degrees of freedom, and intervals are narrower and more alike."""
     random = Random(SEED)
@@ -204,6 +212,34 @@ def test_different_noise_of_a_session_is_worth_less() -> None:
     unlike = estimate_prior([made_of(0.0001 * 10 ** (at / 8), 16, random) for at in range(24)])
     assert alike
     assert unlike is None or unlike.degrees_of_freedom < alike.degrees_of_freedom / 5
+
+
+def test_noise_that_differs_as_that_of_runs_does_is_known_from_them() -> None:
+    """Where noise differs by a factor of 80, and that of runs within blocks likewise, each is known better by its runs."""
+    random = Random(SEED)
+    session = [simulate_blocks(random, 0.0, draw_normal, 16, CV * 10 ** (at / 12)) for at in range(24)]
+    prior = estimate_prior(session)
+    assert prior
+    assert prior.is_relative
+    assert prior.variance == pytest.approx(1, rel=0.3), "the noise is that of runs alone"
+    alone, together = ([measure_noise_width(samples, each) for samples in session] for each in (None, prior))
+    assert fmean(together) < 0.9 * fmean(alone)
+
+
+def test_a_stack_that_scatters_from_block_to_block_is_not_known_from_its_runs() -> None:
+    """A ratio that differs between blocks by more than runs show makes the interval as wide as the blocks require."""
+    random = Random(SEED)
+
+    def scatter(samples: list[BlockSample]) -> list[BlockSample]:
+        return [replace(each, log_ratio=each.log_ratio + random.gauss(0, 4 * CV)) for each in samples]
+
+    session = [scatter(simulate_blocks(random, 0.0, draw_normal, 16)) for _ in range(24)]
+    prior = estimate_prior(session)
+    assert prior
+    _, degrees_of_freedom = prior.moderate(measure_noise(session[0]))
+    variances = [prior.moderate(measure_noise(samples))[0] for samples in session]
+    assert fmean(variances) == pytest.approx(17 * CV**2, rel=0.3)
+    assert degrees_of_freedom > measure_noise(session[0]).degrees_of_freedom
 
 
 def test_few_comparisons_or_blocks_show_no_common_noise() -> None:

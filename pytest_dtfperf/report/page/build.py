@@ -12,11 +12,13 @@ from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.formats import NONE, duration, percent, printable_bytes, rate
+from pytest_dtfperf.compare.record import COMPARISONS_FILE, ComparisonRecord
+from pytest_dtfperf.formats import NONE, duration, format_count, percent, printable_bytes, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, path_safe
 from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.comparisons import COMPARISONS_CSV, TEST_VERDICTS, TITLE, list_notes, make_comparison_grid
 from pytest_dtfperf.report.grids import (
     ABOUT_LEARNING,
     ABOUT_SCORES,
@@ -131,14 +133,15 @@ def make_page(given: PageInput) -> Page:
         record.id: make_card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
         for number, record in enumerate(ordered, start=1)
     }
-    counts = _count_verdicts(session["verdicts"], records)
+    comparisons = given.results.comparisons
+    counts = _count_verdicts(session["verdicts"], records) or _count_comparisons(comparisons)
     started = datetime.fromisoformat(session["started"])
     return Page(
         title=f"Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC",
         standing=counts[0][0] if counts else Standing.of(None),
         counts=counts,
         ended=_describe_end(session),
-        facts=_list_facts(session, records, given.files),
+        facts=_list_facts(session, records, comparisons, given.files),
         why=_list_reasons(records, cards),
         how=[
             *(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in list_injected_slowdowns(records)),
@@ -147,7 +150,9 @@ def make_page(given: PageInput) -> Page:
         cards=list(cards.values()),
         brief=_describe_omissions(len(cards)),
         without_measurement=given.without_measurement,
+        measured=_describe_amount(len(cards), len(comparisons)),
         sections=[
+            *_make_comparison_sections(comparisons),
             *_make_learning_sections(records),
             *_make_published_sections(records, given.results.published),
             *_make_plugin_sections(given.results.sections),
@@ -174,15 +179,33 @@ def _count_verdicts(verdicts: Mapping[str, int], records: Iterable[Record]) -> l
     return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
 
 
+def _count_comparisons(comparisons: Iterable[ComparisonRecord]) -> list[tuple[Standing, int]]:
+    """Return counts of the comparisons' verdicts, the gravest first."""
+    found = Counter(each.verdict for each in comparisons)
+    standings = [(Standing.of(TEST_VERDICTS[verdict], str(verdict)), count) for verdict, count in found.items()]
+    return sorted(standings, key=lambda each: each[0].order)
+
+
+def _describe_amount(measurements: int, comparisons: int) -> str:
+    """Return how much was measured; a session may have comparisons alone."""
+    amounts = {"comparison": comparisons, "measurement": measurements}
+    found = [format_count(count, name) for name, count in amounts.items() if count]
+    return " and ".join(found) or format_count(0, "measurement")
+
+
 def _describe_end(session: Mapping[str, Any]) -> str:
     if session["wall_s"] is None:
         return "not ended: what follows is as far as the session has come"
     return f"took {duration(session['wall_s'])}, exit code {session['exit_code']}"
 
 
-def _list_facts(session: Mapping[str, Any], records: Sequence[Record], files: Sequence[str]) -> list[Fact]:
-    hosts = dict.fromkeys(host for record in records for host in record.measurement.hosts)
-    systems = dict.fromkeys(system_name(record.measurement.fingerprint.get("hardware", {})) for record in records)
+def _list_facts(
+    session: Mapping[str, Any], records: Sequence[Record], comparisons: Sequence[ComparisonRecord], files: Sequence[str]
+) -> list[Fact]:
+    of_each = [*(record.measurement.hosts for record in records), *(each.hosts for each in comparisons)]
+    hosts = dict.fromkeys(host for found in of_each for host in found)
+    prints = [*(each.measurement.fingerprint for each in records), *(each.reference.fingerprint for each in comparisons)]
+    systems = dict.fromkeys(system_name(each["hardware"]) for each in prints if each.get("hardware"))
     software = dict.fromkeys(word for record in records for word in format_versions(record, session).split())
     facts = [
         Fact("session", session["id"], is_code=True),
@@ -214,6 +237,12 @@ def _make_learning_sections(records: Sequence[Record]) -> list[Section]:
         Section("Scores on the test set", "scores", make_score_grids(records), [ABOUT_SCORES]),
     ]
     return [section for section in found if section.tables]
+
+
+def _make_comparison_sections(comparisons: Sequence[ComparisonRecord]) -> list[Section]:
+    if not comparisons:
+        return []
+    return [Section(TITLE, "comparisons", [make_comparison_grid(comparisons)], [], lines=list_notes(comparisons))]
 
 
 def _make_plugin_sections(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
@@ -268,7 +297,7 @@ def _remove_links(markdown: str) -> str:
 
 
 PAGE_FILE = "report.html"
-_BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.svg")
+_BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", COMPARISONS_FILE, COMPARISONS_CSV, "figures/*.svg")
 
 
 def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
@@ -276,7 +305,7 @@ def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
 
     An error is returned as a remark: it must not make the session fail.
     """
-    if not (results.records or results.sections):
+    if not (results.records or results.sections or results.comparisons):
         return []
     try:
         text = render_page(make_page(load_page_input(folder, results)))

@@ -173,7 +173,7 @@ class Section:
     tables: Sequence[Grid]
     notes: Sequence[str]
     classes: str = ""  # of its tables: " w5" if the fifth column has text
-    lines: Sequence[str] = ()  # preformatted output of other plugins
+    lines: Sequence[str] = ()  # preformatted text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +188,7 @@ class Page:
     why: Sequence[ReasonView]
     how: Sequence[str]  # commands that lead on
     cards: Sequence[Card]  # the gravest first
+    measured: str  # how many comparisons and measurements
     brief: str  # note on shortened cards; empty if there are none
     without_measurement: Sequence[WithoutMeasurement]
     sections: Sequence[Section]
