@@ -134,9 +134,11 @@ def _list_references(node: ast.AST) -> set[str]:
 @cache
 def _list_strings() -> frozenset[str]:
     """Return the strings of the package that name a module, or a name in one."""
+    paths = (REPOSITORY / PACKAGE).rglob("*.py")
     return frozenset(
         node.value
-        for path in (REPOSITORY / PACKAGE).rglob("*.py")
+        for path in paths
+        if f'"{PACKAGE}.' in path.read_text(encoding="utf-8")  # to parse all modules takes seconds
         for node in ast.walk(_parse(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(f"{PACKAGE}.")
     )

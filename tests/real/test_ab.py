@@ -125,6 +125,7 @@ def count_processes(token: str) -> int:
     return found
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["agents", "run", "block"])
 def test_a_killed_comparison_leaves_nothing(perf: PerfTests, phase: str, number: int) -> None:
