@@ -25,7 +25,7 @@ for _ in range(6):
     with steps:
         time.sleep(STEP_S)
 """
-FAST, SLOW = 0.02, 0.05  # seconds of a step: other load on the machine changes the rates by less
+FAST, SLOW = 0.1, 0.25  # seconds of a step: other load adds hundredths. Where that is much, a search has five times the blocks
 
 
 @pytest.fixture
