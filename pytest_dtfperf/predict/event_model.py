@@ -229,6 +229,7 @@ class SharedLinks:
         self._flows, self._per_s, self._on_each = flows, per_s, on_each
         self._most = np.array([per_s / each.receivers for each in flows])  # of each stream, by the link of its host
         self._is_even = len({each.receivers for each in flows}) == 1
+        self._shares: dict[bytes, Floats] = {}
 
     def turn_round(self) -> "SharedLinks":
         """Return the same with the last message first."""
@@ -261,8 +262,8 @@ class SharedLinks:
             if at == len(releases) and self._is_even:
                 rest_times, rest_sent = self._drain_evenly(backlog)
                 return np.append(times, now + rest_times), np.vstack([*states, sent + rest_sent])
-            rates = self._share(backlog > 0)
-            active = rates > 0
+            active = backlog > 0
+            rates = self._get_shares(active)
             lasts = float(np.min(backlog[active] / rates[active]))
             if at < len(releases):
                 lasts = min(lasts, releases[at][0] - now)
@@ -284,6 +285,13 @@ class SharedLinks:
         rates = np.minimum(self._most[0], self._per_s / self._on_each / active)
         times: Floats = np.cumsum(np.diff(levels, prepend=0.0) / rates)
         return times, np.minimum.outer(levels, backlog)
+
+    def _get_shares(self, active: NDArray[np.bool_]) -> Floats:
+        """Return the rates of active streams. From event to event the same streams are active again and again."""
+        key = active.tobytes()
+        if key not in self._shares:
+            self._shares[key] = self._share(active)
+        return self._shares[key]
 
     def _share(self, active: NDArray[np.bool_]) -> Floats:
         """Return the max-min fair rates of active streams: what their hosts' links allow, or even parts of the rest."""

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from pytest_dtfperf.extensions import load
@@ -38,7 +39,7 @@ class Pack:
     name: str
     members: tuple[Variable, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(member.size for member in self.members)
 
