@@ -7,6 +7,7 @@
 
 A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` describes it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
+A property below `@written(describe(...))` is written and described likewise, and not read.
 
 It is sent to the hosts, so it needs only Python.
 """
@@ -15,15 +16,16 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Reader = Callable[[Any], Any]  # converts JSON data to a value
 Check = Callable[[Any], None]  # raises `ValidationError`
 Schema = dict[str, Any]
+Getter = TypeVar("Getter", bound=Callable[[Any], Any])
 
 _RANGE = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum", "below": "exclusiveMaximum"}
 _SIGNS = {"at_least": ">=", "above": ">", "at_most": "<=", "below": "<"}
@@ -68,6 +70,7 @@ def describe(
     omit_empty: bool = False,
     is_stored: bool = True,
     of_each_task: bool = False,
+    is_inline: bool = False,
     schema: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that is stored or travels as JSON.
@@ -80,9 +83,10 @@ def describe(
         key_pattern: Regular expression that all of each key of an object matches.
         min_size: Least number of items of a list, or of characters of a text.
         is_finite: Whether NaN and infinities are refused.
-        omit_empty: Whether it is left out of JSON while it is empty, None or zero.
+        omit_empty: Whether it is left out of JSON while it is empty, None, zero or its default.
         is_stored: Whether it is written.
         of_each_task: Whether a run has it as a mapping, task to the field of the same name in the task's report.
+        is_inline: Whether its keys are written among those of the object that has it.
         schema: JSON Schema of its value, if that has no type yet.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
@@ -97,8 +101,19 @@ def describe(
         "omit_empty": omit_empty,
         "is_stored": is_stored,
         "of_each_task": of_each_task,
+        "is_inline": is_inline,
         "schema": schema,
     }
+
+
+def written(metadata: Mapping[str, Any]) -> Callable[[Getter], Getter]:
+    """Return a decorator for the getter of a property, which makes `to_json` write the property."""
+
+    def mark(getter: Getter) -> Getter:
+        getter.metadata = metadata  # type: ignore[attr-defined]  # a function has any attribute
+        return getter
+
+    return mark
 
 
 class JsonData:
@@ -108,11 +123,15 @@ class JsonData:
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields as JSON data, in their order."""
-        return {
-            field.name: _write(value)
-            for field in _stored_fields(type(self))
-            if (value := getattr(self, field.name)) or not field.metadata.get("omit_empty")
-        }
+        data: dict[str, Any] = {}
+        keys = _keys(type(self))  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
+        for key in keys:
+            value = getattr(self, key.name)
+            if key.metadata.get("is_inline"):
+                data |= value.to_json()
+            elif not key.metadata.get("omit_empty") or (value and value != key.default):
+                data[key.name] = _write(value)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -121,34 +140,103 @@ class JsonData:
         Raises:
             ValidationError: A key is unknown or missing, or a value has another type or is out of its range.
         """
-        _check_of(cls)(data)  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
-        readers = _readers(cls)  # type: ignore[arg-type]  # likewise
-        return cls(**{**data, **{name: readers[name](data[name]) for name in readers.keys() & data.keys()}})
+        _check_of(cls)(data)  # type: ignore[arg-type]  # likewise
+        made: Self = _make(cls, data)
+        return made
 
 
-def json_schema(cls: type[JsonData] | UnionType) -> Schema:
-    """Return the JSON Schema of a dataclass, or of it or None, including all nested ones."""
-    if isinstance(cls, UnionType):
-        return _schema(cls, {})
-    hints, stored = get_type_hints(cls), _stored_fields(cls)
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": [field.name for field in stored if not field.metadata.get("omit_empty")],  # always written
-        "properties": {field.name: _description(field) | _schema(hints[field.name], field.metadata) for field in stored},
-    }
+def json_schema(cls: type[JsonData]) -> Schema:
+    """Return the JSON Schema of a dataclass, with nested ones as its definitions, and further rules of `schema_rules`."""
+    definitions: dict[str, Schema] = {}
+    own = _object_schema(cls, definitions)
+    return {**own, "$defs": definitions} if definitions else own
 
 
-def _stored_fields(cls: Any) -> list["Field[Any]"]:
-    return [field for field in fields(cls) if field.metadata.get("is_stored", True)]
+def name_definition(cls: type) -> str:
+    """Return the name of a dataclass in a schema: `StepBreakdown` is `step_breakdown`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _object_schema(cls: Any, definitions: dict[str, Schema]) -> Schema:
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    for key in _keys(cls):
+        if key.metadata.get("is_inline"):
+            inner = _object_schema(key.hint, definitions)
+            properties |= inner["properties"]
+            required += inner["required"]
+            continue
+        is_required = not key.metadata.get("omit_empty")  # it is always written, and otherwise never null
+        hint = key.hint if is_required else _without_none(key.hint)
+        properties[key.name] = _description(key.metadata) | _schema(hint, key.metadata, definitions)
+        required += [key.name] * is_required
+    rules = getattr(cls, "schema_rules", {})
+    return {"type": "object", "additionalProperties": False, "required": required, "properties": properties, **rules}
+
+
+def _without_none(hint: Any) -> Any:
+    """Return `X` of `X | None`, and other types as they are."""
+    types = [each for each in get_args(hint) if each is not NoneType]
+    return Union[tuple(types)] if get_origin(hint) in (Union, UnionType) else hint  # noqa: UP007 - of a list of types
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A field or a property that is written."""
+
+    name: str
+    hint: Any
+    metadata: Mapping[str, Any]
+    default: Any
+    is_computed: bool = False
+
+
+@cache
+def _keys(cls: Any) -> Sequence[_Key]:
+    """Return what is written of a dataclass: its stored fields, then its `written` properties."""
+    hints = get_type_hints(cls)
+    stored = [
+        _Key(field.name, hints[field.name], field.metadata, field.default)
+        for field in fields(cls)
+        if field.metadata.get("is_stored", True)
+    ]
+    members = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
+    getters = {name: member.fget for name, member in members if isinstance(member, property)}
+    computed = [
+        _Key(name, get_type_hints(getter)["return"], metadata, MISSING, is_computed=True)
+        for name, getter in getters.items()
+        if (metadata := getattr(getter, "metadata", None))
+    ]
+    return [*stored, *computed]
+
+
+@cache
+def _read_names(cls: Any) -> frozenset[str]:
+    """Return the keys of a dataclass in JSON, including those of its inline fields and its computed ones."""
+    inline = {name for key in _keys(cls) if key.metadata.get("is_inline") for name in _read_names(key.hint)}
+    own = {key.name for key in _keys(cls) if not key.metadata.get("is_inline")}
+    return frozenset(inline | own | {field.name for field in fields(cls) if not field.metadata.get("is_inline")})
+
+
+def _make(cls: Any, data: Mapping[str, Any]) -> Any:
+    """Return the object of checked data."""
+    readers, values = _readers(cls), dict(data)
+    made = {}
+    for key in _keys(cls):
+        if key.metadata.get("is_inline"):
+            made[key.name] = _make(key.hint, {name: values.pop(name) for name in _read_names(key.hint) & values.keys()})
+        elif key.is_computed:
+            values.pop(key.name, None)
+    made |= {name: readers[name](values[name]) for name in readers.keys() & values.keys()}
+    return cls(**{**values, **made})
 
 
 def _has_default(field: "Field[Any]") -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _description(field: "Field[Any]") -> Schema:
-    text, unit = field.metadata.get("description", ""), field.metadata.get("unit", "")
+def _description(metadata: Mapping[str, Any]) -> Schema:
+    text, unit = metadata.get("description", ""), metadata.get("unit", "")
     return {"description": f"{text} ({unit})" if unit else text} if text else {}
 
 
@@ -189,11 +277,7 @@ def _if_it_is(kind: type, reader: Reader) -> Reader:
 @cache
 def _check_of(cls: Hashable) -> Check:
     """Return the check of an object with the fields of a dataclass as keys."""
-    assert isinstance(cls, type)
-    hints = get_type_hints(cls)
-    own: Any = fields(cls)
-    checks = {field.name: _check(hints[field.name], field.metadata) for field in own}
-    required = [field.name for field in own if not _has_default(field)]
+    checks, required = _key_checks(cls)
 
     def check(value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -207,6 +291,23 @@ def _check_of(cls: Hashable) -> Check:
             _check_below(name, checks[name], each)
 
     return check
+
+
+def _key_checks(cls: Any) -> tuple[dict[str, Check], list[str]]:
+    """Return the checks of the keys of a dataclass, and the keys without a default."""
+    hints, own = get_type_hints(cls), fields(cls)
+    checks = {key.name: _check(key.hint, key.metadata) for key in _keys(cls) if key.is_computed}
+    required: list[str] = []
+    for field in own:
+        if field.metadata.get("is_inline"):
+            inner, needed = _key_checks(hints[field.name])
+            checks |= inner
+            required += needed
+            continue
+        checks[field.name] = _check(hints[field.name], field.metadata)
+        if not _has_default(field):
+            required.append(field.name)
+    return checks, required
 
 
 def _check_below(step: object, check: Check, value: Any) -> None:
@@ -232,7 +333,7 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
             _check(args[0], {**metadata, "min_size": 0}), is_numeric=args[0] is float, min_size=metadata.get("min_size", 0)
         )
     if origin in (Mapping, dict):
-        return _check_mapping(_check(args[1], metadata), metadata.get("key_pattern"))
+        return _check_mapping(_check(args[1], metadata), _key_pattern(args[0], metadata))
     # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in _TYPES else lambda value: None
 
@@ -277,6 +378,16 @@ def _check_list(check: Check, *, is_numeric: bool, min_size: int) -> Check:
             _check_below(index, check, each)
 
     return check_all
+
+
+def _key_pattern(hint: Any, metadata: Mapping[str, Any]) -> str | None:
+    names = "|".join(_list_names(hint))
+    return names or metadata.get("key_pattern")
+
+
+def _list_names(hint: Any) -> list[str]:
+    """Return the values of an enumeration; empty for another type."""
+    return [each.value for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else []
 
 
 def _check_mapping(check: Check, key_pattern: str | None) -> Check:
@@ -327,26 +438,33 @@ def _is_in_range(value: float, metadata: Mapping[str, Any]) -> bool:
     )
 
 
-def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
+def _schema(hint: Any, metadata: Mapping[str, Any], definitions: dict[str, Schema]) -> Schema:
     origin, args = get_origin(hint), get_args(hint)
     if metadata.get("schema"):
         return dict(metadata["schema"])
     if (hint not in _TYPES and isinstance(hint, type) and not issubclass(hint, JsonData | Enum)) or hint is Any:
         return {}
     if isinstance(hint, type) and issubclass(hint, JsonData):
-        return json_schema(hint)
+        name = name_definition(hint)
+        if name not in definitions:
+            definitions[name] = {}  # as long as it is made
+            definitions[name] = {rule: value for rule, value in _object_schema(hint, definitions).items() if rule != "type"}
+        return {"type": "object", "$ref": f"#/$defs/{name}"}  # the type is here, so that it can be one of several
     if origin in (Union, UnionType):
-        return _join_schemas([_schema(each, metadata) for each in args])
+        return _join_schemas([_schema(each, metadata, definitions) for each in args])
     if origin is Literal:
         return {"const": args[0]} if len(args) == 1 else {"enum": list(args)}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [each.value for each in hint]}
     if origin in (Sequence, tuple, list):
         size = {"minItems": metadata["min_size"]} if metadata.get("min_size") else {}
-        return {"type": "array", **size, "items": _schema(args[0], {**metadata, "min_size": 0})}
+        return {"type": "array", **size, "items": _schema(args[0], {**metadata, "min_size": 0}, definitions)}
     if origin in (Mapping, dict):
-        names = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
-        return {"type": "object", "additionalProperties": _schema(args[1], metadata), **names}
+        items = _schema(args[1], metadata, definitions)
+        names: Schema = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
+        if keys := _list_names(args[0]):
+            names = {"propertyNames": {"enum": keys}}
+        return {"type": "object", "additionalProperties": items, **names}
     found: Schema = {"type": _TYPES[hint]}
     if hint in (int, float):
         found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}

@@ -15,6 +15,8 @@ from typing import Any
 from pytest_dtfperf.baselines.files import load_schema
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig, Limits
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import MODE_OPTIONS, VariableUpdate
@@ -50,8 +52,8 @@ def _default(field: Any) -> str:
 
 def files() -> str:
     sections = []
-    for name, title, about, parts in FILES:
-        schema = load_schema(name)
+    for content, title, about, parts in FILES:
+        schema = load_schema(content)
         sections += [f"## {title}", about, table(HEAD, [*_rows(schema, schema)])]
         for part, heading in parts.items():
             sections += [f"### {heading}", table(HEAD, [*_rows(schema["$defs"][part], schema)])]
@@ -64,9 +66,9 @@ HEAD = ("Key", "Type", "Description")
 SPEC_HEAD = ("Field", "Default", "Description")
 A_SPEC, A_RUN = "A spec", "A run"
 FILES = (
-    ("session", "session.json", "The command, the cluster, and the end of the session.", {}),
+    (SessionInfo, "session.json", "The command, the cluster, and the end of the session.", {}),
     (
-        "measurement",
+        Record,
         "measurements.jsonl",
         "One JSON object in each line: a measurement, its test, and its verdict.",
         {"run": A_RUN},
@@ -75,9 +77,11 @@ FILES = (
         "baseline",
         "baselines/SYSTEM.json",
         "The accepted measurements of a system, and its published results: [Baselines](../baselines.md).",
-        {"entry": "An entry", "noise": "Noise", "provenance": "Provenance", "thresholds": "Thresholds"},
+        {"entry": "An entry", "calibrated_noise": "Noise", "provenance": "Provenance", "thresholds": "Thresholds"},
     ),
 )
+# Definitions that are not listed below the keys with them: of published results, or in a table of their own.
+LEFT_OUT = {"machine", "source", "series", "spec", *(part for *_, parts in FILES for part in parts)}
 FILES_HEAD = """# Files
 
 Every session leaves a folder, `perf_results/<time>-<id>/`, and every system has a file of accepted measurements. All of them
@@ -88,12 +92,20 @@ the numbers. [A spec](#a-spec) has the arguments of `train(...)` and of `dtfperf
 def _rows(part: Mapping[str, Any], schema: Mapping[str, Any], above: str = "") -> Iterator[Row]:
     """Yield a row for each key, and for the keys inside of it that no other table has."""
     for name, value in part.get("properties", {}).items():
-        of_definition = schema.get("$defs", {}).get(value.get("$ref", "").rpartition("/")[2], {})
-        meaning = value.get("description") or of_definition.get("description", "")
+        name_of_part, definition = _follow(value, schema)
+        meaning = value.get("description") or definition.get("description", "")
         optional = "" if name in part.get("required", ()) else ", optional"
         yield f"`{above}{name}`", f"{_kind(value, schema)}{optional}", meaning
         within, mark = (value["items"], "[]") if "items" in value else (value, "")
-        yield from _rows(within, schema, f"{above}{name}{mark}.")
+        name_of_part, definition = _follow(within, schema)
+        if name_of_part not in LEFT_OUT:
+            yield from _rows(definition or within, schema, f"{above}{name}{mark}.")
+
+
+def _follow(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the content of the definition in the schema that a value refers to; empty if it refers to none."""
+    name = value.get("$ref", "").removeprefix("#/$defs/")
+    return name, schema.get("$defs", {}).get(name, {})
 
 
 KINDS = {"integer": "whole number", "object": "object", "array": "list", "string": "text", "boolean": "true or false"}
@@ -101,6 +113,9 @@ KINDS = {"integer": "whole number", "object": "object", "array": "list", "string
 
 def _kind(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """Return the type of a value in one or two words."""
+    name, _ = _follow(value, schema)
+    if name in LEFT_OUT:
+        return " or ".join([name, *(["null"] if "null" in value.get("type", ()) else [])])
     if "$ref" in value and "type" not in value:
         file, _, definition = value["$ref"].partition("#/$defs/")
         found = schema.get("$defs", {}).get(definition, {}) if not file else {}

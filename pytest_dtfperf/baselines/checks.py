@@ -1,48 +1,58 @@
 """A judgement with all its inputs, so that it can be repeated later, without the hosts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 from pytest_dtfperf.baselines.compare import PublishedRate, judge, judge_published
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_learning, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Measurement
 
 Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
+
+
+def _require_if(kinds: Sequence[Kind], properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rule of JSON Schema that checks of these kinds have such properties."""
+    return {"if": {"properties": {"kind": {"enum": kinds}}}, "then": {"required": [*properties], "properties": properties}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side(JsonData):
     """A measurement at the time of a check, and its baseline then."""
 
-    record: str  # id
-    runs: int  # number of its runs; further ones may belong to other checks
-    entry: Entry | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        entry = {"key": self.entry.key, **self.entry.to_json()} if self.entry else None
-        return {"record": self.record, "runs": self.runs, "entry": entry}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(record=data["record"], runs=data["runs"], entry=Entry.from_json(data["entry"]) if data["entry"] else None)
+    record: str = field(metadata=describe("Id of the measurement"))
+    # Further runs may belong to other checks.
+    runs: int = field(metadata=describe("Number of its runs at that time", at_least=1))
+    entry: Entry | None = field(default=None, metadata=describe("Its baseline at that time, with its key"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(JsonData):
     """The question about a measurement, and the answer."""
 
-    kind: Kind
-    terms: ComparisonPolicy
-    side: Side
-    other: Side | None = None  # the anchor, or the measurement with synthetic input
-    published: PublishedRate | None = None
-    verdict: Verdict
-    reason: str
+    schema_rules: ClassVar[Mapping[str, Any]] = {
+        "allOf": [
+            _require_if(["published"], {"published": {"type": "object"}}),
+            _require_if(["efficiency", "overhead", "learning"], {"other": {"type": "object"}}),
+            _require_if(
+                ["efficiency", "overhead", "accuracy", "learning"], {"terms": {"properties": {"threshold": {"type": "number"}}}}
+            ),
+        ]
+    }
+
+    kind: Kind = field(metadata=describe("Kind of the comparison"))
+    terms: ComparisonPolicy = field(metadata=describe("Settings of the comparison"))
+    side: Side = field(metadata=describe("The judged measurement, and its baseline at that time"))
+    other: Side | None = field(
+        default=None, metadata=describe("The other measurement: the anchor, or the synthetic input; null: none")
+    )
+    published: PublishedRate | None = field(default=None, metadata=describe("The published rate of the comparison; null: none"))
+    verdict: Verdict = field(metadata=describe("Verdict of the check"))
+    reason: str = field(metadata=describe("Reason of the verdict, as text"))
 
 
 def ask(

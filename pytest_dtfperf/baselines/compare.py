@@ -6,7 +6,7 @@ A published rate is one value without a stated spread, so a spread is assumed fo
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, same_but_for_exchange
@@ -14,8 +14,9 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
+from pytest_dtfperf.datamodel.task_report import rate as rate_range
 from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import RARE, Noise, drift
@@ -219,12 +220,12 @@ _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC 
 class PublishedRate(JsonData):
     """The properties of a published rate that a comparison needs."""
 
-    system: str
-    citation: str
-    images_per_sec: float
-    gpu: str | None
-    cpu: str | None
-    gpus_per_node: int
+    system: str = field(metadata=describe("System of the published rate"))
+    citation: str = field(metadata=describe("Source of the published rate"))
+    images_per_sec: float = field(metadata=describe("Published rate", **rate_range))
+    gpu: str | None = field(metadata=describe("Type of its GPUs; null: none, or not known"))
+    cpu: str | None = field(metadata=describe("Type of its processor; null: not known"))
+    gpus_per_node: int = field(metadata=describe("GPUs of one node", at_least=0))
 
     @classmethod
     def of(cls, reference: Reference) -> Self:

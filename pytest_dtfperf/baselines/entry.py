@@ -69,7 +69,7 @@ LOOSER = 0.01  # a baseline that is lower by a larger part counts as looser: the
 FINGERPRINT = ("hardware", "software", "program")  # stored parts of a fingerprint; the state of that day is not one
 
 
-_DATE = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|\+00:00)"
+UTC_TIME = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|\+00:00)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,19 +79,17 @@ class Provenance(JsonData):
     kind: Literal["measured"] = field(default="measured", metadata=describe("Always `measured`: not a published rate"))
     session: str = field(metadata=describe("Session of the measurement"))
     test: str = field(metadata=describe("pytest's node id"))
-    date: str = field(metadata=describe("UTC, ISO 8601", pattern=_DATE))
+    date: str = field(metadata=describe("UTC, ISO 8601", pattern=UTC_TIME))
     versions: Mapping[str, str] = field(
         default_factory=dict, metadata=describe("Versions of this package and of the training software")
     )
     commit: str | None = field(
         default=None,
-        metadata=describe("Commit of the repository with the tests", omit_empty=True, schema={"type": "string"}),
+        metadata=describe("Commit of the repository with the tests", omit_empty=True),
     )
     reason: str | None = field(
         default=None,
-        metadata=describe(
-            "Reason for accepting a slower measurement", omit_empty=True, schema={"type": "string", "minLength": 1}
-        ),
+        metadata=describe("Reason for accepting a slower measurement", omit_empty=True, min_size=1),
     )
 
 
@@ -103,7 +101,7 @@ class CalibratedNoise(Noise, JsonData):
     degrees_of_freedom: float = field(metadata=describe("Degrees of freedom of the estimate", at_least=0, at_most=1e6))
     session: float = field(metadata=describe("Noise of the effect that all runs of a session share", at_least=0, at_most=10))
     sessions: int = field(metadata=describe("Number of measured sessions", at_least=2))
-    date: str = field(metadata=describe("UTC, ISO 8601", pattern=_DATE))
+    date: str = field(metadata=describe("UTC, ISO 8601", pattern=UTC_TIME))
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {name.name: significant(getattr(self, name.name)) for name in fields(Noise)}
@@ -113,7 +111,7 @@ class CalibratedNoise(Noise, JsonData):
 class Entry(JsonData):
     """The stored part of a measurement in a baseline file."""
 
-    key: str = field(metadata=describe("Spec.key: the key of the list that has it", is_stored=False))
+    key: str = field(metadata=describe("Spec.key; a baseline file has it as the key of a list of entries"))
     samples: Sequence[float] = field(
         metadata=describe("Rates, one for each run", unit="images/sec", above=0, at_most=1e12, min_size=1)
     )
@@ -124,30 +122,19 @@ class Entry(JsonData):
     fingerprint: Mapping[str, Any] = field(
         metadata=describe("Fingerprint of the hosts, the software and the program", schema={"$ref": "#/$defs/fingerprint"})
     )
-    provenance: Provenance = field(metadata=describe("Origin of the entry", schema={"$ref": "#/$defs/provenance"}))
+    provenance: Provenance = field(metadata=describe("Origin of the entry"))
     noise: CalibratedNoise | None = field(
-        default=None,
-        metadata=describe("Scatter of its rates, if it was calibrated", omit_empty=True, schema={"$ref": "#/$defs/noise"}),
+        default=None, metadata=describe("Scatter of its rates, if it was calibrated", omit_empty=True)
     )
     probes: Probes | None = field(
-        default=None,
-        metadata=describe(
-            "Probed capacities of its hosts and links, if they were probed", omit_empty=True, schema={"$ref": "probes.json"}
-        ),
+        default=None, metadata=describe("Probed capacities of its hosts and links, if they were probed", omit_empty=True)
     )
     step_breakdown: StepBreakdown | None = field(
-        default=None,
-        metadata=describe(
-            "Breakdown of a step's time, if it was traced", omit_empty=True, schema={"$ref": "step_breakdown.json"}
-        ),
+        default=None, metadata=describe("Breakdown of a step's time, if it was traced", omit_empty=True)
     )
     worker_timings: WorkerTimings | None = field(
         default=None,
-        metadata=describe(
-            "Timings of the workers in the steps of the same run, if they are known",
-            omit_empty=True,
-            schema={"$ref": "worker_timings.json"},
-        ),
+        metadata=describe("Timings of the workers in the steps of the same run, if they are known", omit_empty=True),
     )
 
     @property
@@ -197,15 +184,12 @@ class Entry(JsonData):
         return self if self.noise else replace(self, noise=old.noise)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON, without its key, and without unknown values."""
+        """Return the entry as JSON, without unknown values."""
         return super().to_json() | {"samples": [significant(rate) for rate in self.samples]}
 
-
-@dataclass(frozen=True, kw_only=True)
-class KeyedEntry(Entry):
-    """The JSON of an entry outside of a baseline file, where no list has its key."""
-
-    key: str = field(metadata=describe("Spec.key"))
+    def to_file_json(self) -> dict[str, Any]:
+        """Return the entry as a baseline file has it: below its key."""
+        return {name: value for name, value in self.to_json().items() if name != "key"}
 
 
 @dataclass(frozen=True)

@@ -15,28 +15,22 @@ from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, UnionType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_dtfperf.baselines import verdict
-from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, KeyedEntry, Provenance
-from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.codec import JsonData, json_schema
-from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
-from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.codec import JsonData, json_schema, name_definition
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_text
-from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
     from jsonschema.protocols import Validator
 
 
-SCHEMA = 1  # of every stored file; increased when an older reader would misread it
+SCHEMA: Literal[1] = 1  # of every stored file; increased when an older reader would misread it
 LINE_LENGTH = 128
 
 
@@ -62,34 +56,12 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 
 SCHEMAS = Path(__file__).parent / "schema"
-# Definitions that are generated from the data model: those of a file, and those that files refer to by name.
-_OF_ENTRIES: Mapping[str, type[JsonData]] = {"noise": CalibratedNoise, "provenance": Provenance}
-_MADE: Mapping[str, Mapping[str, type[JsonData] | UnionType]] = {
-    "baseline": {"entry": Entry, **_OF_ENTRIES},
-    "measurement": {"run": Run, "spec": Spec, "terms": ComparisonPolicy, "keyed_entry": KeyedEntry | None, **_OF_ENTRIES},
-}
-_SHARED: Mapping[str, type[JsonData]] = {
-    "probes.json": Probes,
-    "step_breakdown.json": StepBreakdown,
-    "worker_timings.json": WorkerTimings,
-    "explanation.json": Explanation,
-    "experiment.json": Tried,
-    "limit.json": Limit,
-    "sweep.json": SweepState,
-}
-KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
+FileContent = type[JsonData] | Literal["baseline"]  # the class of a file or a line, or a file in baselines/
 _DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 SHOWN = 60  # characters of an offending value
 HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may contain one, a text file may not
 TOO_DEEP = "no file of ours: it is nested too deeply to be read"
 IRI_GRAMMAR = "rfc3987_syntax"
-
-
-def parse(kind: str, text: str, where: str) -> Any:
-    """Parse JSON and validate it by its kind's schema. Raises `BaselineFileError` in one line that begins with `where`."""
-    data = load(text, where)
-    validate(kind, data, where)
-    return data
 
 
 def load(text: str, where: str) -> Any:
@@ -105,10 +77,11 @@ def load(text: str, where: str) -> Any:
     return data
 
 
-def validate(kind: str, data: Any, where: str) -> None:
-    """Validate data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+def validate(content: FileContent, data: Any, where: str) -> None:
+    """Validate data against the schema of its content. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
-        errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
+        validator = _validator(content)  # type: ignore[arg-type]  # mypy asks instances of the class for __hash__
+        errors = sorted(validator.iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
         message = printable(_sentence(errors[0])) if errors else ""
     except RecursionError as exc:
         raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
@@ -117,30 +90,40 @@ def validate(kind: str, data: Any, where: str) -> None:
         raise BaselineFileError(f"{where}: {message}{more}")
 
 
-def load_schema(name: str) -> dict[str, Any]:
-    """Return the schema of a kind of file, with the definitions that are generated from the data model."""
+def load_schema(content: FileContent) -> dict[str, Any]:
+    """Return the schema of a file or of a line of it, with the definitions that are generated from the data model."""
+    if content != "baseline":
+        name, title = name_definition(content), (content.__doc__ or "").partition("\n")[0]
+        schema = {**_DRAFT, "$id": f"{name}.json", "title": title, **json_schema(content)}
+        return {**schema, "$defs": {**schema.get("$defs", {}), "fingerprint": _FINGERPRINT}}
+    schema = _read_schema("baseline")
+    entry = json_schema(Entry)
+    nested = entry.pop("$defs")
+    del entry["properties"]["key"]
+    entry["required"].remove("key")
+    return {**schema, "$defs": {**nested, **schema["$defs"], "entry": entry}}
+
+
+_FINGERPRINT = {"$ref": "fingerprint.json#/$defs/parts"}
+
+
+def _read_schema(name: str) -> dict[str, Any]:
     schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
-    made = {each: json_schema(cls) for each, cls in _MADE.get(name, {}).items()}
-    return {**schema, "$defs": {**schema["$defs"], **made}} if made else schema
+    return schema
 
 
 @cache
-def _validator(kind: str) -> "Validator":
+def _validator(content: FileContent) -> "Validator":
     with grammar_awaited():
         from jsonschema import Draft202012Validator, validators
     from referencing import Registry, Resource
 
-    if kind not in KINDS:
-        raise ValueError(unknown_name("kind of file", kind, KINDS))
-    schemas = {path.name: load_schema(path.stem) for path in SCHEMAS.glob("*.json")}
-    schemas["verdict.json"] = verdict.schema()
-    schemas |= {name: {"$id": name, **_DRAFT, **json_schema(cls)} for name, cls in _SHARED.items()}
-    resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
+    fingerprint: Resource[Any] = Resource.from_contents(_read_schema("fingerprint"))
     # JSON Schema accepts 2.0 as an integer; code that counts runs does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     extend: Any = validators.extend  # ships no types
     made: Validator = extend(Draft202012Validator, {"items": _items}, type_checker=types)(
-        schemas[f"{kind}.json"], registry=Registry().with_resources(resources)
+        load_schema(content), registry=Registry().with_resource("fingerprint.json", fingerprint)
     )
     return made
 

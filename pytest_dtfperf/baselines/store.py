@@ -174,7 +174,7 @@ class BaselineStore:
                 for key, found in data.get("entries", {}).items()
             }
             made = change(stored)
-            entries = {key: [entry.to_json() for entry in found] for key, found in stored.items() if found}
+            entries = {key: [entry.to_file_json() for entry in found] for key, found in stored.items() if found}
             data = {
                 **{name: value for name, value in data.items() if name != "entries"},
                 **({"entries": entries} if entries else {}),

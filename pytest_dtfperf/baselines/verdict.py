@@ -3,10 +3,9 @@
 The defaults of a judgement are here, too. The module imports nothing large, because every pytest with the plugin reads it.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
     from pytest_dtfperf.stats.comparison import RatioEstimate
@@ -207,24 +206,6 @@ class Verdict(StrEnum):
 def gravest_first(verdict: Verdict | None) -> int:
     """Return a sort key by severity; unjudged records come last."""
     return len(Verdict) if verdict is None else verdict.severity
-
-
-def schema(verdicts: Iterable[Verdict] = Verdict) -> dict[str, Any]:
-    """Return verdict.json, which the schemas of a session's files refer to. It is generated from the table."""
-    names = [str(verdict) for verdict in verdicts]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "verdict.json",
-        "title": "Verdicts, and how often each was given",
-        "enum": [None, *names],
-        "$defs": {
-            "counts": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {name: {"type": "integer", "minimum": 1} for name in names},
-            }
-        },
-    }
 
 
 @dataclass(frozen=True)

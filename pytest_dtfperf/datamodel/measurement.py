@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.codec import JsonData, describe, written
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, rate, seconds
@@ -98,15 +98,25 @@ class Run(JsonData):
 class Measurement(JsonData):
     """The runs of one spec on one set of hosts."""
 
-    spec: Spec
-    runs: Sequence[Run]
-    hosts: Sequence[str]
-    fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
-    injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> s per step
+    spec: Spec = field(metadata=describe("Description of the training"))
+    runs: Sequence[Run] = field(metadata=describe("Runs of the measurement, in their order", min_size=1))
+    hosts: Sequence[str] = field(metadata=describe("Names of the hosts, in the order of placement", min_size=1))
+    # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
+    fingerprint: Mapping[str, Any] = field(
+        metadata=describe("Fingerprint of the hosts, the software and the program", schema={"$ref": "#/$defs/fingerprint"})
+    )
+    injected_slowdowns: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=describe(
+            "Task to its injected sleep in each step, which tests the alarm. It never becomes a baseline", unit="s", at_least=0
+        ),
+    )
     probes: Probes | None = field(
         default=None, metadata=describe("Probed capacities of its hosts and links, if they were probed", omit_empty=True)
     )
-    traced: Run | None = None  # a short run only for a trace: it does not count, and is not in `runs`
+    traced: Run | None = field(
+        default=None, metadata=describe("A short run only for traces. It is not part of the measurement", omit_empty=True)
+    )
 
     @property
     def traced_run(self) -> Run | None:
@@ -141,6 +151,7 @@ class Measurement(JsonData):
         return list(dict.fromkeys(words for run in self.runs for words in run.disturbances))
 
     @property
+    @written(describe("Median of the undisturbed runs, or of all runs if all were disturbed", **rate))
     def images_per_sec(self) -> float:
         """The median rate of the samples."""
         return statistics.median(self.rates)
@@ -173,23 +184,6 @@ class Measurement(JsonData):
     def with_runs(self, more: Sequence[Run]) -> Self:
         """Return the measurement with further runs."""
         return replace(self, runs=(*self.runs, *more))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "spec": self.spec.to_json(),
-            "runs": [run.to_json() for run in self.runs],
-            "images_per_sec": self.images_per_sec,
-            "hosts": list(self.hosts),
-            "fingerprint": dict(self.fingerprint),
-            "injected_slowdowns": dict(self.injected_slowdowns),
-            **({"probes": self.probes.to_json()} if self.probes else {}),
-            **({"traced": self.traced.to_json()} if self.traced else {}),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read a record's line, which has further keys."""
-        return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:

@@ -2,16 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe, written
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
+from pytest_dtfperf.datamodel.task_report import rate
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
@@ -22,20 +23,28 @@ SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 class Efficiency(JsonData):
     """rate(n) / (n x rate(1)), and which measurement rate(1) was."""
 
-    value: float
-    anchor: str  # id of the 1-device record of the same session
+    value: float = field(metadata=describe("The efficiency; 1 is ideal", above=0, at_most=1e12))
+    anchor: str = field(metadata=describe("Id of the 1-device measurement in the denominator"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared(JsonData):
     """The baseline a measurement was held against."""
 
-    images_per_sec: float
-    change: float  # measured / baseline - 1, of the geometric means of their runs
-    margin: float | None = None  # how much slower is still no regression, as a part of the baseline
-    low: float | None = None  # the change is at least this, but for a miss; None: not known
-    high: float | None = None  # the change is at most this, but for a false alarm; None: not known
-    noise: float | None = None  # of a single run, as assumed: its coefficient of variation
+    images_per_sec: float = field(metadata=describe("Accepted rate", **rate))
+    change: float = field(metadata=describe("measured / baseline - 1, of the geometric means of their runs"))
+    margin: float | None = field(default=None, metadata=describe("Allowed loss of the rate, as a fraction", at_least=0))
+    low: float | None = field(
+        default=None,
+        metadata=describe("Lower end of the interval of the change, with the probability of a miss; null: not known"),
+    )
+    high: float | None = field(
+        default=None,
+        metadata=describe("Upper end of the interval of the change, with the probability of a false alarm; null: not known"),
+    )
+    noise: float | None = field(
+        default=None, metadata=describe("Assumed noise of a single run: coefficient of variation", at_least=0)
+    )
 
 
 def efficiency_of(judgement: Judgement, check: Check) -> Efficiency | None:
@@ -69,21 +78,41 @@ _WITHOUT_CAUSES: Mapping[str, Any] = {"explanation": None, "unexplained": "", "e
 class Record(JsonData):
     """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
 
-    id: str
-    test: str  # pytest's node id
-    measurement: Measurement
-    efficiency: Efficiency | None = None
-    baseline: Compared | None = None
-    verdict: Verdict | None = None
-    reason: str | None = None
-    checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
-    accepted: bool = False  # its session has made it a baseline
-    attempt: int = 1  # of its test, which pytest-rerunfailures may run again: the attempt that measured it
-    limit: Limit | None = None  # the highest rate that its resources allow, if it was computed
-    sweep: SweepState | None = None  # how its number of parameter servers was found, with --num-ps=sweep
-    explanation: Explanation | None = None  # why it is slower, if that is known
-    unexplained: str = ""  # why that is not known
-    experiments: Sequence[Tried] = ()  # on causes, with --diagnose
+    schema: Literal[1] = field(default=SCHEMA, metadata=describe("Version of this format"))
+    id: str = field(metadata=describe("Id of the measurement, for commands"))
+    test: str = field(metadata=describe("pytest's node id"))
+    measurement: Measurement = field(metadata=describe(is_inline=True))
+    efficiency: Efficiency | None = field(
+        default=None,
+        metadata=describe("Scaling efficiency, rate(n) / (n x rate(1)). It may exceed 1; null: not known"),
+    )
+    baseline: Compared | None = field(default=None, metadata=describe("Baseline of the comparison; null: none"))
+    limit: Limit | None = field(
+        default=None, metadata=describe("Highest rate that its devices, links and memory allow", omit_empty=True)
+    )
+    sweep: SweepState | None = field(
+        default=None, metadata=describe("Search for its number of parameter servers", omit_empty=True)
+    )
+    verdict: Verdict | None = field(default=None, metadata=describe("Verdict; null: not judged yet"))
+    reason: str | None = field(default=None, metadata=describe("Reason of the verdict, as text; null: not judged yet"))
+    explanation: Explanation | None = field(
+        default=None, metadata=describe("Causes of a slower rate than that of the comparison", omit_empty=True)
+    )
+    unexplained: str = field(default="", metadata=describe("Reason for a missing explanation", omit_empty=True))
+    experiments: Sequence[Tried] = field(
+        default=(),
+        metadata=describe(
+            "Short runs with one change, each to confirm or refute a cause. They are not part of the measurement",
+            omit_empty=True,
+        ),
+    )
+    checks: tuple[Check, ...] = field(default=(), metadata=describe("All judgements of it. The most severe one is its verdict"))
+    accepted: bool = field(default=False, metadata=describe("Whether its session accepted it as a baseline"))
+    # pytest-rerunfailures may run a test again.
+    attempt: int = field(
+        default=1,
+        metadata=describe("Attempt of its test that measured it, if the test was run again", omit_empty=True, at_least=1),
+    )
 
     @property
     def spec(self) -> Spec:
@@ -99,6 +128,19 @@ class Record(JsonData):
         return self.measurement.accuracy
 
     @property
+    @written(describe("Computed from images_per_sec and the model; null: an external command with unknown arithmetic", above=0))
+    def flops_per_sec(self) -> float | None:
+        """The operations of all its devices per second, if they are known."""
+        return flops_per_sec(self.measurement)
+
+    @property
+    @written(describe("flops_per_sec over the peak of the devices in their data sheet; null: not known", above=0))
+    def share_of_peak(self) -> float | None:
+        """`flops_per_sec` over the peak of all its devices, as a fraction, if it is known."""
+        return share_of_peak(self.measurement)
+
+    @property
+    @written(describe("images_per_sec over the rate of the limit", above=0, omit_empty=True))
     def share_of_limit(self) -> float | None:
         """Its rate over what its devices, links and memory allow, as a fraction."""
         return self.limit.share(self.images_per_sec) if self.limit else None
@@ -168,40 +210,6 @@ class Record(JsonData):
             return replace(known, verdict=verdict, reason=reason, **_WITHOUT_CAUSES)
         is_graver = gravest_first(verdict) < gravest_first(self.verdict)
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
-
-    def to_json(self) -> dict[str, Any]:
-        limit = {"limit": self.limit.to_json(), "share_of_limit": self.share_of_limit} if self.limit else {}
-        why = {
-            "explanation": self.explanation and self.explanation.to_json(),
-            "unexplained": self.unexplained,
-            "experiments": [each.to_json() for each in self.experiments],
-        }
-        return {
-            "schema": SCHEMA,
-            "id": self.id,
-            "test": self.test,
-            **self.measurement.to_json(),
-            "flops_per_sec": flops_per_sec(self.measurement),
-            "share_of_peak": share_of_peak(self.measurement),
-            "efficiency": self.efficiency and self.efficiency.to_json(),
-            "baseline": self.baseline and self.baseline.to_json(),
-            **limit,
-            **({"sweep": self.sweep.to_json()} if self.sweep else {}),
-            "verdict": self.verdict,
-            "reason": self.reason,
-            **{name: value for name, value in why.items() if value},
-            "checks": [check.to_json() for check in self.checks],
-            "accepted": self.accepted,
-            **({"attempt": self.attempt} if self.attempt > 1 else {}),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return the record, or a `KeyError`, `TypeError`, `ValueError` or `SpecError` if `data` is none."""
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
-        own = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        return super().from_json(own | {"measurement": data})
 
 
 def without_size(label: str) -> str:

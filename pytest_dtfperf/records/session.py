@@ -30,14 +30,24 @@ from typing import Any, Self
 import filelock
 
 from pytest_dtfperf.baselines.checks import Check
-from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
-from pytest_dtfperf.records.stored import Journal, append, content_of, line_of, own_record, record_of, session_of, write
+from pytest_dtfperf.records.stored import (
+    Budget,
+    Journal,
+    SessionInfo,
+    append,
+    content_of,
+    line_of,
+    own_record,
+    record_of,
+    session_of,
+    write,
+)
 from pytest_dtfperf.spec import Spec
 
 
@@ -118,7 +128,7 @@ class SessionFolder:
         versions: Mapping[str, str],
         session_id: str | None = None,
         started: datetime | None = None,
-        budget: Mapping[str, float] | None = None,
+        budget: Budget | None = None,
     ) -> Self:
         """Make the session's folder below `root`; where several processes do so with one `session_id`, all get the same.
 
@@ -126,20 +136,15 @@ class SessionFolder:
         """
         started = (started or datetime.now(UTC)).astimezone(UTC)
         folder = cls((root / (session_id or new_session_id(started))).absolute(), is_ours=True)
-        session = {
-            "schema": SCHEMA,
-            "id": folder.id,
-            "cluster": cluster,
-            "started": started.isoformat(timespec="seconds"),
-            "wall_s": None,
-            "command": list(command),
-            "versions": dict(versions),
-            "budget": dict(budget or {}),
-            "costs": [],
-            "verdicts": {},
-            "exit_code": None,
-        }
-        folder._unwritten.session = session
+        session = SessionInfo(
+            id=folder.id,
+            cluster=cluster,
+            started=started.isoformat(timespec="seconds"),
+            command=command,
+            versions=versions,
+            budget=budget,
+        )
+        folder._unwritten.session = session.to_json()
         try:
             folder._make()
         except OSError as exc:

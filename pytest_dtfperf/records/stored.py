@@ -12,13 +12,17 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pytest_dtfperf.baselines.files import check_schema_version, load, validate
+from pytest_dtfperf.baselines.entry import UTC_TIME
+from pytest_dtfperf.baselines.files import SCHEMA, check_schema_version, load, validate
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_file, replace_file
@@ -27,6 +31,71 @@ from pytest_dtfperf.spec import Spec
 
 MOST_BYTES = 1 << 30  # of a session's file: every step of every run of thousands of tests
 _BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(JsonData):
+    """The allowed false alarms of a session."""
+
+    false_alarms: float = field(
+        metadata=describe("Largest fraction of sessions without a change that may fail", above=0, below=1)
+    )
+    tests: int = field(metadata=describe("Number of tests that share it", at_least=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaidInstance(JsonData):
+    """An instance of a cloud in a bill."""
+
+    id: str = field(metadata=describe("Amazon's id of the instance"))
+    seconds: float = field(metadata=describe("Paid seconds", at_least=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill(JsonData):
+    """The costs of an allocation with a price, as far as its backend knows them."""
+
+    backend: str = field(default="", metadata=describe("Backend of the hosts", omit_empty=True))
+    run: str = field(default="", metadata=describe("Name of the allocation in the backend", omit_empty=True))
+    placement: Mapping[str, str | float | bool | None] = field(
+        default_factory=dict,
+        metadata=describe(
+            "Properties that two measurements must share for a comparison, as the backend knows them", omit_empty=True
+        ),
+    )
+    usd: float = field(metadata=describe("Dollars until the hosts were released, or are known to have ended", at_least=0))
+    seconds: float = field(default=0.0, metadata=describe("Seconds of all instances together", at_least=0, omit_empty=True))
+    instances: Sequence[PaidInstance] = field(default=(), metadata=describe("Each instance", omit_empty=True))
+    usd_per_hour: float = field(default=0.0, metadata=describe("Price of one instance", at_least=0, omit_empty=True))
+    price_source: str = field(metadata=describe("Source of the price"))
+    price_date: str = field(metadata=describe("Date of the price"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo(JsonData):
+    """session.json: what was run, where, and how it ended."""
+
+    schema: Literal[1] = field(default=SCHEMA, metadata=describe("Version of this format"))
+    id: str = field(metadata=describe("Name of the session and of its folder"))
+    cluster: str = field(metadata=describe("Name of the cluster in clusters.toml"))
+    started: str = field(metadata=describe("Start of the session, UTC", pattern=UTC_TIME))
+    wall_s: float | None = field(
+        default=None, metadata=describe("Duration of the session; null: it is running, or was killed", unit="s", at_least=0)
+    )
+    command: Sequence[str] = field(metadata=describe("Command line, with its arguments"))
+    versions: Mapping[str, str] = field(metadata=describe("Versions of Python, this package and others"))
+    budget: Budget | None = field(
+        default=None, metadata=describe("Allowed false alarms, and the number of tests that share them", omit_empty=True)
+    )
+    costs: Sequence[Bill] = field(
+        default=(),
+        metadata=describe("Costs of each allocation that has a price"),
+    )
+    verdicts: Mapping[Verdict, int] = field(default_factory=dict, metadata=describe("Number of each verdict", at_least=1))
+    exit_code: int | None = field(default=None, metadata=describe("pytest's exit code; null: it is running, or was killed"))
+    commit: str = field(
+        default="", metadata=describe("Commit of the repository with the tests, if there is one", omit_empty=True)
+    )
 
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:
@@ -38,7 +107,7 @@ def session_of(content: bytes, where: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)  # a session reads its own file a dozen times, and to check it takes longer than to read it
 def _check_session(content: bytes, where: str) -> None:
-    data = _check_content("session", content, where)
+    data = _check_content(SessionInfo, content, where)
     try:
         datetime.fromisoformat(data["started"])
     except ValueError as exc:
@@ -47,14 +116,14 @@ def _check_session(content: bytes, where: str) -> None:
 
 def record_of(content: bytes, where: str) -> Record:
     """Return the content of a line of measurements.jsonl."""
-    data = _check_content("measurement", content, where)
+    data = _check_content(Record, content, where)
     try:
         return Record.from_json(data)
     except DtfPerfError as exc:  # rules beyond a schema: which networks can have which inputs, for one
         raise SessionFileError(f"{where}: {printable(str(exc))}") from exc
 
 
-def _check_content(kind: str, content: bytes, where: str) -> Any:
+def _check_content(kind: type[JsonData], content: bytes, where: str) -> Any:
     try:
         data = load(content.decode(), where)
         check_schema_version(data, where)

@@ -27,6 +27,7 @@ from pytest_dtfperf.limits.hints import predict_step_s
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session.allocation_manager import AllocationManager
 from pytest_dtfperf.session.cluster import ClusterInfo
@@ -120,7 +121,7 @@ class SessionContext:
                 cluster=self.config.name,
                 command=self.command,
                 versions=versions(self.packages),
-                budget={"false_alarms": self.settings.false_alarms, "tests": self.tests},
+                budget=Budget(false_alarms=self.settings.false_alarms, tests=self.tests),
             )
         return self._folder
 

@@ -13,6 +13,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.cli.table import read
 from tests.explain.made import real
@@ -23,7 +24,7 @@ from tests.explain.sides import slower as slower_by
 def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
     """A session of one measurement for each, with two runs that have the given traces: the first one none."""
     made = SessionFolder.create(
-        folder, cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
+        folder, cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
     )
     for number, each in enumerate(explained):
         measured = measurement_of([94, 94.1])
@@ -137,7 +138,7 @@ def traced_twice(folder: Path) -> SessionFolder:
     now = side(*slower_by(python=50)).step_breakdown
     assert now
     made = SessionFolder.create(
-        folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
+        folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
     )
     measured = measurement_of([336.8, 336.9, 336.7])
     made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=now)]))

@@ -15,6 +15,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5, 100])
@@ -24,7 +25,7 @@ ENTRY = entry_of([100, 100.5, 99.5, 100])
 def folder(tmp_path: Path) -> SessionFolder:
     """A session of one test that passed by a margin of 10 %: 6 % slower than its baseline."""
     folder = SessionFolder.create(
-        tmp_path, cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
+        tmp_path, cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
     )
     measured = measurement_of([94, 94.1, 93.9, 94, 94])
     record = folder.add("t.py::test_a", measured)

@@ -17,6 +17,7 @@ from pytest_dtfperf.datamodel.probes import HostProbe, Reading
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
 from tests.explain.made import real
@@ -156,7 +157,7 @@ def _nights(folder: Path) -> str:
             versions={"python": "3.11.7"},
             session_id=night,
             started=datetime.strptime(night[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC),
-            budget={"false_alarms": 0.05, "tests": 2},
+            budget=Budget(false_alarms=0.05, tests=2),
         )
         for model, entry in zip(OURS, entries, strict=True):
             measured = measurement_of([100.1, 99.9, 100, 100.2], model=model, gpus=8)

@@ -6,13 +6,15 @@ from dataclasses import fields
 
 import pytest
 
-from pytest_dtfperf.baselines.files import load_schema
+from pytest_dtfperf.baselines.files import FileContent, load_schema
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, Limits
 from pytest_dtfperf.plugin.options import OPTIONS
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.spec.tables import MODE_OPTIONS
 from tests.docs.commands import options_of
@@ -48,19 +50,19 @@ def test_the_marker() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, heading, part",
+    "content, heading, part",
     [
-        ("session", "session.json", None),
-        ("measurement", "measurements.jsonl", None),
-        ("measurement", "A run", "run"),
+        (SessionInfo, "session.json", None),
+        (Record, "measurements.jsonl", None),
+        (Record, "A run", "run"),
         ("baseline", "baselines/SYSTEM.json", None),
         ("baseline", "An entry", "entry"),
         ("baseline", "Provenance", "provenance"),
     ],
 )
-def test_files(name: str, heading: str, part: str | None) -> None:
+def test_files(content: FileContent, heading: str, part: str | None) -> None:
     """Each key of a file's schema has a row with its type and description."""
-    schema = load_schema(name)
+    schema = load_schema(content)
     found = rows("files", heading)
     assert (schema["$defs"][part] if part else schema)["properties"].keys() <= found.keys()
     assert [key for key, (kind, meaning) in found.items() if not (kind and meaning.strip())] == []

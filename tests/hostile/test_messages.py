@@ -278,7 +278,7 @@ def test_changed_probes(part: int) -> None:
         lines[at] = (honest[at]["host"], wire.encode(changed(honest[at], dice)))
         try:
             probes = lead_probe(lines).to_json()
-            stored = {"schema": 1, "system": "x", "entries": {entry.key: [{**entry.to_json(), "probes": probes}]}}
+            stored = {"schema": 1, "system": "x", "entries": {entry.key: [{**entry.to_file_json(), "probes": probes}]}}
             validate("baseline", json.loads(json.dumps(stored, allow_nan=False)), f"change {number}")
         except MessageError as exc:
             words.append(str(exc))

@@ -93,8 +93,9 @@ def warm_up() -> None:
     for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
         page.load_environment().get_template(template.name)  # likewise compiled
     validation = importlib.import_module("pytest_dtfperf.baselines.files")
-    for kind in validation.KINDS:
-        validation._validator(kind)  # likewise read
+    stored = importlib.import_module("pytest_dtfperf.records.stored")
+    for content in ("baseline", stored.Record, stored.SessionInfo):
+        validation._validator(content)  # likewise made
     inspect.getmodule(warm_up.__code__)  # where each module's file is: who shows a failure would look it up for all modules
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 

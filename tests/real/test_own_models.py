@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.files import validate
+from pytest_dtfperf.records.record import Record
 from tests.cli.table import read
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records
@@ -81,7 +82,7 @@ def test_the_examples_of_the_docs(measured: Measured) -> None:
     found = {model: record for model, record in measured.found.items() if model.startswith("own_models.")}
     assert found.keys() == {"own_models.small_cnn", "own_models.tutorial", "own_models.TwoLayers"}
     for record in found.values():
-        validate("measurement", record, "a record")
+        validate(Record, record, "a record")
         assert record["flops_per_sec"] > 0
         assert len(record["runs"][0]["loss"]) == 5
     network = found["own_models.small_cnn"]["runs"][0]["network"]

@@ -16,6 +16,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
 from tests.baselines.test_learning import learnt
 from tests.baselines.test_published_rate import DGX1, P100, on
@@ -33,7 +34,7 @@ def whole_session(root: Path) -> SessionFolder:
     """One that was judged in every way there is."""
     folder = SessionFolder.create(
         root, cluster="local", command=["pytest", "perf_tests"], versions={"python": "3.11"},
-        budget={"false_alarms": 0.05, "tests": 9}, session_id="20260131T021503Z-9f3c1a", started=STARTED,
+        budget=Budget(false_alarms=0.05, tests=9), session_id="20260131T021503Z-9f3c1a", started=STARTED,
     )  # fmt: skip
     one = _add(folder, measurement_of([50.0, 50.5, 49.5], gpus=1))
     many = _add(folder, measurement_of([98.0, 98.1, 98.2], program="0123456789ab"))

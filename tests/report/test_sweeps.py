@@ -7,6 +7,7 @@ import pytest
 from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.datamodel.explanation import SweepState
 from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS, make_sweep_grids
 from tests.records.samples import record, spec
@@ -39,9 +40,9 @@ def test_a_row_for_each_sweep() -> None:
 def test_a_record_that_names_no_run_is_refused(name: str) -> None:
     """What a table is made of is checked where a stored session is read, so that no damaged one ends in a traceback."""
     whole = FOUND[0].to_json()
-    validate("measurement", whole, "measurements.jsonl:1")
+    validate(Record, whole, "measurements.jsonl:1")
     with pytest.raises(DtfPerfError, match=r"measurements.jsonl:1.*sweep"):
-        validate("measurement", {**whole, "sweep": {**SWEEP.to_json(), "tried": {name: 90.0}}}, "measurements.jsonl:1")
+        validate(Record, {**whole, "sweep": {**SWEEP.to_json(), "tried": {name: 90.0}}}, "measurements.jsonl:1")
 
 
 def test_the_terminal_shows_it() -> None:

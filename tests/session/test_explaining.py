@@ -52,7 +52,7 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     assert good.step_breakdown
     assert bad.step_breakdown
     entry = accepted(traced([457.1, 457.0, 457.2], good.step_breakdown))
-    read = Entry.from_json({"key": entry.key, **json.loads(canonical(entry.to_json()))})
+    read = Entry.from_json({"key": entry.key, **json.loads(canonical(entry.to_file_json()))})
     assert read == entry
     assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
     now = traced([336.8, 336.9, 336.7], bad.step_breakdown)
@@ -80,7 +80,7 @@ def test_what_a_baseline_keeps_is_small() -> None:
     assert entry.worker_timings
     assert len(entry.step_breakdown.tasks) == MOST_TASKS + 1
     assert len(entry.worker_timings.workers) == MOST_TASKS
-    assert len(canonical(entry.to_json())) < 60_000
+    assert len(canonical(entry.to_file_json())) < 60_000
 
 
 def test_damage_costs_the_explanation_alone() -> None:

@@ -23,6 +23,7 @@ from pytest_dtfperf.datamodel.step_times import (
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import record, spec
 
@@ -174,7 +175,7 @@ def folder_of(root: Any, records: Sequence[Record]) -> SessionFolder:
     """A session's folder with logs of its tests, and of one that left no measurement."""
     folder = SessionFolder.create(
         root, cluster="local", command=["pytest", "perf_tests", "--gpus=1,2,4", "--update-baselines=new"],
-        versions={"python": "3.11.9", "pytest": "9.0"}, budget={"false_alarms": 0.05, "tests": 5},
+        versions={"python": "3.11.9", "pytest": "9.0"}, budget=Budget(false_alarms=0.05, tests=5),
     )  # fmt: skip
     for test in {each.test for each in records if each.verdict is Verdict.REGRESSED} | {"perf_tests/test_broken.py::test_it"}:
         logs = folder.new_logs(test)
