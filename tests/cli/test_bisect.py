@@ -13,7 +13,15 @@ import pytest
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
+from tests.clusters.slurm.conftest import new_site, shared_site, site
+from tests.clusters.slurm.site import Site
+from tests.clusters.ssh.conftest import lab, shared_lab
+from tests.clusters.ssh.lab import Lab
 from tests.plugin.conftest import COMMANDS_HERE, ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_slurm import Mini
+from tests.plugin.test_ssh import Laboratory
+
+__all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
 
 PROGRAM = """
 import time
@@ -103,6 +111,33 @@ def test_the_result_is_printed_with_its_reason(perf: PerfTests) -> None:
     ended.line("v2: -50")
     ended.line("instead of it: v")
     assert result(perf)["explanation"]["against"] == "v1"
+
+
+def set_up_series(*steps: float) -> list[str]:
+    """Return variants that hosts of SSH and Slurm clusters set up, with these seconds of a step."""
+    return [f"v{at}: setup='export TOY_STEP_S={each}'" for at, each in enumerate(steps)]
+
+
+def test_the_slow_variant_is_found_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:
+    """Agents of candidates start and end on two hosts in turn, and none stays."""
+    Laboratory(perf, lab)
+    ended = bisect(perf, *set_up_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab", "--seed=1")
+    assert ended.code == 0, ended.out + ended.err
+    found = result(perf)
+    assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
+    assert {host for block in found["blocks"] for run in block["runs"] for host in run["hosts"]} == {"m1", "m2"}
+    for each in lab.machines:
+        assert not each.sessions()
+
+
+def test_the_slow_variant_is_found_on_nodes_of_slurm(perf: PerfTests, site: Site) -> None:
+    """All candidates train in one job."""
+    mini = Mini(perf, site)
+    ended = bisect(perf, *set_up_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini", "--seed=1")
+    assert ended.code == 0, ended.out + ended.err
+    found = result(perf)
+    assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
+    assert len(mini.jobs) == 1
 
 
 def test_two_slow_variants_are_several(perf: PerfTests) -> None:
