@@ -21,8 +21,7 @@ from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.replica import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
-from pytest_dtfperf.training.strategies.feeding import make_sources
-from pytest_dtfperf.training.strategies.replicas import Replicas, Variables
+from pytest_dtfperf.training.strategies.replicas import Replicas, Variables, make_sources
 from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps
 
 

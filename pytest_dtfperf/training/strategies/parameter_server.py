@@ -30,8 +30,7 @@ from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.replica import is_one_of
 from pytest_dtfperf.training.step_timestamps import add_timestamp, add_to_function, convert_batches, list_fetches
 from pytest_dtfperf.training.strategies.base import StrategyTraining, set_up
-from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
-from pytest_dtfperf.training.strategies.replicas import Replicas, Variables
+from pytest_dtfperf.training.strategies.replicas import Replicas, Variables, dataset_of_worker
 from pytest_dtfperf.training.tracing import profile_steps, trace_of_batches
 
 # Steps that are scheduled before they are waited for. A worker so many times slower than others does not hold them up.

@@ -1,6 +1,8 @@
-"""Train a step as a function: each replica computes gradients, the strategy adds them up, and all copies are updated.
+"""Run the replicas of a strategy: their batches, their variables, and a step as a function.
 
-The network's variables are made in the strategy's scope, and the optimizer's state beside each of their copies.
+A replica gets its batches from the input of its worker. The network's variables are made in the strategy's scope, and the
+optimizer's state beside each of their copies. In a step each replica computes gradients, the strategy adds them up, and all
+copies are updated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +14,60 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import assign_servers, compute_parts
+from pytest_dtfperf.training.inputs import TrainingInput
+from pytest_dtfperf.training.inputs.pipeline import prefetch_batches
 from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.models.outline import Variable, get_outline
 from pytest_dtfperf.training.models.tensors import first_value, join_parts
 from pytest_dtfperf.training.optimizers import Update, apply_all
 from pytest_dtfperf.training.packing import cut_gradients
-from pytest_dtfperf.training.strategies.feeding import Batch, Given
 from pytest_dtfperf.training.tower import Tower
+
+Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `TrainingInput.batch` returns them
+
+
+class FetchedInput(TrainingInput):
+    """An input for a `Tower` that has one batch, which was fetched before."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def batch(self, tower: int) -> Batch:
+        return self._batch
+
+    def start(self, session: object) -> None:
+        """Do nothing: the batch is there."""
+
+
+def make_sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
+    """Return for each of a worker's towers a function that returns its next batch, to be called within a `tf.function`."""
+    if feed.resident:
+        return [_make_resident_source(feed, tower, device) for tower, device in enumerate(devices.towers)]
+    with tf.device(devices.host):
+        return [_make_pipeline_source(order, feed, tower) for tower in range(len(devices.towers))]
+
+
+def _make_resident_source(feed: TrainingInput, tower: int, device: str) -> Callable[[], Batch]:
+    with tf.device(device):
+        batch = feed.batch(tower)
+    return lambda: batch
+
+
+def _make_pipeline_source(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[], Batch]:
+    iterator = iter(prefetch_batches(feed.dataset(tower), order.spec, order.num_devices))
+    return lambda: next(iterator)
+
+
+def dataset_of_worker(order: TaskOrder, feed: TrainingInput, worker: tf.Tensor) -> tf.data.Dataset:
+    """Return a worker's batches, where each worker has one device.
+
+    It is made on the worker, by one function for all workers.
+    """
+    towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
+    own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
+    return prefetch_batches(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)
 
 
 class Variables:
@@ -133,7 +181,7 @@ class Variables:
         return where
 
 
-class Trained(NamedTuple):
+class StepResult(NamedTuple):
     """The results of a step of all replicas of a process."""
 
     loss: tf.Tensor  # their mean
@@ -151,12 +199,12 @@ class Replicas:
         self._strategy = strategy
         self._variables = variables
 
-    def train(self, batches: Sequence[Batch]) -> "Trained":
+    def train(self, batches: Sequence[Batch]) -> "StepResult":
         """Train one step on a batch for each replica of this process."""
         losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._distribute_batches(batches),))
         self._apply(self._variables.cut(gradients))
         local = self._strategy.experimental_local_results
-        return Trained(
+        return StepResult(
             loss=tf.add_n(local(losses)) / len(batches),
             computed=list(local(computed)),
             values=[copy for value in values for copy in local(value)],
@@ -178,7 +226,7 @@ class Replicas:
         """
         number = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
         tower = Tower(
-            self._order, self._network, Given(batch), self._variables,
+            self._order, self._network, FetchedInput(batch), self._variables,
             number=number, local=0, device="", average=self._variables.average,
         )  # fmt: skip
         return tower.loss, tower.gradients, tower.computed[-1], list(tower.values)
