@@ -116,12 +116,12 @@ def supervise(
     began()
     os.close(go)
     try:
-        return _Supervised(pid, heartbeat_timeout_s).wait(sigchld)
+        return _SupervisedProcess(pid, heartbeat_timeout_s).wait(sigchld)
     finally:
         sigchld.close()
 
 
-class _Supervised:
+class _SupervisedProcess:
     """The command under supervision."""
 
     def __init__(self, pid: int, heartbeat_timeout_s: float | None) -> None:

@@ -16,10 +16,10 @@ v1 = tf.compat.v1
 def pack_small_variables(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
     """Return the variable update, with small variables packed if that is faster or the spec asks for it."""
     packs = plan_task_packs(order)
-    return Packed(update, packs, order.spec.seed) if packs else update
+    return PackedUpdate(update, packs, order.spec.seed) if packs else update
 
 
-class Packed:
+class PackedUpdate:
     """A variable update that receives packs instead of their members. See `UpdateStrategy` for its members."""
 
     def __init__(self, update: UpdateStrategy, packs: Iterable[Pack], seed: int) -> None:
@@ -83,10 +83,10 @@ Parts = Mapping[str, Mapping[str, int]]  # cut variable -> its parts -> their ro
 def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
     """Return the variable update, with large variables in parts where the placement cuts them."""
     parts = compute_parts(order)
-    return Parted(update, parts, devices.host) if parts else update
+    return SplitUpdate(update, parts, devices.host) if parts else update
 
 
-class Parted:
+class SplitUpdate:
     """A variable update that receives parts instead of the variables that are cut. See `UpdateStrategy` for its members."""
 
     def __init__(self, update: UpdateStrategy, parts: Parts, host: str) -> None:

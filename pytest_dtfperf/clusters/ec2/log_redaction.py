@@ -34,7 +34,7 @@ def redact(text: str) -> str:
     return text
 
 
-class Redacting(logging.Filter):
+class RedactingFilter(logging.Filter):
     """A filter of a logger or a handler that redacts credentials in messages and in the text of tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -48,6 +48,6 @@ class Redacting(logging.Filter):
 def get_logger() -> logging.Logger:
     """Return this package's logger."""
     found = logging.getLogger("pytest_dtfperf.clusters.ec2")
-    if not any(isinstance(each, Redacting) for each in found.filters):
-        found.addFilter(Redacting())
+    if not any(isinstance(each, RedactingFilter) for each in found.filters):
+        found.addFilter(RedactingFilter())
     return found
