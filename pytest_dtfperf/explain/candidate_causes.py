@@ -68,9 +68,11 @@ def find_slow_transfers(
             if _pair(ends) in part.pairs:
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
-        if found and (part.location is None or is_server(part.location)):  # so the remaining seconds are its, too
-            found, untraced = {**found, **untraced}, {}
-        if found:
+        if found:  # a breakdown has the busiest links only: the remaining seconds of the same part are its, too
+            is_all = part.location is None or is_server(part.location)
+            theirs = {cell: s for cell, s in untraced.items() if is_all or hosts.get(cell[0]) == part.location}
+            found = {**found, **theirs}
+            untraced = {cell: seconds for cell, seconds in untraced.items() if cell not in theirs}
             yield CandidateCause(CandidateKind.TRANSFER, found, location=part.location)
     if untraced:
         waiting, everyone = ({worker for worker, _ in each} for each in (untraced, cells))

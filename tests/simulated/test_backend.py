@@ -123,12 +123,14 @@ def test_traces_agree_with_timestamps(tmp_path: Path, mode: str) -> None:
     assert all(link.busy_s and link.size_bytes / link.busy_s <= 1.25e9 for link in breakdown.links)
 
 
-@pytest.mark.parametrize("num_ps", [1, 2])
-def test_a_slow_link_of_workers_is_named(tmp_path: Path, num_ps: int) -> None:
-    """A slow link of a host with workers only is that host's, and not the parameter server's."""
-    training = spec(num_ps=num_ps, steps=30)
-    usual = train(config(), training, tmp_path, explain=True)
-    slow = train(config(slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
+@pytest.mark.parametrize(
+    ("devices", "num_ps"), [(2, 1), (2, 2), (16, 3)], ids=["one server", "two servers", "more links than a breakdown has"]
+)
+def test_a_slow_link_of_workers_is_named(tmp_path: Path, devices: int, num_ps: int) -> None:
+    """A slow link of a host with workers only is one cause at that host, and not the parameter server's."""
+    training, hosts = spec(gpus=4 * devices, num_ps=num_ps, steps=30), {"gpus_per_host": devices}
+    usual = train(config(**hosts), training, tmp_path, explain=True)
+    slow = train(config(**hosts, slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
     then, now = (
         MeasurementProfile(
             step_s=[run.elapsed_s / training.steps],
@@ -140,7 +142,7 @@ def test_a_slow_link_of_workers_is_named(tmp_path: Path, num_ps: int) -> None:
     )
     found = explain(then, now)
     assert found
-    assert (found.causes[0].kind, found.causes[0].location) == ("link", "sim-0003")
+    assert [(cause.kind, cause.location) for cause in found.causes] == [("link", "sim-0003")]
     assert found.causes[0].seconds == pytest.approx(now.step_s[0] - then.step_s[0], rel=0.05)
 
 
