@@ -23,7 +23,7 @@ from pytest_dtfperf.cli.output import print_json, print_remark, write_file
 from pytest_dtfperf.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.report.figures.style import NamedFigure
+    from pytest_dtfperf.report.charts import NamedFigure
     from pytest_dtfperf.report.sources import StoredSession
 
 TEXT = """\
@@ -81,10 +81,10 @@ def run_figures(args: argparse.Namespace) -> int:
 
 def _draw_figures(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     if args.source is None:
-        from pytest_dtfperf.report.figures.report_2017 import draw_report_figures
+        from pytest_dtfperf.report.figures import draw_report_figures
 
         return draw_report_figures()
-    from pytest_dtfperf.report.figures.sessions import draw_session_figures
+    from pytest_dtfperf.report.figures import draw_session_figures
     from pytest_dtfperf.report.series import find_published_rates
     from pytest_dtfperf.report.sources import load_sessions, select_sessions
 
@@ -104,7 +104,7 @@ def _select_records(stored: "StoredSession", patterns: Sequence[str]) -> "Stored
 
 
 def _write_figure(drawing: "NamedFigure", folder: Path, formats: Sequence[str]) -> dict[str, object]:
-    from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
+    from pytest_dtfperf.report.charts import convert_to_png, convert_to_svg
 
     name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # names of models and clusters are arbitrary
     files = {

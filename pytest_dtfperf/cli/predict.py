@@ -301,8 +301,7 @@ def _format_link(bytes_per_s: float) -> str:
 
 def _draw(path: Path, found: "Sequence[PredictedRate]", measured: "Sequence[MeasuredRate]") -> None:
     try:
-        from pytest_dtfperf.report.figures.charts import draw_scaling
-        from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
+        from pytest_dtfperf.report.charts import convert_to_png, convert_to_svg, draw_scaling
         from pytest_dtfperf.report.series import ScalingPoint, ScalingSeries
     except ImportError as exc:
         from pytest_dtfperf.report.session_exports import INSTALL

@@ -28,8 +28,7 @@ from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
-from pytest_dtfperf.session.allocation_manager import compute_need_of_test, explain_lack_of_hosts
-from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.allocation_manager import ClusterInfo, compute_need_of_test, explain_lack_of_hosts
 from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, read_slowdowns
 from pytest_dtfperf.session.session import Session
 from pytest_dtfperf.spec import MODELS, Spec

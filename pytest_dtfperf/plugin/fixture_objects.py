@@ -22,8 +22,8 @@ from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation
 from pytest_dtfperf.report.tables import DEFAULT_COLUMNS
 from pytest_dtfperf.report.terminal import format_failure
-from pytest_dtfperf.session.completion import will_accept
 from pytest_dtfperf.session.experiment import Experiment, Judged
+from pytest_dtfperf.session.session import will_accept
 from pytest_dtfperf.spec import Spec, labels
 
 

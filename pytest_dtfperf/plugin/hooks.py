@@ -30,7 +30,7 @@ from pytest_dtfperf.plugin.xdist import NOTED, PROBLEM_KEY, PROGRESS, SESSION, U
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
     from pytest_dtfperf.plugin.adapter import SessionAdapter
     from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
-    from pytest_dtfperf.session.cluster import ClusterInfo
+    from pytest_dtfperf.session.allocation_manager import ClusterInfo
 
 Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word, in pytest's form
 PROBLEM = pytest.StashKey[str]()

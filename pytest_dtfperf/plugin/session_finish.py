@@ -27,7 +27,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.report import notes, terminal
 from pytest_dtfperf.report.comparisons import TITLE, format_comparisons
-from pytest_dtfperf.session.completion import Completion
+from pytest_dtfperf.session.session import Completion
 
 _SECTION = "pytest_dtfperf_report_section"
 

@@ -12,7 +12,7 @@ from pytest_dtfperf.formats import format_count, percent, printable, rate
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import content_of, whole_lines
 from pytest_dtfperf.report.explanations import describe_explanation
-from pytest_dtfperf.report.grids import Grid
+from pytest_dtfperf.report.measurement_text import Grid
 from pytest_dtfperf.report.tables import make_table, render
 
 HEADINGS = ("spec", "reference", "variant", "variant against reference", "runs", "verdict")

@@ -12,16 +12,18 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.comparisons import TITLE, list_notes, load_comparisons, make_comparison_grid
 from pytest_dtfperf.report.explanations import list_explanation, list_next_commands
-from pytest_dtfperf.report.grids import (
+from pytest_dtfperf.report.measurement_text import (
     ABOUT_LEARNING,
     ABOUT_SCORES,
     Grid,
+    format_footnote,
+    format_rate_with_spread,
+    list_measurement_notes,
     make_learning_grids,
     make_score_grids,
     make_sweep_grids,
 )
-from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_measurement_notes
+from pytest_dtfperf.report.measurement_text import ABOUT_SWEEPS as ABOUT_SWEEPS
 from pytest_dtfperf.report.notes import list_hints, suggest_accepting
 from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels

@@ -235,8 +235,7 @@ def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
     if not groups:
         return []
     try:
-        from pytest_dtfperf.report.figures.charts import draw_group_scaling
-        from pytest_dtfperf.report.figures.style import convert_to_svg
+        from pytest_dtfperf.report.charts import convert_to_svg, draw_group_scaling
     except ImportError as exc:
         return [f"No figures: {exc}. {INSTALL}"]
     files = {f"figures/{group.name}.svg": convert_to_svg(draw_group_scaling(group, results.published)) for group in groups}

@@ -17,16 +17,18 @@ from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import format_largest_cause, list_explanation, list_next_commands
-from pytest_dtfperf.report.grids import (
+from pytest_dtfperf.report.measurement_text import (
     ABOUT_LEARNING,
     ABOUT_SCORES,
     Grid,
+    format_footnote,
+    format_rate_with_spread,
+    list_measurement_notes,
     make_learning_grids,
     make_score_grids,
     make_sweep_grids,
 )
-from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_measurement_notes
+from pytest_dtfperf.report.measurement_text import ABOUT_SWEEPS as ABOUT_SWEEPS
 from pytest_dtfperf.report.notes import (
     AcceptedBaseline,
     VerdictReason,

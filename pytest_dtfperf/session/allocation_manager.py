@@ -1,4 +1,6 @@
-"""When hosts are allocated, how many, and when they are released: kept for a session or one measurement, replaced when lost.
+"""The hosts of a session: when they are allocated, how many, and when they are released; and the cluster as its user sees it.
+
+Hosts are kept for a session or for one measurement, and replaced when they are lost.
 
 If all allocations are the same hosts, as on this machine, measurements take turns on them, even under different names in
 clusters.toml. Elsewhere the number of allocations is limited: a slot of the cluster's `max_jobs` is held as long as the hosts.
@@ -13,14 +15,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.session.resolve import merge_cluster_settings
 from pytest_dtfperf.spec import Spec
 
 _LOCK_THREADS: dict[str, int] = {}  # session -> the thread of this process that has a lock for it
@@ -305,3 +310,71 @@ def explain_lack_of_hosts(test: Mapping[str, Any], config: ClusterConfig) -> str
         f"{config.name} has {format_count(there, 'host')}, gpus={need.devices}{apart} need "
         f"{capacity.count_hosts_for(config, need)}"
     )
+
+
+class ClusterInfo:
+    """The properties of a cluster. `hosts`, `fingerprint` and `system` may allocate hosts, and raise `AllocationError`."""
+
+    def __init__(self, config: ClusterConfig, get_launcher: Callable[[], Launcher]) -> None:
+        """Note the function that returns the launcher, which allocates hosts if necessary."""
+        self.config = config
+        self._get_launcher = get_launcher
+
+    def __repr__(self) -> str:
+        return f"<cluster {self.name}: {self.backend}, {format_count(self.devices, f'{self.device} device')}>"
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def backend(self) -> str:
+        return self.config.backend
+
+    @cached_property
+    def devices(self) -> int:
+        """Devices of the whole cluster, as far as known without an allocation."""
+        return capacity.count_devices(self.config) or self.devices_per_host
+
+    @cached_property
+    def devices_per_host(self) -> int:
+        return capacity.predict_devices_per_host(self.config) or 1
+
+    @cached_property
+    def device(self) -> str:
+        """What computes: "gpu" or "cpu"."""
+        return capacity.predict_device(self.config)
+
+    @cached_property
+    def between_hosts(self) -> bool:
+        """Whether a training's tasks may be on several hosts, with links between them."""
+        return not BACKENDS[self.config.backend].is_local and capacity.count_hosts(self.config) != 1
+
+    def settings(self, model: str) -> dict[str, Any]:
+        """Return the settings in clusters.toml for training a model here."""
+        found = merge_cluster_settings(self.config.training, self.config.models, model)
+        return {"data_dir": self.config.data, **found} if self.config.data else found
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        return self._get_launcher().hosts
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The properties of all hosts."""
+        return self._with_shares(self._get_launcher().fingerprint)
+
+    def collect_fingerprint(self, run: Run) -> Mapping[str, Any]:
+        """Return the fingerprint of a run's hosts and of its software there."""
+        return {**self._with_shares(self._get_launcher().collect_fingerprint(run.hosts)), "program": run.program}
+
+    @property
+    def system(self) -> str:
+        """The hardware's name, under which baselines are kept."""
+        return system_name(self.fingerprint["hardware"])
+
+    def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fingerprint with the number of shares of the cores, which are the devices of a host without GPUs."""
+        if self.device == "gpu":
+            return found
+        return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}

@@ -22,8 +22,8 @@ from pytest_dtfperf.errors import (
     RunFailed,
     UsageError,
 )
+from pytest_dtfperf.session.allocation_manager import ClusterInfo
 from pytest_dtfperf.session.builds import BuildCache, Recipe, find_commit, find_repository
-from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import shorten
 from pytest_dtfperf.spec import Spec

@@ -132,7 +132,7 @@ NOT_RUN = {
     ("baselines calibrate", "runs sessions for some minutes: tests/plugin/test_calibrate.py does"),
     ("baselines remove", "asks, and names what a reader's project has: tests/cli/test_remove.py"),
     ("baselines uncalibrate", "the same"),
-    ("figures", "draws for a minute: tests/report/figures"),
+    ("figures", "draws for a minute: tests/report/test_figures.py"),
     (
         "launch",
         "runs a program of the reader's: tests/cli/test_launch.py, and tests/real/test_examples.py those of docs/examples",

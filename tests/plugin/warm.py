@@ -34,7 +34,7 @@ IMPORTED = (
     "pytest_dtfperf.report.session_exports",
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
-    "pytest_dtfperf.stats.sequential",
+    "pytest_dtfperf.stats.comparison",
     "pytest_dtfperf.training.models.sequential",
     "xdist.dsession",
 )

@@ -9,9 +9,9 @@ from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.task_report import Evaluation, Score, TaskReport
+from pytest_dtfperf.plugin.dry_run import PlannedTraining
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.stored import line_of
-from pytest_dtfperf.report.dry_run import PlannedTraining
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.spec import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of

@@ -6,7 +6,7 @@ from typing import Any
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.task_report import Evaluation, Score
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.grids import make_learning_grids, make_score_grids
+from pytest_dtfperf.report.measurement_text import make_learning_grids, make_score_grids
 from pytest_dtfperf.report.terminal import format_summary
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import measurement, run

@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import session_exports
-from pytest_dtfperf.report.figures.charts import draw_scaling
+from pytest_dtfperf.report.charts import draw_scaling
 from pytest_dtfperf.report.series import (
     PublishedPoint,
     SessionRecord,

@@ -9,7 +9,7 @@ from pytest_dtfperf.datamodel.explanation import SweepState
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import terminal
-from pytest_dtfperf.report.grids import ABOUT_SWEEPS, make_sweep_grids
+from pytest_dtfperf.report.measurement_text import ABOUT_SWEEPS, make_sweep_grids
 from tests.records.samples import record, spec
 
 SWEEP = SweepState(

@@ -16,8 +16,8 @@ from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import collect_reasons, list_acceptance_remarks, suggest_accepting
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.session.completion import accept_records
 from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.session import accept_records
 from pytest_dtfperf.session.settings import Settings
 from tests.baselines.examples import entry_of, measurement_of
 

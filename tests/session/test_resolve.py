@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.allocation_manager import ClusterInfo
 from pytest_dtfperf.session.resolve import (
     RepeatPlan,
     choose_margin,

@@ -11,10 +11,9 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.formats import format_time_budget, parse_time_budget
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.records.arithmetic import flop_per_image
-from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.context import LEAST_STEPS, SessionContext, TimeBudget
 from pytest_dtfperf.session.resolve import choose_time_budget
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.session.time_budget import LEAST_STEPS, TimeBudget
 from pytest_dtfperf.spec import Spec
 from tests.explain.probed import of_hosts, reading
 

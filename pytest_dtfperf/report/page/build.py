@@ -19,20 +19,22 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, path_safe
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.comparisons import COMPARISONS_CSV, TEST_VERDICTS, TITLE, list_notes, make_comparison_grid
-from pytest_dtfperf.report.grids import (
+from pytest_dtfperf.report.measurement_text import (
     ABOUT_LEARNING,
     ABOUT_SCORES,
     Grid,
+    format_footnote,
+    format_versions,
+    list_measurement_notes,
     make_learning_grids,
     make_score_grids,
     make_sweep_grids,
 )
-from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.measurement_text import format_footnote, format_versions, list_measurement_notes
+from pytest_dtfperf.report.measurement_text import ABOUT_SWEEPS as ABOUT_SWEEPS
 from pytest_dtfperf.report.notes import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
 from pytest_dtfperf.report.page import card, html
 from pytest_dtfperf.report.page.card import CardContext, axis_limit, make_card
-from pytest_dtfperf.report.page.view import Card, Fact, Page, ReasonView, Section, Standing, TaskLog, WithoutMeasurement
+from pytest_dtfperf.report.page.html import Card, Fact, Page, ReasonView, Section, Standing, TaskLog, WithoutMeasurement
 from pytest_dtfperf.report.series import PublishedPoint, find_nearest
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.terminal import list_costs

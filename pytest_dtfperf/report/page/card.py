@@ -20,12 +20,10 @@ from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
-from pytest_dtfperf.report.grids import Grid
-from pytest_dtfperf.report.measurement_text import format_rate_with_spread
+from pytest_dtfperf.report.measurement_text import Grid, format_rate_with_spread
 from pytest_dtfperf.report.notes import list_hints_of, list_injected_slowdowns
 from pytest_dtfperf.report.page import html
-from pytest_dtfperf.report.page.html import draw_stack
-from pytest_dtfperf.report.page.view import (
+from pytest_dtfperf.report.page.html import (
     Bar,
     Card,
     CauseRow,
@@ -37,6 +35,7 @@ from pytest_dtfperf.report.page.view import (
     StepsView,
     TaskLog,
     Workers,
+    draw_stack,
 )
 from pytest_dtfperf.report.terminal import format_baseline, format_verdict
 from pytest_dtfperf.spec import Spec

@@ -17,7 +17,7 @@ from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.history.watching import HistoryData
 from pytest_dtfperf.report.page import html
-from pytest_dtfperf.report.site import changes, files, overview, sessions, training
+from pytest_dtfperf.report.site import files, overview, sessions, training
 from pytest_dtfperf.report.site.files import SiteBuildResult, SiteFolder
 from pytest_dtfperf.report.site.sessions import SessionPages
 
@@ -69,7 +69,7 @@ class _SiteBuild:
     def _overview(self) -> None:
         found = overview.group_by_system(self._whole.all_series)
         systems = overview.make_systems(found, self._changes)
-        recent = [changes.make_event_view(event, self._pages, self._names) for event in self._recent()]
+        recent = [overview.make_event_view(event, self._pages, self._names) for event in self._recent()]
         pages = self._event_pages()
         shown = {"systems": systems, "recent": recent, "pages": pages, "promise": self._promise, "sessions": len(self._names)}
         self._page("index.html", "overview.html", shown, **shown)
@@ -135,12 +135,12 @@ class _SiteBuild:
     def _events(self) -> None:
         pages = self._event_pages()
         found = self._whole.events
-        for number, of, some in _split_into_pages(found[::-1], changes.ON_A_PAGE):
-            views = [changes.make_event_view(event, self._pages, self._names) for event in some]
+        for number, of, some in _split_into_pages(found[::-1], overview.ON_A_PAGE):
+            views = [overview.make_event_view(event, self._pages, self._names) for event in some]
             shown = {"events": views, "number": number, "of": of, "begin": files.CHANGES, "promise": self._promise}
             self._page(files.make_page_name(files.CHANGES, number), "changes.html", shown, **shown)
-        links = [f"{pages[changes.make_event_anchor(event)]}#{changes.make_event_anchor(event)}" for event in found]
-        entries = changes.make_feed_entries(found, links)
+        links = [f"{pages[overview.make_event_anchor(event)]}#{overview.make_event_anchor(event)}" for event in found]
+        entries = overview.make_feed_entries(found, links)
         updated = self._whole.sessions[-1]["started"] if self._whole.sessions else BEGAN
         sources = [
             compute_version_digest(),
@@ -150,15 +150,15 @@ class _SiteBuild:
             "" if entries else updated,
         ]
         self._folder.page(
-            files.ATOM, sources, lambda: changes.format_atom(entries, title=self._title, url=self._url, updated=updated)
+            files.ATOM, sources, lambda: overview.format_atom(entries, title=self._title, url=self._url, updated=updated)
         )
-        self._folder.page(files.JSON, sources, lambda: changes.format_json_feed(entries, title=self._title, url=self._url))
+        self._folder.page(files.JSON, sources, lambda: overview.format_json_feed(entries, title=self._title, url=self._url))
 
     def _event_pages(self) -> dict[str, str]:
         """Return the page of each event, by its anchor."""
-        found = _split_into_pages(self._whole.events[::-1], changes.ON_A_PAGE)
+        found = _split_into_pages(self._whole.events[::-1], overview.ON_A_PAGE)
         return {
-            changes.make_event_anchor(event): files.make_page_name(files.CHANGES, number)
+            overview.make_event_anchor(event): files.make_page_name(files.CHANGES, number)
             for number, _, some in found
             for event in some
         }

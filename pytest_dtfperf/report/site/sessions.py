@@ -22,10 +22,10 @@ from pytest_dtfperf.history.series import ComparabilityCheck
 from pytest_dtfperf.history.watching import HistoryData
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
-from pytest_dtfperf.report.grids import Grid
+from pytest_dtfperf.report.measurement_text import Grid
 from pytest_dtfperf.report.page import build, html
 from pytest_dtfperf.report.page.build import make_page
-from pytest_dtfperf.report.page.view import Fact, Standing
+from pytest_dtfperf.report.page.html import Fact, Standing
 from pytest_dtfperf.report.series import find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.site import files

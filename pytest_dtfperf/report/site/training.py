@@ -19,8 +19,7 @@ from pytest_dtfperf.history.past import Change
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, Successions
 from pytest_dtfperf.report.page import html
-from pytest_dtfperf.report.page.html import make_element
-from pytest_dtfperf.report.page.view import Fact, Standing
+from pytest_dtfperf.report.page.html import Fact, Standing, make_element
 from pytest_dtfperf.report.site import files
 from pytest_dtfperf.report.site.overview import get_direction
 from pytest_dtfperf.stats.noise import half_widths

@@ -10,7 +10,7 @@ from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.page.build import PageInput, make_page
-from pytest_dtfperf.report.page.view import TaskLog, WithoutMeasurement
+from pytest_dtfperf.report.page.html import TaskLog, WithoutMeasurement
 from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.session_exports import SessionResults
 from tests.report.page.samples import session_records

@@ -21,7 +21,7 @@ from pytest_dtfperf.report.page.card import (
     make_steps,
     make_workers,
 )
-from pytest_dtfperf.report.page.view import Card, Page
+from pytest_dtfperf.report.page.html import Card, Page
 from pytest_dtfperf.report.session_exports import SessionResults
 from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, breakdown, rich_run, scores, session_records

@@ -23,8 +23,8 @@ from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import parse_address
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.figures import report_2017, sessions
-from pytest_dtfperf.report.figures.style import NamedFigure, convert_to_png, convert_to_svg
+from pytest_dtfperf.report import figures
+from pytest_dtfperf.report.charts import NamedFigure, convert_to_png, convert_to_svg
 from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.spec import Spec
 from tests.history.sessions import HARDWARE, folder_of
@@ -59,7 +59,7 @@ def report_figure(number: int) -> Figure:
 
 @cache
 def report_figures() -> dict[str, Figure]:
-    found = [*report_2017.draw_report_figures()]
+    found = [*figures.draw_report_figures()]
     assert len({drawing.name for drawing in found}) == len(found)
     return {drawing.name: drawing.figure for drawing in found}
 
@@ -172,7 +172,7 @@ def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Rec
 
 
 def drawn(source: Path) -> dict[str, NamedFigure]:
-    found = list(sessions.draw_session_figures(load_sessions(source)))
+    found = list(figures.draw_session_figures(load_sessions(source)))
     assert len({each.name for each in found}) == len(found)
     return {each.name: each for each in found}
 
@@ -264,9 +264,9 @@ def test_of_several_nights_the_latest_is_drawn_and_both_dates_are_named(tmp_path
 def test_no_words_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
     """Titles, labels and legends keep clear of each other and stay inside the figure."""
     of_kind = [drawing.figure for name, drawing in drawings.items() if kind in name][:1]
-    figures = [report_figure(n) for n in REPORT] if kind == "report" else of_kind
-    assert figures
-    for figure in figures:
+    found = [report_figure(n) for n in REPORT] if kind == "report" else of_kind
+    assert found
+    for figure in found:
         figure.draw_without_rendering()
         parts: Sequence[Any] = (*figure.axes, *figure.legends, *figure.texts)
         boxes = [box for box in (part.get_tightbbox() for part in parts) if box is not None]
@@ -278,10 +278,10 @@ def test_no_words_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
     """Drawn again, a figure is the same file in both formats, whatever happens to stand in matplotlib's settings."""
-    figure = next(report_2017.draw_report_figures()).figure
+    figure = next(figures.draw_report_figures()).figure
     first = [write(figure) for write in (convert_to_svg, convert_to_png)]
     with mpl.rc_context({"font.size": 20, "savefig.dpi": 30, "svg.fonttype": "none"}):
-        again = next(report_2017.draw_report_figures()).figure
+        again = next(figures.draw_report_figures()).figure
         assert [write(again) for write in (convert_to_svg, convert_to_png)] == first
 
 
@@ -291,7 +291,7 @@ def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
     add(folder, spec(), 10.0)
     (stored,) = load_sessions(folder.path)
     session = {**stored.session, "cluster": r"$\frac{$"}
-    rates = next(iter(sessions.draw_session_figures([replace(stored, session=session)])))
+    rates = next(iter(figures.draw_session_figures([replace(stored, session=session)])))
     assert r"on $\frac{$" in texts_of(rates.figure)
     assert ET.fromstring(convert_to_svg(rates.figure)).tag.endswith("svg")
 
