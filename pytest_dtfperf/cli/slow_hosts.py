@@ -1,8 +1,12 @@
 """`dtfperf isolate` and `dtfperf qualify`: the hosts and links that slow one training, and those of a cluster before a job."""
 
 import argparse
+import os
 import re
 import shlex
+import socket
+import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_dtfperf.datamodel.qualification import HostResult, Qualification
+    from pytest_dtfperf.history.series import Series
     from pytest_dtfperf.qualify.group_rates import SearchPolicy
     from pytest_dtfperf.qualify.isolation import IsolationResult
     from pytest_dtfperf.qualify.peers import QualifyPolicy
@@ -83,6 +88,7 @@ Find the hosts of a cluster that are slower than the other hosts of the same har
     dtfperf qualify --cluster=daint --hosts=nid000[12-43]
     dtfperf qualify --cluster=lab mnist steps=100 --json
     dtfperf qualify --cluster=daint --hosts=8 --no-training --time-limit=2min
+    dtfperf qualify --host --json                  # this host alone, by the history: in a Slurm prolog
 
 In several rounds all hosts are probed side by side (arithmetic of cores or GPUs, memory), stream to each other in pairs, and
 train a small model by themselves. Hosts of one kind are compared with each other. At most 2 % of qualifications call any fit
@@ -188,7 +194,7 @@ def run_isolate(args: argparse.Namespace) -> int:
             time_limit_s=get_time_limit_s(args),
             on_status=print_remark,
         )
-        result = _carry_out(search, lambda found: _print_isolation(found, session.folder.path, args))
+        result = _carry_out(search, lambda found: _print_isolation(found, session, args))
     if result is None:
         return NOT_JUDGED
     _publish(targets, format_isolation_metrics(result), result.cluster, ISOLATE_JOB)
@@ -217,7 +223,8 @@ def _choose_isolate_code(result: "IsolationResult") -> int:
     return DONE if result.conclusion.outcome is Outcome.EQUAL else NOT_JUDGED
 
 
-def _print_isolation(result: "IsolationResult", folder: Path, args: argparse.Namespace) -> None:
+def _print_isolation(result: "IsolationResult", session: "Session", args: argparse.Namespace) -> None:
+    from pytest_dtfperf.clusters.named import BACKENDS
     from pytest_dtfperf.qualify.isolation import FILE
 
     if args.json:
@@ -238,6 +245,7 @@ def _print_isolation(result: "IsolationResult", folder: Path, args: argparse.Nam
         print(f"Not known: {', '.join(found.unknown)}")
     if result.exclude:
         print(f"To train without them: --exclude={','.join(result.exclude)}")
+    if result.exclude and not BACKENDS[session.config.backend].is_simulated:  # the doctor refuses simulated hosts
         shown = ",".join([*result.exclude, *found.fit[:1]])
         print(f"To see why: dtfperf doctor --cluster={shlex.quote(result.cluster)} --hosts={shlex.quote(shown)}")
     for host, why in result.lost.items():
@@ -245,7 +253,7 @@ def _print_isolation(result: "IsolationResult", folder: Path, args: argparse.Nam
     for text in result.failures:
         print_remark(f"a training failed: {text}")
     counts = f"{format_count(found.runs, 'training')} in {format_count(found.rounds, 'round')}"
-    print(f"{counts}, {duration(result.seconds)}: {folder / FILE}")
+    print(f"{counts}, {duration(result.seconds)}: {session.folder.path / FILE}")
 
 
 def _describe(finding: "SlowSet") -> str:
@@ -264,6 +272,8 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "the training of each host: a model and its fields; by default mnist"
     parser.add_argument("specs", metavar="MODEL|FIELD=VALUE", nargs="*", help=text)
     add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    text = "measure this host alone, and compare it with the history: with its own sessions and with hosts of its hardware"
+    parser.add_argument("--host", action="store_true", help=text)
     text = "number of hosts, or the names of hosts of an SSH or Slurm cluster; by default all hosts of the cluster"
     parser.add_argument("--hosts", metavar="N|NAME,..", help=text)
     parser.add_argument("--no-training", action="store_true", help="only probe hosts and links")
@@ -275,6 +285,8 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--max-rounds", metavar="N", type=int, help=text)
     add_time_limit(parser, "round")
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
+    text = "drain slow hosts in Slurm, with the reason; by default the commands are only printed"
+    parser.add_argument("--drain", action="store_true", help=text)
     add_history(parser)
     add_metrics(parser)
     add_json(parser, QUALIFY_SHAPE)
@@ -282,7 +294,27 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_qualify(args: argparse.Namespace) -> int:
+    """Qualify the hosts of a cluster, or this one, of which no failure of this program means that it is slow."""
+    if not args.host:
+        return _qualify(args)
+    if args.cluster != "local" or args.hosts is not None:
+        raise UsageError("--host measures this host alone: leave out --cluster and --hosts")
+    try:
+        code = _qualify(args)
+        sys.stdout.flush()
+    except UsageError:
+        raise
+    except Exception as error:
+        with suppress(OSError):
+            print_remark(f"not judged: {type(error).__name__}: {' '.join(str(error).split())}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a full disk refused is not written again
+        return NOT_JUDGED
+    return code
+
+
+def _qualify(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.named import BACKENDS
+    from pytest_dtfperf.clusters.slurm.client import SlurmClient
     from pytest_dtfperf.qualify.metrics import QUALIFY_JOB, format_qualification_metrics
     from pytest_dtfperf.qualify.qualification import HostQualification, make_all_hosts_spec
     from pytest_dtfperf.report.metrics_targets import list_targets
@@ -298,6 +330,10 @@ def run_qualify(args: argparse.Namespace) -> int:
     opened = open_session(args, history=get_requested(args.history) or find_configured_history(), hosts=names)
     if BACKENDS[opened.config.backend].is_simulated:
         opened.settings = replace(opened.settings, history=NEVER)
+    if args.drain:
+        if not args.host and opened.config.backend != "slurm":
+            raise UsageError(f"--drain is for nodes of Slurm, and cluster {opened.config.name} has none")
+        SlurmClient().check_can_drain()
     with opened as session:
         hosts, devices = _count_hosts(session, None if args.hosts is None or names else int(args.hosts))
         qualification = HostQualification(
@@ -306,13 +342,50 @@ def run_qualify(args: argparse.Namespace) -> int:
             policy=policy,
             trains=not args.no_training,
             time_limit_s=get_time_limit_s(args),
+            recorded=_load_recorded(session) if args.host else None,
+            names=[_get_node_name()],
             on_status=print_remark,
         )
         found = _carry_out(qualification, lambda result: _print_qualification(result, session, args))
+        if found and args.drain:
+            _drain_slow_hosts(found, args)
     if found is None:
         return NOT_JUDGED
     _publish(targets, format_qualification_metrics(found), found.cluster, QUALIFY_JOB)
     return _choose_qualify_code(found)
+
+
+def _get_node_name() -> str:
+    """Return this host's name as Slurm has it, which sets the variable in prologs."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def _load_recorded(session: "Session") -> "list[Series]":
+    """Return the readings of hosts in the history; none if there is no history yet. Raises `HistoryError`."""
+    from pytest_dtfperf.history import store
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.series import make_host_series
+
+    address = session.history()
+    if address is None or (address.path and not address.path.exists()):
+        return []
+    with Database.open(address).reading() as connection:
+        return make_host_series(store.read_host_readings(connection))
+
+
+def _drain_slow_hosts(found: "Qualification", args: argparse.Namespace) -> None:
+    """Drain slow hosts. A refusal is reported and changes no result."""
+    from pytest_dtfperf.clusters.slurm.client import SlurmClient
+    from pytest_dtfperf.datamodel.qualification import HostVerdict
+
+    for host in found.list_hosts(HostVerdict.SLOW):
+        node = _get_node_name() if args.host else host
+        try:
+            SlurmClient().drain(node, found.hosts[host].reason)
+        except DtfPerfError as error:
+            print_remark(f"{node} is not drained: {error}")
+        else:
+            print_remark(f"{node} is drained")
 
 
 def _make_qualify_policy(args: argparse.Namespace) -> "QualifyPolicy":
@@ -383,7 +456,7 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
         print(f"link {describe_pair(pair)}")
     if slow:
         print(f"\nTo run without them: --exclude={','.join(slow)}")
-        if session.config.backend == "slurm":
+        if session.config.backend == "slurm" and not args.drain:
             print("To drain them:", *list_drain_commands(found), sep="\n  ")
     print(f"{format_count(found.rounds, 'round')}: {session.folder.path / Path(FILE)}")
 

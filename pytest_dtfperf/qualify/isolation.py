@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
 from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
-from pytest_dtfperf.formats import format_count, in_minutes
-from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
+from pytest_dtfperf.formats import format_count, in_minutes, percent
+from pytest_dtfperf.qualify.group_rates import UNKNOWN_NOISE, Group, SearchPolicy
 from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSet, SlowSetKind, estimate_cost
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stats.noise import Noise
 
 FILE = "isolation.json"
 TEST = "dtfperf isolate"
@@ -99,7 +101,6 @@ class HostIsolation:
         self._trainer: GroupTrainer | None = None
         self._whole: Run | None = None
         self._hosts: list[str] = []
-        self._unused: list[str] = []  # hosts of the allocation without a worker
         self._late: dict[str, str] = {}
         self._failures: list[str] = []
         self._cost: IsolationCost | None = None
@@ -163,7 +164,7 @@ class HostIsolation:
             devices[layout.hosts[task]] = devices.get(layout.hosts[task], 0) + count
         switches = {node["name"]: node["switch"] or "" for node in launcher.placement["nodes"]}
         self._hosts = sorted((each for each in launcher.hosts if each in devices), key=lambda host: switches.get(host, ""))
-        self._unused = [each for each in launcher.hosts if each not in devices]
+        self._fingerprint = launcher.fingerprint_of(self._hosts)
         if len(set(devices.values())) > 1:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
             raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
@@ -191,7 +192,7 @@ class HostIsolation:
             suspects = list(self._late)
         if len(suspects) > MOST_SUSPECTS or 2 * len(suspects) >= len(self._hosts):
             suspects = []
-        self._search = HostSearch(self._hosts, self._policy, suspects=suspects)
+        self._search = HostSearch(self._hosts, self._policy, noise=self._find_noise(), suspects=suspects)
         self._group_size = self._search.size
         self._estimate(self._round_s or None)
         for text in self._late.values():
@@ -200,6 +201,15 @@ class HostIsolation:
             self._on_status(f"2 rounds of 2 trainings can confirm {' and '.join(suspects)}; if not, all hosts are searched")
         limit = f", at most until {in_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
         self._on_status(f"the search takes {self._cost}{limit}")
+
+    def _find_noise(self) -> Noise:
+        """Return the calibrated scatter of this training on these hosts, or an assumed one."""
+        system = system_name(self._fingerprint["hardware"])
+        entry = self._session.store.find(system, self._spec, self._fingerprint, len(self._hosts))
+        if entry is None or not entry.noise or entry.foreign_to(self._fingerprint, len(self._hosts)):
+            return UNKNOWN_NOISE
+        self._on_status(f"runs of this training scatter by {percent(entry.noise.run)}, as its baseline was calibrated")
+        return entry.noise
 
     def _estimate(self, run_s: float | None) -> None:
         """Set the cost, with the time of one run if it is known."""

@@ -7,16 +7,19 @@ again. Capacities of hosts and links share the stated rate of false alarms evenl
 
 import math
 import secrets
+import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.clusters.slurm.request import make_drain_command
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, UsageError
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed
 from pytest_dtfperf.formats import format_count, percent, with_prefix
+from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.pairs import (
@@ -30,6 +33,7 @@ from pytest_dtfperf.qualify.pairs import (
     draw_matching,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+from pytest_dtfperf.qualify.recorded import judge_by_records
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
@@ -53,6 +57,8 @@ class HostQualification:
         trains: bool = True,
         time_limit_s: float = math.inf,
         seed: int | None = None,
+        recorded: Sequence[Series] | None = None,
+        names: Collection[str] = (),
         on_status: Callable[[str], object] = lambda text: None,
     ) -> None:
         """Prepare a qualification.
@@ -63,6 +69,8 @@ class HostQualification:
             trains: whether hosts train at all.
             time_limit_s: no round begins that would end later.
             seed: of the pairs; by default drawn.
+            recorded: readings of hosts in the history, by which a host that is measured alone is judged, instead of by peers.
+            names: further names of that host in the history.
             on_status: called with a line about each round.
         """
         session.plan(spec)
@@ -73,6 +81,7 @@ class HostQualification:
         self._time_limit_s = time_limit_s
         self._seed = secrets.randbits(32) if seed is None else seed
         self._on_status = on_status
+        self._recorded, self._names = recorded, names
         self._hosts: list[str] = []
         self._kinds: dict[str, str] = {}
         self._clocks: dict[str, HostProbe] = {}
@@ -128,10 +137,14 @@ class HostQualification:
     def result(self) -> Qualification:
         """Return what is known by now."""
         own, links = self._own.results(), self._links.results()
-        hosts = {
-            host: self._judge_host(host, {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))})
-            for host in self._hosts
-        }
+        conditions = self._list_conditions()
+        hosts = {}
+        for host in self._hosts:
+            capacities = {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))}
+            if self._recorded is not None:
+                names, kind = {host, *self._names}, self._kinds[host]
+                capacities = judge_by_records(capacities, names, kind, conditions[host], self._recorded, self._policy)
+            hosts[host] = self._judge_host(host, capacities)
         return Qualification(
             cluster=self._session.config.name,
             hosts=hosts,
@@ -285,8 +298,8 @@ def make_all_hosts_spec(session: SessionContext, spec: Spec, hosts: int, devices
 
 def list_drain_commands(found: Qualification) -> list[str]:
     """Return a command of Slurm for each slow host, which takes it out of use with the reason."""
-    quoted = {host: found.hosts[host].reason.replace('"', "'") for host in found.list_hosts(HostVerdict.SLOW)}
-    return [f'scontrol update nodename={host} state=drain reason="dtfperf: {why}"' for host, why in quoted.items()]
+    slow = found.list_hosts(HostVerdict.SLOW)
+    return [shlex.join(make_drain_command(host, found.hosts[host].reason)) for host in slow]
 
 
 def describe_pair(pair: PairResult) -> str:
@@ -301,7 +314,7 @@ def _describe_loss(name: str, result: CapacityResult) -> str:
     what = {LINK_IN: "link in", LINK_OUT: "link out"}.get(name) or (READING_NAMES[name][0] if name in READING_NAMES else name)
     if name in (LINK_IN, LINK_OUT) and result.per_s and result.peers_per_s:
         return f"{what}: {with_prefix(8 * result.per_s, 'bit/s')}, of its peers {with_prefix(8 * result.peers_per_s, 'bit/s')}"
-    return f"{what}: {percent(result.loss or 0.0)} slower than its peers"
+    return f"{what}: {result.reason}"
 
 
 def _select_readings(probe: HostProbe) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import new_site, shared_site, site
@@ -192,3 +193,30 @@ def test_isolate_refuses_what_it_cannot_search(perf: PerfTests, lab: Lab, argume
     assert ended.code == 2, ended.err
     assert message in ended.err
     assert not (perf.folder / "perf_results").exists()
+
+
+def test_isolate_of_simulated_hosts_uses_calibrated_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scatter of a calibrated baseline is used, and no doctor is suggested for hosts that it cannot check."""
+    monkeypatch.chdir(tmp_path)
+    table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
+    (tmp_path / "clusters.toml").write_text(f"{table}slow_hosts = [{{ host = 3, slowdown = 1.2 }}]\n")
+    assert main(["run", "mnist", "gpus=4", "--cluster=sim", "--update-baselines"]) == 0
+    (path,) = (tmp_path / "baselines").glob("*.json")
+    stored = json.loads(path.read_text())
+    for entries in stored["entries"].values():
+        entries[0]["noise"] = {
+            "run": 0.0123,
+            "session": 0.0,
+            "degrees_of_freedom": 20,
+            "sessions": 5,
+            "date": "2026-11-28T00:00:00Z",
+        }
+    path.write_text(json.dumps(stored))
+    capsys.readouterr()
+    assert main(["isolate", "mnist", "gpus=4", "--cluster=sim"]) == 1
+    printed = capsys.readouterr()
+    assert "runs of this training scatter by 1.2 %, as its baseline was calibrated" in printed.err
+    assert "--exclude=sim-0003" in printed.out
+    assert "doctor" not in printed.out

@@ -1,7 +1,11 @@
 """`dtfperf qualify`: slow hosts and links named on simulated hosts, and a slow training on machines over SSH."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
 
 SIM = """
@@ -131,6 +136,8 @@ def test_qualify_names_why_a_lost_host_ends_it(folder: Path, capsys: pytest.Capt
         (["--json", "--exclude-list"], "two outputs"),
         (["--slow=0.01"], "--slow must be more than 0.02"),
         (["--slow=2"], "--slow is a fraction between 0 and 1"),
+        (["--host"], "leave out --cluster and --hosts"),
+        (["--drain"], "--drain is for nodes of Slurm"),
         (["--hosts=0"], "--hosts must be 1 or more, not 0"),
         (["--metrics=/nowhere/q.txt"], "--metrics takes a file *.prom in a folder that exists"),
         (["--hosts=sim-0001,sim-0002"], "does not allocate hosts by name: choose hosts by their number, or all"),
@@ -149,13 +156,35 @@ def test_qualify_refuses_wrong_arguments(
     assert not list((folder / "perf_results").glob("*/qualification.json"))
 
 
+def test_qualify_of_this_host_without_history_is_not_judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--host measures this host alone. Without readings in the history it is not judged, with exit code 3."""
+    assert main(["qualify", "--host", "--no-training", "--json"]) == 3
+    (host,) = Qualification.from_json(read("qualify", capsys.readouterr().out)).hosts.values()
+    assert host.verdict is HostVerdict.NOT_JUDGED
+    assert "the history has fewer than 5 sessions" in host.reason or "undisturbed reading" in host.reason
+
+
+@pytest.mark.parametrize("what", ["damaged history", "unwritable output"])
+def test_qualify_of_this_host_that_fails_is_not_judged(folder: Path, what: str) -> None:
+    """A failure of the program itself is exit code 3, never 1, so that it drains no node."""
+    (folder / "history.sqlite").write_text("no database" * 100 if what == "damaged history" else "")
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "qualify", "--host", "--no-training", "--json"]
+    command += ["--history=history.sqlite"] if what == "damaged history" else []
+    with open("/dev/full", "w") as full:
+        out = full if what == "unwritable output" else subprocess.DEVNULL
+        ended = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert "not judged: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_drain_commands_have_the_reason() -> None:
-    """Each slow host has a command of Slurm with its reason, in which no quotation mark ends the text."""
+    """Each slow host has a command of Slurm with its reason, quoted for a shell."""
     slow = HostResult(verdict=HostVerdict.SLOW, reason='memory: 11.8 % slower than "its" peers')
     fit = HostResult(verdict=HostVerdict.FIT, capacities={"memory": CapacityResult(verdict=HostVerdict.FIT)})
     found = Qualification(cluster="daint", hosts={"nid00012": fit, "nid00017": slow}, false_alarms=0.02)
     assert list_drain_commands(found) == [
-        "scontrol update nodename=nid00017 state=drain reason=\"dtfperf: memory: 11.8 % slower than 'its' peers\""
+        "scontrol update nodename=nid00017 state=drain 'reason=dtfperf: memory: 11.8 % slower than \"its\" peers'"
     ]
 
 
@@ -184,3 +213,40 @@ def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys
     (host,) = read("history hosts", capsys.readouterr().out)["hosts"]
     readings = {series["capacity"]: series["points"][0]["verdict"] for series in host["series"]}
     assert (host["cluster"], host["verdict"], readings["training"], readings["core.matmul"]) == ("lab", "SLOW", "SLOW", "FIT")
+
+
+@pytest.mark.parametrize("what", ["switched off", "stopped"])
+def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: str) -> None:
+    """A host that is off, or does not answer, in the second round is not judged, and the others are. No process stays."""
+    if reason := why_not():
+        pytest.skip(reason)
+    perf: PerfTests = perf_tests_in(tmp_path)
+    with Lab(4) as machines:
+        lines = ["connect_s = 20", "heartbeat_timeout_s = 10", f"setup = {json.dumps([SETUP])}"]
+        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, *lines))
+        command = ["qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--json"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest_dtfperf.cli", *command],
+            cwd=perf.folder,
+            env=perf.environ({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr
+            while "round 2:" not in process.stderr.readline():
+                assert process.poll() is None
+            if what == "switched off":
+                machines["m4"].power_off()
+            else:
+                for pid in machines["m4"].processes("DTFPERF_SESSION"):
+                    os.kill(pid, signal.SIGSTOP)
+            out, errors = process.communicate(timeout=6 * ENDS_S)
+        found = Qualification.from_json(read("qualify", out))
+        on = [each for each in machines.machines if what == "stopped" or each.name != "m4"]
+        wait_until("no session is left on any host", lambda: not any(each.sessions() for each in on))
+    assert found.hosts["m4"].verdict is HostVerdict.NOT_JUDGED
+    assert "m4 is left out from now on" in errors
+    assert found.hosts["m4"].reason in errors
+    assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("m1", "m2", "m3"))
+    assert process.returncode in (1, 3), errors

@@ -1,6 +1,7 @@
 """Slurm's commands: run with an environment without a user's options, and with readable errors."""
 
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob, SlurmNode
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.clusters.slurm.request import make_drain_command
+from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
@@ -116,6 +118,27 @@ class SlurmClient:
             return parse.parse_sinfo(self._ask(["sinfo", "--Node", "--noheader", f"--format={parse.SINFO_FORMAT}"]))
         except (AllocationError, ParseError):
             return []
+
+    def check_can_drain(self) -> None:
+        """Raise `UsageError` if the controller lets this user drain no node, `AllocationError` if it does not answer."""
+        if os.geteuid() == 0:
+            return
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        if re.search(rf"^SlurmUser\s*=\s*{re.escape(user)}\(", self._ask(["scontrol", "show", "config"]), re.MULTILINE):
+            return
+        try:
+            level = self._ask(["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=AdminLevel"]).strip()
+        except AllocationError:  # not installed, or without accounting: then there are no operators
+            level = ""
+        if level not in ("Operator", "Administrator"):
+            raise UsageError(
+                f"--drain: Slurm lets only root, its own user and operators drain nodes, and {user} is none of these. "
+                "Leave out --drain, and give the printed command to an administrator"
+            )
+
+    def drain(self, node: str, reason: str) -> None:
+        """Give a node no more jobs; those on it go on. Raises `AllocationError` if Slurm refuses."""
+        self._ask(make_drain_command(node, reason))
 
     def _find_in_accounting(self, job_id: str) -> SlurmJob | None:
         """Return the job from sacct; None without accounting."""

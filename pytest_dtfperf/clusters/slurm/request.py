@@ -100,6 +100,11 @@ def make_keepalive_step(config: ClusterConfig, *, job: str, node: str, argv: Seq
     return [*_make_step(job, "keepalive", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
 
 
+def make_drain_command(node: str, reason: str) -> list[str]:
+    """Return the command that gives a node no more jobs. Slurm shows one line as the reason."""
+    return ["scontrol", "update", f"nodename={node}", "state=drain", f"reason=dtfperf: {' '.join(reason.split())}"]
+
+
 def make_sweep_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
     """Return the command that runs a short command on each of these nodes of the job."""
     return [*_make_step(job, "sweep", len(nodes), [f"--nodelist={','.join(nodes)}"]), "--gres=none", "--input=none", *argv]

@@ -1,0 +1,80 @@
+"""A host that is measured alone is judged by its own earlier sessions, and by recorded hosts of the same hardware."""
+
+import math
+from random import Random
+
+import pytest
+
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
+from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.qualify.peers import QualifyPolicy
+from pytest_dtfperf.qualify.recorded import judge_by_records
+
+FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
+KIND, CONDITIONS = "cpu-x", "threads=1"
+
+
+def make_series(
+    host: str, rates: list[float], verdict: HostVerdict | None = None, kind: str = KIND, conditions: str = CONDITIONS
+) -> Series:
+    points = [{"mean_log": math.log(per_s), "verdict": verdict, "conditions": conditions} for per_s in rates]
+    return Series(f"{host}: memory", kind, "key", 1, points, host=host, capacity="memory")
+
+
+def judge(per_s: float, *recorded: Series, readings: int = 3) -> CapacityResult:
+    measured = CapacityResult(verdict=NOT_JUDGED, per_s=per_s, readings=readings)
+    found = judge_by_records({"memory": measured}, {"n1"}, KIND, {"memory": CONDITIONS}, recorded, QualifyPolicy())
+    return found["memory"]
+
+
+def scatter(center: float, count: int, seed: int = 1, spread: float = 0.004) -> list[float]:
+    random = Random(seed)
+    return [center * (1 + random.gauss(0, spread)) for _ in range(count)]
+
+
+OWN = make_series("n1", scatter(100.0, 12))
+PEERS = [make_series(f"n{at}", scatter(100.0, 3, at)) for at in range(2, 12)]
+
+
+@pytest.mark.parametrize(
+    ("per_s", "recorded", "verdict"),
+    [
+        (100.0, [OWN], FIT),
+        (88.0, [OWN], SLOW),
+        (100.0, PEERS, FIT),
+        (88.0, PEERS, SLOW),
+        (88.0, [make_series("n1", scatter(88.0, 12)), *PEERS], SLOW),
+        (96.5, [make_series("n1", scatter(100.0, 12, spread=0.02))], NOT_JUDGED),
+        (120.0, [OWN, *PEERS], FIT),
+        (100.0, [], NOT_JUDGED),
+        (88.0, [make_series("n1", scatter(100.0, 4))], NOT_JUDGED),
+        (88.0, PEERS[:4], NOT_JUDGED),
+        (88.0, [make_series("n1", scatter(100.0, 12), kind="cpu-y")], NOT_JUDGED),
+        (88.0, [make_series("n1", scatter(100.0, 12), conditions="threads=2")], NOT_JUDGED),
+        (88.0, [make_series("n1", scatter(100.0, 12), SLOW)], NOT_JUDGED),
+    ],
+)
+def test_recorded_host_is_judged_by_each_reference(per_s: float, recorded: list[Series], verdict: HostVerdict) -> None:
+    """Its own sessions and its peers each make it slow. Few, noisy, slow and incomparable ones decide nothing."""
+    assert judge(per_s, *recorded).verdict is verdict
+
+
+def test_recorded_loss_has_the_reference_as_reason() -> None:
+    """The reason names the loss, and with how many sessions or hosts it is compared."""
+    assert judge(88.0, OWN).reason.endswith("% slower than in its own 12 sessions before")
+    assert judge(88.0, *PEERS).reason.endswith("% slower than the recorded 10 hosts of its hardware")
+
+
+def test_recorded_host_with_one_reading_is_not_judged() -> None:
+    """A single undisturbed reading decides nothing."""
+    assert judge(50.0, OWN, readings=1).verdict is NOT_JUDGED
+
+
+def test_recorded_hosts_of_equal_speed_are_rarely_slow() -> None:
+    """Of 500 equal hosts with six sessions each and a scatter of 2 %, at most 2 % are called slow."""
+    slow = 0
+    for seed in range(500):
+        random = Random(seed)
+        rates = [100 * math.exp(random.gauss(0, 0.02)) for _ in range(7)]
+        slow += judge(rates[0], make_series("n1", rates[1:])).verdict is SLOW
+    assert slow <= 10
