@@ -13,7 +13,7 @@ from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.conftest import NewSite
 from tests.clusters.slurm.site import Site
 
-SCRIPT = Path(__file__).parents[3] / "docs" / "slurm-health-check.sh"
+SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "slurm-health-check.sh"
 NOBODY = pwd.getpwnam("nobody").pw_uid
 FAILURES = {"traceback": "python3 -c 1/0", "signal": "kill -9 $$", "hang": "trap '' TERM; sleep 60", "not judged": "exit 3"}
 
