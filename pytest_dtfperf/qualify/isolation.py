@@ -164,7 +164,7 @@ class HostIsolation:
             devices[layout.hosts[task]] = devices.get(layout.hosts[task], 0) + count
         switches = {node["name"]: node["switch"] or "" for node in launcher.placement["nodes"]}
         self._hosts = sorted((each for each in launcher.hosts if each in devices), key=lambda host: switches.get(host, ""))
-        self._fingerprint = launcher.fingerprint_of(self._hosts)
+        self._fingerprint = launcher.collect_fingerprint(self._hosts)
         if len(set(devices.values())) > 1:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
             raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
