@@ -29,7 +29,7 @@ from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.explain.probes import ALL
+from pytest_dtfperf.explain.probes import ALL, is_disturbed
 from pytest_dtfperf.formats import format_count, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import (
     Flow,
@@ -142,10 +142,21 @@ def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tup
 
 
 def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
-    """Return the higher rate of matrix products and convolutions; for an unprobed host, the median of all probed ones."""
+    """Return the higher rate of matrix products and convolutions; for an unprobed host, the median of all probed ones.
+
+    A probe that other processes disturbed had a part of its cores' time. Its rate is that of the whole time.
+    """
 
     def of(probe: HostProbe) -> float | None:
-        return max((reading.per_s for name, reading in probe.readings.items() if name.startswith(prefix)), default=None)
+        is_shared = is_disturbed(probe)
+        return max(
+            (
+                reading.per_s / min(1.0, reading.cpu_share) if is_shared and reading.cpu_share else reading.per_s
+                for name, reading in probe.readings.items()
+                if name.startswith(prefix)
+            ),
+            default=None,
+        )
 
     return _own_or_median(probes, host, of)
 

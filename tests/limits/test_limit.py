@@ -48,6 +48,19 @@ def test_fewer_cores_than_the_host_has() -> None:
     assert "60.0 GFLOP/s" in found.binding.needs
 
 
+def test_cores_that_others_used_during_the_probe() -> None:
+    """A probe that had half of its cores' time because of other processes found half of their rate; with a quota, all of it."""
+    layout = Layout({"worker:0": "b"}, {"worker:0": 2})
+    spec = spec_of(gpus=1, num_ps=0, variable_update="replicated")
+    half = {name: replace(each, cpu_share=0.5) for name, each in CORES.items()}
+    found = [
+        find_limit(spec, layout, Probes(hosts={"b": HostProbe(readings=half, others_cores=others)})) for others in (1.0, None)
+    ]
+    assert [each.images_per_sec for each in found] == [
+        pytest.approx(4 / (compute_flop(spec) or 0) * rate) for rate in (200 * G, 100 * G)
+    ]
+
+
 def test_shares_of_unequal_workers() -> None:
     """Four devices on four cores, and two on two, take as long: with three on two cores a rate would be above its limit."""
     layout = Layout(TWO.hosts, {"ps:0": 4, "worker:0": 4, "worker:1": 2}, {"worker:0": 4, "worker:1": 2})
