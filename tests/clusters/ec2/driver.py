@@ -39,7 +39,7 @@ class Order:
     environment: Mapping[str, str] = field(default_factory=dict)
     log_in: bool = False  # else the instances are launched, and nobody speaks with them
     for_ever: bool = False
-    die_before: str | None = None  # an event of the ledger about instances: killed in the moment before it is written
+    die_before: str | None = None  # a method of the ledger: killed at its call about instances, before it writes
     mutant: str | None = None
     session: str = "20260131T021503Z-9f3c1a"
 
@@ -121,15 +121,15 @@ def _watch(order: Watch) -> None:
         os._exit(watchdog.main([str(order.ledger), "--settle-s", str(order.settle_s)]))
 
 
-def _die_before(event: str) -> None:
-    write = getattr(Ledger, event)
+def _die_before(method: str) -> None:
+    write = getattr(Ledger, method)
 
     def die(self: Ledger, kind: str, **what: Any) -> None:
         if kind == "instances":
             os.kill(os.getpid(), signal.SIGKILL)
         write(self, kind, **what)
 
-    setattr(Ledger, event, die)
+    setattr(Ledger, method, die)
 
 
 def say(what: str, **more: Any) -> None:

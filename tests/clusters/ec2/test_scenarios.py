@@ -169,7 +169,7 @@ def test_estimate_above_the_limit(cloud: Cloud) -> None:
 
 @contextmanager
 def _killed_at_launch(cloud: Cloud, sessions: Sessions) -> Iterator[Session]:
-    with sessions.begin(Order(config(cloud), SETTLE_S, die_before="got")) as session:
+    with sessions.begin(Order(config(cloud), SETTLE_S, die_before="note_result")) as session:
         sessions.wait_until_ended(session)
         sessions.kill(session)  # its watchdog
         yield session
