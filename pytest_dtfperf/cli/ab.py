@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.session.comparison import ABComparison
 
 TEXT = """\
-Compares software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training.
+Compare software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training.
 A variant is its name, a colon, and what differs, in one argument. The first one is the reference.
 
     dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2
@@ -80,14 +80,14 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "list the stacks of commits and packages that were built here, or remove them with --cache=clear; compare nothing"
     parser.add_argument("--cache", nargs="?", const="list", choices=("list", "clear"), help=text)
     parser.add_argument("--same", action="store_true", help="compare one variant with itself, to measure the noise")
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
     text = "largest difference that is EQUIVALENT; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     text = "largest probability of any wrong verdict in all comparisons together; by default 0.05"
     parser.add_argument("--error", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of each comparison; by default 20")
     add_time_limit(parser, "block")
-    parser.add_argument("--seed", metavar="N", type=int, help="of the random orders; by default drawn and recorded")
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the random orders; by default it is drawn, and recorded")
     add_steps(parser)
     add_results(parser)
     add_json(parser, SHAPE, lines="comparison, as in comparisons.jsonl")

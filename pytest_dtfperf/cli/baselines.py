@@ -259,7 +259,8 @@ Remove accepted measurements. The command shows them and asks for confirmation. 
     dtfperf baselines remove model=resnet50 'gpus=[48]' --system='8x-*'
     dtfperf baselines remove variable_update=horovod --yes              # without a confirmation
 
-{PATTERNS} Published results, thresholds and notes are never removed. A file without any of these is removed with its last
+{PATTERNS}
+Published results, thresholds and notes are never removed. A file without any of these is removed with its last
 baseline. To replace a baseline, use pytest --update-baselines instead.
 """
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.session.bisection import Candidate, StackBisection
 
 TEXT = """\
-Finds the change that made training slower, in a series of candidates. The first one is fast, and the last one is slow.
+Find the change that made training slower, in a series of candidates. The first one is fast, and the last one is slow.
 Candidates are commits, versions of a package, or variants as of dtfperf ab.
 
     dtfperf bisect --good=v1.4 --bad=HEAD --setup="pip install -e ." --command="python train.py"
@@ -86,14 +86,14 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--packages", metavar="NAME==VERSIONS", help=text)
     parser.add_argument("--variants", metavar="FILE", type=Path, help="a TOML file with a table for each candidate, in order")
     add_command_option(parser)
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
     text = "probability with which the result is right; by default 0.95"
     parser.add_argument("--confidence", metavar="FRACTION", type=float, help=text)
     text = "largest difference of the first and the last candidate that is none; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of all candidates; by default 60")
     add_time_limit(parser, "block")
-    parser.add_argument("--seed", metavar="N", type=int, help="of the random orders; by default drawn and recorded")
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the random orders; by default it is drawn, and recorded")
     add_steps(parser)
     text = "continue the bisection of a session folder; the other arguments are those of that session"
     parser.add_argument("--resume", metavar="SESSION", type=Path, help=text)

@@ -62,7 +62,7 @@ SHAPES: Mapping[str, Shape] = {
         "clusters": [
             {
                 "name": "as for --cluster",
-                "backend": "local, ssh, slurm, ec2 or another package's",
+                "backend": "local, ssh, slurm, ec2, simulated or another package's",
                 "hosts": "their number; null: only the cluster knows it",
                 "devices_per_host": "their number; null: only the cluster knows it",
                 "allocation": "how long hosts are allocated: session or test",

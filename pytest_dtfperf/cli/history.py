@@ -245,8 +245,8 @@ def _make_comparison_cells(found: "ComparedTraining") -> list[str]:
 
 
 CHANGES = """\
-Show changes of rates over time: steps and drifts, each with its size, the last session before and the first session after it,
-and differences of the software. Sessions that are new in the history are searched first.
+Show changes of rates and of readings of hosts over time: steps and drifts, each with its size, the last session before and the
+first session after it, and differences of the software. Sessions that are new in the history are searched first.
 
     dtfperf history changes
     dtfperf history changes --all          # also those after which the rate came back within 21 sessions
@@ -266,7 +266,7 @@ CHANGES_SHAPE: Shape = {
             "id": "of the change",
             "kind": "step, drift, or break: another graph or framework ended a series and began another",
             "state": "confirmed, or reverted if the rate came back",
-            "members": "a list of trainings, each with series, label, change, low, high, first_bad, last_good",
+            "members": "trainings or readings of a host, each with series, label, change, low, high, first_bad, last_good",
             "first_bad": "the first session after it",
             "last_good": "the last session before it",
             "found": "the session that confirmed it",
@@ -284,7 +284,9 @@ CHANGES_SHAPE: Shape = {
 
 
 def add_changes_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "changes", help="find changes of rates over time", text=CHANGES, ends=CHANGES_ENDS)
+    parser = add_command(
+        commands, "changes", help="find changes of rates and of hosts over time", text=CHANGES, ends=CHANGES_ENDS
+    )
     parser.add_argument("--all", action="store_true", help="also reverted changes")
     parser.add_argument("--fail", action="store_true", help="exit code 1 if the latest session confirmed a change")
     add_history(parser)

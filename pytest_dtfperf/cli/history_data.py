@@ -80,10 +80,11 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
 }
 
 
-def add_history(parser: argparse.ArgumentParser) -> None:
+def add_history(parser: argparse.ArgumentParser, values: str = "FILE|URL") -> None:
     """Add --history and --results."""
-    text = f"by default that of {VARIABLE} or of the project's dtfperf_history, or history.sqlite among the sessions' folders"
-    parser.add_argument("--history", metavar="FILE|URL", help=text)
+    text = "the history; by default that of "
+    text += f"{VARIABLE} or of the project's dtfperf_history, or history.sqlite among the sessions' folders"
+    parser.add_argument("--history", metavar=values, help=text)
     add_results(parser)
 
 

@@ -101,10 +101,14 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--session", metavar="SOURCE", help=text)
     text = "a published system, as piz-daint: its rates of this model and batch size, and its data sheet"
     parser.add_argument("--published", metavar="SYSTEM", help=text)
-    parser.add_argument("--link", metavar="RATE", type=_parse_link, help="of a host by its data sheet, as 10gbit or 1.25GB/s")
-    text = "of a host as measured (dtfperf doctor), as 9.4gbit; the interval is narrower with it"
+    parser.add_argument(
+        "--link", metavar="RATE", type=_parse_link, help="rate of a host's link by its data sheet, as 10gbit or 1.25GB/s"
+    )
+    text = "measured rate of a host's link (dtfperf doctor), as 9.4gbit; the interval is narrower with it"
     parser.add_argument("--link-measured", metavar="RATE", type=_parse_link, help=text)
-    parser.add_argument("--devices-per-host", metavar="N", type=_parse_count, help="by default those of the cluster, or 1")
+    parser.add_argument(
+        "--devices-per-host", metavar="N", type=_parse_count, help="devices of each host; by default those of the cluster, or 1"
+    )
     add_cluster(parser, required=False, text="a cluster of clusters.toml: its devices per host, and where its servers are")
     parser.add_argument("--figure", metavar="FILE", type=Path, help="draw rates and efficiencies, as .svg or .png")
     add_json(parser, SHAPE)

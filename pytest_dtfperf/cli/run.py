@@ -125,7 +125,7 @@ def get_time_limit_s(args: argparse.Namespace) -> float:
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    text = "most steps that each run measures, where the training sets none"
+    text = "most steps that each run measures, if the training sets none"
     parser.add_argument("--steps", metavar="N", type=int, help=text)
 
 

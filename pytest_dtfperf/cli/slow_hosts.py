@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 NOT_JUDGED = 3
 ISOLATE_TEXT = """\
-Finds the hosts and links that slow a training, by the training itself on groups of the hosts of one allocation.
+Find the hosts and links that slow a training, by the training itself on groups of the hosts of one allocation.
 
     dtfperf isolate inception3 gpus=32 --cluster=daint
     dtfperf isolate resnet50 gpus=64 steps=50 --cluster=lab --time-limit=30min --json
@@ -159,7 +159,7 @@ def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "specs", metavar="MODEL|FIELD=VALUE", nargs="+", help="the training on all hosts: a model and its fields"
     )
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
     text = "search among these hosts of an SSH or Slurm cluster; by default all"
     parser.add_argument("--hosts", metavar="NAME,..", help=text)
     text = "smallest loss that is searched for; by default 0.05, which is 5 %%"
@@ -287,7 +287,7 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
     text = "drain slow hosts in Slurm, with the reason; by default the commands are only printed"
     parser.add_argument("--drain", action="store_true", help=text)
-    add_history(parser)
+    add_history(parser, "FILE|URL|never")
     add_metrics(parser)
     add_json(parser, QUALIFY_SHAPE)
     parser.set_defaults(run=run_qualify, cluster="local")

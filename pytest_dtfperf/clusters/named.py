@@ -48,7 +48,7 @@ class ClusterConfig:
     """One cluster, as clusters.toml describes it."""
 
     name: str
-    backend: str = "local"  # source of the hosts: local, ssh, slurm or ec2
+    backend: str = "local"  # source of the hosts: local, ssh, slurm, ec2, simulated, or one of another package
     folder: Path | None = None  # of the file; relative paths start there
     backend_keys: Mapping[str, Any] = field(default_factory=dict)  # the keys of its backend
     devices_per_host: int | None = None  # devices of one host; not set: its number of GPUs, else 2, or 1 on a single core

@@ -18,7 +18,8 @@ from pytest_dtfperf.datamodel.qualification import HostVerdict, PairResult
 from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
 from pytest_dtfperf.qualify.peers import QualifyPolicy
 
-LINK_IN, LINK_OUT, PAIR_TRAINING = "link in", "link out", "pair training"
+LINK_IN, LINK_OUT = "link in", "link out"
+CAPACITIES = LINK_OUT, LINK_IN  # of the source and of the target of a stream
 LINK_POLICY = QualifyPolicy(tolerance=0.10, slow=0.25)
 PAIR_READINGS = 5  # of a suspect pair, all of which must be slow: by chance one in ten is
 KNOWN_READINGS = 2  # of a slow host: after the first one it may be its partner that is slow
@@ -48,9 +49,8 @@ def count_matchings(hosts: int) -> int:
 
 @dataclass
 class PairReadings:
-    """All rates of pairs so far: of streams, from one host to another, or of trainings, which have no direction."""
+    """All rates of streams so far, from one host to another."""
 
-    name: str = "link"
     rates: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
     again: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
     _of_host: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))  # by host and capacity
@@ -65,13 +65,13 @@ class PairReadings:
         usual = statistics.median(rates.values()) if rates else 0.0
         for pair, per_s in rates.items():
             self.rates[pair].append(per_s)
-            (source, out), (target, into) = zip(pair, self._capacities, strict=True)
+            (source, out), (target, into) = zip(pair, CAPACITIES, strict=True)
             for host, capacity, partner, other in ((source, out, target, into), (target, into, source, out)):
                 earlier = self._of_host[partner, other]
                 if len(earlier) < KNOWN_READINGS or max(earlier) > (1 - LINK_POLICY.slow) * usual:
                     found[host][capacity] = max(per_s, found[host].get(capacity, 0.0))
         for pair, per_s in rates.items():
-            for key in zip(pair, self._capacities, strict=True):
+            for key in zip(pair, CAPACITIES, strict=True):
                 self._of_host[key].append(per_s)
         return found
 
@@ -95,11 +95,7 @@ class PairReadings:
                 continue
             verdict = HostVerdict.SLOW if len(again) >= PAIR_READINGS else HostVerdict.NOT_JUDGED
             per_s = statistics.median(again or self.rates[pair])
-            yield PairResult(hosts=pair, name=self.name, per_s=per_s, expected_per_s=expected[pair], verdict=verdict)
-
-    @property
-    def _capacities(self) -> tuple[str, str]:
-        return (LINK_OUT, LINK_IN) if self.name == "link" else (PAIR_TRAINING, PAIR_TRAINING)
+            yield PairResult(hosts=pair, name="link", per_s=per_s, expected_per_s=expected[pair], verdict=verdict)
 
     def _expect(self) -> Mapping[Pair, float]:
         """Return the rate of each pair by what its hosts do with others, for hosts that met several others.
@@ -109,13 +105,12 @@ class PairReadings:
         partners: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         for (source, target), rates in self.rates.items():
             level = statistics.median(rates)
-            partners[source, self._capacities[0]][target] = level
-            partners[target, self._capacities[1]][source] = level
+            partners[source, LINK_OUT][target] = level
+            partners[target, LINK_IN][source] = level
 
         def of_others(host: str, capacity: str, partner: str) -> float:
             others = [level for other, level in partners[host, capacity].items() if other != partner]
             return statistics.median(others) if len(others) > 1 else math.nan
 
-        out, into = self._capacities
-        found = {pair: (of_others(pair[0], out, pair[1]), of_others(pair[1], into, pair[0])) for pair in self.rates}
+        found = {pair: (of_others(pair[0], LINK_OUT, pair[1]), of_others(pair[1], LINK_IN, pair[0])) for pair in self.rates}
         return {pair: min(both) for pair, both in found.items() if not any(map(math.isnan, both))}
