@@ -21,7 +21,7 @@ from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, timestamped, told, top
-from tests.explain.test_scores import ending_apart, reported, reported_steps
+from tests.explain.test_worker_timings import ending_apart, reported, reported_steps
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
 PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}

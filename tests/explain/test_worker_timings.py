@@ -1,4 +1,4 @@
-"""Who was late in steps that are written down here, and who was not."""
+"""Late workers are found in written steps, and no others."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Which of a step's values are sent when."""
+"""Values of a step are planned in the waves in which they are sent."""
 
 import random
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What was asked for and what was lent, side by side."""
+"""Allocated hosts are compared with the requested ones."""
 
 from typing import Any
 

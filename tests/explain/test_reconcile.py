@@ -1,4 +1,4 @@
-"""What few traced steps say, brought to what all steps say."""
+"""Times of few traced steps are reconciled with those of all steps."""
 
 import pytest
 from hypothesis import given
