@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.datamodel.task_report import Evaluation
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.node.probes import Counters
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.engine import Training
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from pytest_dtfperf.training.engine import Training
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class MeasuredSteps:
 
 
 def run_measured_steps(
-    order: TaskOrder, training: Training, counters: Callable[[], Counters], after_each: Callable[[], None]
+    order: TaskOrder, training: "Training", counters: Callable[[], Counters], after_each: Callable[[], None]
 ) -> MeasuredSteps:
     """Train the measured steps of a worker."""
     spec = order.spec
@@ -91,7 +93,7 @@ def run_measured_steps(
     return measured
 
 
-def lend_devices(order: TaskOrder, training: Training, counters: Callable[[], Counters]) -> MeasuredSteps:
+def lend_devices(order: TaskOrder, training: "Training", counters: Callable[[], Counters]) -> MeasuredSteps:
     """Stand by while the chief's session computes on this worker's devices."""
     spec = order.spec
     measured = MeasuredSteps()
@@ -112,7 +114,7 @@ def _iterate_windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]
         yield start + every >= steps, min(every, steps - start)
 
 
-def _has_learnt(order: TaskOrder, training: Training, measured: MeasuredSteps) -> bool:
+def _has_learnt(order: TaskOrder, training: "Training", measured: MeasuredSteps) -> bool:
     """Return in all workers whether the accuracy is enough. The chief evaluates and sends the result to the others."""
     enough = False
     if order.is_chief:
@@ -121,7 +123,7 @@ def _has_learnt(order: TaskOrder, training: Training, measured: MeasuredSteps) -
     return training.broadcast(enough)
 
 
-def _evaluate(order: TaskOrder, training: Training, measured: MeasuredSteps) -> float:
+def _evaluate(order: TaskOrder, training: "Training", measured: MeasuredSteps) -> float:
     step = order.spec.warmup_steps + len(measured.step_s)
     score = training.evaluate()
     measured.evaluations.append(Evaluation(step=step, trained_s=measured.elapsed_s, score=score))
