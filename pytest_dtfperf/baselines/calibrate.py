@@ -1,4 +1,4 @@
-"""The noise of rates without a change: measurements of several sessions in, noise per case out. Pure."""
+"""Estimate the noise of each training's rate from several sessions between which nothing was changed. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import Noise, compute_correlation, do_sessions_differ, estimate_noise, pool_spreads
 
 LEAST_SESSIONS = 2
-MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is useless
+MARGINS = [permille / 1000 for permille in range(1, 301)]  # a test that allows a loss of more than 30 % is useless
 MOST_RUNS = ComparisonPolicy().most
 
 
@@ -31,7 +31,7 @@ class Seen:
 
     @property
     def rates(self) -> list[float]:
-        """Return images/sec of the undisturbed runs; unlike a verdict, noise must not use any other."""
+        """Return images/sec of the undisturbed runs. Noise is estimated from no others, unlike a verdict."""
         if not self.is_valid or self.measurement.misplaced:
             return []
         return [run.images_per_sec for run in self.measurement.runs if not run.disturbances]
@@ -80,12 +80,12 @@ class CalibrationCase:
 
     @property
     def broken_conditions(self) -> list[str]:
-        """Return the conditions of the stated error rates that these sessions do not meet: docs/read-a-verdict.md."""
+        """Return the conditions of the documented error rates (docs/read-a-verdict.md) that these sessions do not meet."""
         sessions, found = list(self.rates.values()), []
         if resemblance := compute_correlation(sessions):
             found.append(
                 f"runs resemble the run before them in their session (correlation about {resemblance:.1f}), so that they "
-                "are worth less than their number. Calibrate over more sessions, on several days; --from takes nights"
+                "count for fewer than they are. Calibrate over more sessions, on several days; --from accepts nightly sessions"
             )
         if do_sessions_differ(sessions):
             found.append(
@@ -120,18 +120,21 @@ class CalibrationResult:
 
 
 def cases_of(seen: Iterable[Seen]) -> list[CalibrationCase]:
-    """Return the cases by their first measurement. Raises `UsageError` if sessions differ on purpose, or are too few."""
+    """Return the cases in the order of their first measurements.
+
+    Raises `UsageError` for injected slow-downs or too few sessions.
+    """
     everything = list(seen)
     for one in everything:
         if one.measurement.injected_slowdowns:
             raise UsageError(
                 f"session {one.session} has an injected slow-down of {', '.join(sorted(one.measurement.injected_slowdowns))}. "
-                "Noise is what sessions differ in between which nothing changed; leave this one out"
+                "Noise is the difference between sessions without any change; leave this one out"
             )
     sessions = {one.session for one in everything}
     if len(sessions) < LEAST_SESSIONS:
         raise UsageError(
-            f"{format_count(len(sessions), 'session')} with measurements: how much sessions differ takes at least "
+            f"{format_count(len(sessions), 'session')} with measurements: the noise between sessions needs at least "
             f"{LEAST_SESSIONS} of them"
         )
     cases: list[CalibrationCase] = []
@@ -183,14 +186,15 @@ def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[E
             f"with --steps={entry.steps}, or accept a baseline of as many steps"
         )
     if entry in taken:
-        return None, "another training of the same name, in this list, has been written into its baseline"
+        return None, "its baseline has already received the noise of another training in this list"
     return entry, ""
 
 
 def smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> float | None:
     """Return the smallest margin that `MOST_RUNS` runs can detect against a baseline of these runs; None: there is none.
 
-    A margin is detectable if a loss of twice as much is found, as in `runs_needed`. `tests` share a session's false alarms.
+    A margin is detectable if a loss of twice as much is found, as in `runs_needed`. `tests` is the number
+    of tests that share a session's false alarms.
     """
     known = replace(noise, run=pool_spreads([samples], noise)[0])
     false_alarm = share(FALSE_ALARMS, tests=tests, red=0, check=0)

@@ -17,15 +17,18 @@ from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, 
 from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.session.signals import leaving
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of an output that is full or broken
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code. SIGTERM and SIGHUP end it like Ctrl-C: partial files go, hosts are released."""
+    """Run the command and return its exit code.
+
+    SIGTERM and SIGHUP end it like Ctrl-C: it deletes partial files and releases hosts.
+    """
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters in the output of tasks or in file names
-            with suppress(OSError):  # Python asks a redirected file for its position after the change
+            with suppress(OSError):  # it reads the position of a redirected file, which may fail
                 stream.reconfigure(errors=DEGRADE)
     try:
         with leaving():
@@ -65,10 +68,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open closed streams on /dev/null, so that no file that is opened later takes their place."""
+    """Open closed streams on /dev/null, so that no file that is opened later gets their descriptors."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  # to the end
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  # open until exit
 
 
 def _forget_output() -> None:

@@ -33,7 +33,7 @@ class Slower:
 
     @property
     def words(self) -> str:
-        """Return `matrix products on one core`."""
+        """Return the description of the reading, such as `matrix products on one core`."""
         return describe_reading(self.name)
 
     @property
@@ -83,7 +83,7 @@ def is_disturbed(probe: HostProbe) -> bool:
 
 
 def merge_probes(before: Probes, now: Probes) -> Probes:
-    """Return what is known from both. The later one takes precedence."""
+    """Return the readings of both. If both have a reading, the later one counts."""
     hosts = {
         name: _merge_host_probes(before.hosts[name], probe) if name in before.hosts else probe
         for name, probe in now.hosts.items()
@@ -92,7 +92,7 @@ def merge_probes(before: Probes, now: Probes) -> Probes:
 
 
 def select_missing_probes(probes: Probes, known: Probes) -> Probes:
-    """Return the probes of hosts and links that are not among those known."""
+    """Return the probes of hosts and links that `known` does not have with the same values."""
     hosts = {name: probe for name, probe in probes.hosts.items() if probe != known.hosts.get(name)}
     links = {name: link for name, link in probes.links.items() if link != known.links.get(name)}
     return replace(probes, hosts=hosts, links=links)
@@ -114,7 +114,7 @@ def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
 def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
     """Return the readings that became lower by more than chance explains, the largest loss first.
 
-    Only like is compared with like.
+    Only readings with the same threads, sizes and streams (`how`) are compared.
 
     A host or link without an earlier probe is compared with the median of all that were measured in the same way: a cluster
     allocates other hosts of the same kind each time.
@@ -124,9 +124,9 @@ def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
 
 
 def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
-    """Return limits that hosts have now and did not have before, or that were higher.
+    """Return the limits of hosts that are new, lower or changed.
 
-    Hosts without earlier limits do not count.
+    Hosts whose earlier limits are unknown are left out.
     """
     return list(_find_limits_of_host(before, now))
 
@@ -136,7 +136,7 @@ def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
         then = before.hosts[host].limits if host in before.hosts else {}
         for name, value in (
             {**_USUAL, **probe.limits}.items() if then and probe.limits else ()
-        ):  # a host with any limits has cores
+        ):  # limits that were read are never empty: they include cores
             usual = {**_USUAL, **then}.get(name)
             if _is_tighter(usual, value):
                 yield Limited(host, name, usual, value)
@@ -183,8 +183,8 @@ def _slower(
         return None
     rates = [each.per_s for each in alike]
     then = statistics.median(rates)
-    apart = (max(rates) - min(rates)) / 2 / then  # the spread between the hosts
-    threshold = max(least, max(each.spread for each in alike) + now.spread, apart + now.spread)
+    host_spread = (max(rates) - min(rates)) / 2 / then
+    threshold = max(least, max(each.spread for each in alike) + now.spread, host_spread + now.spread)
     if now.per_s >= (1 - threshold) * then:
         return None
     return Slower(location, name, then, now.per_s, threshold, location if own else "the median of all", now.cpu_share)

@@ -13,8 +13,8 @@ from pytest_dtfperf.stats.comparison import Question, against_stored
 from pytest_dtfperf.stats.noise import Noise
 
 Rates = Mapping[tuple[str, str], Sequence[float]]  # images/sec of each run, by session and measurement
-Contents = Mapping[str, Mapping[str, Any]]  # of fingerprints, by their digests
-ERROR = 0.025  # on either side: the interval holds in 95 % of all comparisons
+Contents = Mapping[str, Mapping[str, Any]]  # the properties of each fingerprint, by its digest
+ERROR = 0.025  # probability of an error on each side of the interval: it contains the true change in 95 % of all comparisons
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class ComparedTraining:
 
     label: str
     spec_key: str
-    then: float  # images/sec
-    now: float
-    change: float  # of the geometric means, as a fraction
-    low: float | None  # the interval; None: a single run on either side gives none
+    then: float  # images/sec in the earlier session
+    now: float  # images/sec in the later session
+    change: float  # of the geometric means, as a fraction: -0.02 is 2 % slower
+    low: float | None  # lower bound of the change; None: there are too few runs for an interval
     high: float | None
     foreign: Sequence[str]  # differences that forbid the comparison
     noted: Sequence[str]  # other differences
@@ -61,7 +61,7 @@ def compare_sessions(
         now: Measurements of the later session.
         rates: Images/sec of each run.
         contents: The fingerprints.
-        error: The probability of an error on either side of the interval.
+        error: The probability that the true change is below the interval, and also that it is above.
         assumed: The noise if neither session has calibrated noise.
     """
     before, after = _select_latest(then), _select_latest(now)
@@ -69,7 +69,7 @@ def compare_sessions(
 
 
 def _select_latest(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return the last comparable measurement of each training by spec, in the order of the first ones."""
+    """Return the last comparable measurement of each training by spec key, in the order of their first measurements."""
     ordered = sorted(rows, key=lambda row: int(row["position"]))
     return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
@@ -106,13 +106,13 @@ LEAST = 4  # characters of an id or a commit: fewer are probably a mistake
 
 
 def find_session(sessions: Sequence[Row], given: str) -> Row:
-    """Return the session that the text names; the latest if there are several. Raises `UsageError`."""
+    """Return the latest session with the given id, date, commit or version. Raises `UsageError` if there is none."""
     found = find_sessions(sessions, given)
     return found[-1]
 
 
 def find_sessions(sessions: Sequence[Row], given: str) -> list[Row]:
-    """Return all sessions that the text names, the oldest first. Raises `UsageError` if there is none."""
+    """Return all sessions with the given id, date, commit or version, the oldest first. Raises `UsageError` if none has."""
     found = _match(sessions, given)
     if found:
         return found

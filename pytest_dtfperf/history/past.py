@@ -1,6 +1,7 @@
 """The earlier rates of the trainings that a session has measured, for charts. Pure.
 
-Only nights of the same series are shown, not those of other hosts or another graph with the same label.
+A night is a session, as in docs/history.md. Only nights of the same series are shown, not those of other hosts or
+another graph with the same label.
 """
 
 from collections import defaultdict
@@ -11,8 +12,8 @@ from pytest_dtfperf.history import events
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import ComparabilityCheck, Series
 
-Night = tuple[Series, int]  # a point of a series, by its number
-Change = tuple[Row, Row]  # an event, and its part about one series
+Night = tuple[Series, int]  # a series, and the index of the night's point in it
+Change = tuple[Row, Row]  # an event, and its entry for one series
 MOST = 60  # nights that are drawn beside a measurement
 
 
@@ -21,13 +22,13 @@ class Past:
     """The last nights of a series up to a session."""
 
     points: Sequence[tuple[str, float]]  # (start of the session, images/sec), the oldest first; the last is the session's own
-    began: str = ""  # the start of the first session with the present rate; empty if no change is known
+    began: str = ""  # the start of the first session with the current rate; empty if no change is known
     change: str = ""  # the change as text
     is_disturbed: bool = False  # the session's own rate is not in the series, because it was disturbed
 
 
 def map_nights(all_series: Iterable[Series]) -> dict[str, list[Night]]:
-    """Return the nights of each session: its series, and its number in each."""
+    """Return for each session its series, with the index of its point in each."""
     found: dict[str, list[Night]] = defaultdict(list)
     for series in all_series:
         for number, point in enumerate(series.points):
@@ -38,7 +39,7 @@ def map_nights(all_series: Iterable[Series]) -> dict[str, list[Night]]:
 def make_pasts(nights: Iterable[Night], changes: Mapping[str, Change], rows: Iterable[Row]) -> dict[str, Past]:
     """Return the pasts of a session's measurements by id.
 
-    Several measurements of a training in a session have the same series, and each is shown with it.
+    If a session measured a training several times, each measurement gets the same earlier nights, and its own rate as the last.
 
     Args:
         nights: The nights of the session.

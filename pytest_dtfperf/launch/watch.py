@@ -1,8 +1,9 @@
-"""Decides when a run has failed, and which host or task has caused it. Pure: its inputs are the agents' events and the time.
+"""Decide when a run has failed, and which host or task has caused it. Pure: its inputs are the agents' events and the time.
 
-When a parameter server dies, its workers fail within milliseconds, and their events may arrive first. So a failure is judged
-only after a short while, and then the gravest event is the cause: a lost host, a dead zygote, a task killed by a signal, a
-missing module, a parameter server that exited, a worker that failed, in this order; among equals the first.
+When a parameter server dies, its workers fail within milliseconds, and their events may arrive first. Therefore the
+cause is decided a short time after the first failure. It is the most severe event, in this order: a lost host, a dead zygote, a
+stopped task, a task killed by a signal, a missing module, a parameter server that exited, a worker that failed. Of equally
+severe events it is the first.
 """
 
 import math
@@ -38,7 +39,7 @@ _STOPPED_BEATS = 2  # a single one may be a short SIGSTOP
 
 
 class FailureCause(IntEnum):
-    """Possible causes of a run's end; a smaller one explains a greater one."""
+    """Causes of a failed run, the most severe first. A cause explains those after it."""
 
     HOST = 0
     ZYGOTE = 1
@@ -63,7 +64,7 @@ class TaskStatus:
     stopped_beats: int = 0
     report: TaskReport | None = None
     exited: bool = False
-    stays: bool = False  # until it is ended: a parameter server, or a server of a chief
+    stays: bool = False  # runs until the order to leave: a parameter server, or a server of a chief
 
 
 @dataclass
@@ -71,7 +72,7 @@ class HostStatus:
     """The state of one host."""
 
     name: str
-    heard: float
+    heard: float  # time of its last event
     ports: Sequence[int] | None = None  # once they are reserved
     zygote_stopped_beats: int = 0
     lost: Lost | None = None
@@ -89,8 +90,8 @@ class Watch:
         self._limits = limits
         self._began = self._phase_began = now
         self._phase = "reserve"
-        self._heard_since = now  # no host was heard before: a lower bound, as nothing is ever heard earlier than before
-        self._on_time_until = now  # no task is late before: a lower bound, too
+        self._heard_since = now  # a lower bound of `heard` of all hosts, so that most checks need not read them
+        self._on_time_until = now  # no task can be late before this time
         self._failures: list[tuple[FailureCause, float, DtfPerfError]] = []
         self.refusal: HostLost | None = None  # why a host was treated as lost for its messages, also after the last exit
         self._terminated = False  # a process received SIGTERM
@@ -135,8 +136,8 @@ class Watch:
         """Process one event of this run."""
         host = self.hosts[event["host"]]
         host.heard = now
-        if hear := _EVENTS.get(event["event"]):
-            hear(self, event, now)
+        if handle := _EVENTS.get(event["event"]):
+            handle(self, event, now)
 
     def check(self, now: float) -> None:
         """Raise the error that has ended the run, if there is one. Called when no event is waiting."""
@@ -241,7 +242,7 @@ class Watch:
     # Failures
 
     def _note_signal(self, event: Mapping[str, Any]) -> None:
-        """Note a SIGTERM: other processes may have received it, too, and then the loss of its host explains it."""
+        """Note a SIGTERM: if all processes of the host received it, the loss of the host follows and is the cause."""
         if event["signal"] == signal.SIGTERM:
             self._terminated = True
 
@@ -275,7 +276,7 @@ class Watch:
             yield DeadlineExceeded(self._find_culprit(task, self._describe_lateness(task)))
         elif now - self._began > limits.run_s:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
-            yield DeadlineExceeded(self._find_culprit(task, f"was still in its run after {limits.run_s:g} s"))
+            yield DeadlineExceeded(self._find_culprit(task, f"was still running {limits.run_s:g} s after the start of the run"))
         else:
             self._on_time_until = min(self._began + limits.run_s, self._find_first_deadline())
 
@@ -324,7 +325,7 @@ def _explain_missing_module(event: Mapping[str, Any]) -> str:
     if what != "module":
         mine = tables.find_own_model(module)
         package = mine.package if mine else MODELS.package_of(module) if what == "model" else INPUTS.package_of(module)
-        return f"knows no {what}={module}: install {package or 'the package that it is of'} on the hosts, too, as it is here"
+        return f"does not know {what}={module}: install {package or 'the package that defines it'} on all hosts, as here"
     needing = {mode: row for mode, row in VARIABLE_UPDATES.items() if row.requires == module}
     hints = [row.install for row in needing.values() if row.install]
     return f"has no module {module}, which variable_update={' or '.join(needing)} needs. {' '.join(hints)}".rstrip()

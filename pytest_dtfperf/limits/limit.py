@@ -2,21 +2,23 @@
 
     step >= max(FLOP / peak of a host's devices, bytes / rate of a host's link, update bytes / memory of a server's host)
 
-Each is a bound by itself: a step may compute and send at the same time, and nothing more is known of how they overlap. So a
-rate may be below the limit for good reasons. It is above the limit only where a probe was too low, or a step needs less than is
+Each is a bound by itself, because a step may compute and send at the same time. How far they overlap is not known. Therefore a
+rate below the limit is no sign of a fault. A rate is above the limit only if a probe was too low, or a step needs less than is
 counted (docs/numbers.md).
 
-Published rates have limits where the data sheets of their hardware are known, because it cannot be probed.
+The hardware of published rates cannot be probed. They have limits if its data sheets are known.
 
-For the number of parameter servers, a step is predicted from its computation, t, of which a third is forward, and from the
-times of the busiest link for values, `down`, and gradients, `up`:
+To choose a number of parameter servers, the duration of a step is predicted from its computation time t, of which a third
+is the forward pass, and from the times that the busiest link needs for the variables' values (`down`) and for the gradients
+(`up`):
 
     parameter_server, synchronous       max(t / 3, down) + max(2 t / 3, up)     values come during the forward pass
     distributed_replicated              t + max(0, up - 2 t / 3) + down         gradients leave during the backward pass
     asynchronous, or staged_vars        max(t, down + up)
 
-t follows from one measured step. With two fitted numbers this gives the rates that the report of 2017 has of Piz Daint within 7
-% (InceptionV3 on 2 to 128 GPUs), where scaling without links is 92 % off. It ranks candidates, which are then measured.
+t follows from one measured step. With two fitted numbers, this predicts the published rates of Piz Daint (report of 2017,
+InceptionV3 on 2 to 128 GPUs) within 7 %. A prediction without links is wrong by 92 %. The prediction only ranks candidates,
+which are then measured.
 """
 
 import math
@@ -50,9 +52,9 @@ Found = Bound | str  # a bound, or the reason why there is none
 
 
 def find_limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
-    """Return the limit from what is known.
+    """Return the limit by the resources with a known rate, and for each other resource the reason why it is unknown.
 
-    `gpus` are the names of all kinds, as nvidia-smi gives them; without any, hosts' cores compute.
+    `gpus` are the names of the GPUs that compute, as nvidia-smi prints them. It is empty if the cores compute.
     """
     bounds: list[Bound] = []
     unknown: dict[str, str] = {}
@@ -119,7 +121,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
 
 
 def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float | None, str]:
-    """Return the FLOP/s of so many cores together, and their source; or None, and the reason."""
+    """Return the FLOP/s of `cores` cores together and the source of this number, or None and the reason."""
     if spec.precision != "fp32":
         return None, f"cores were probed in fp32, and this computes in {spec.precision}"
     if not cores:
@@ -130,7 +132,7 @@ def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float 
 
 
 def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tuple[float | None, str]:
-    """Return the FLOP/s of the fastest of a host's GPUs, as probed, or by its maker's data; or None, and the reason."""
+    """Return the FLOP/s of a host's fastest GPU, probed or from its data sheet, and the source; or None and the reason."""
     is_as_probed = spec.precision == "fp32" and NO_TF32 not in spec.environment
     if is_as_probed and (found := _fastest(probes, host, "gpu.")):
         return found, "as probed"
@@ -144,7 +146,7 @@ def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tup
 def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
     """Return the higher rate of matrix products and convolutions; for an unprobed host, the median of all probed ones.
 
-    A probe that other processes disturbed had a part of its cores' time. Its rate is that of the whole time.
+    A probe that other processes disturbed had only a fraction of its cores' time: its rate is divided by this fraction.
     """
 
     def of(probe: HostProbe) -> float | None:
@@ -189,9 +191,9 @@ def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
 
 
 class Links:
-    """The rates of hosts' links in bytes/s in each direction: to or from all others at once, or the best with one of them.
+    """The highest probed rate of each host's link in bytes/s, by direction: with all other hosts at once, or with one of them.
 
-    A host that was not probed has the median of all that were; None where nothing is known.
+    A host that was not probed gets the median of the probed ones. The rate is None if it was not probed.
     """
 
     def __init__(self, probes: Probes) -> None:
@@ -226,7 +228,7 @@ def _by_host(probes: Probes, *, outward: bool) -> dict[str, float]:
 def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
     """Return the hosts for which a reading is the rate of their whole link.
 
-    One stream of several has only what the others have left.
+    If several hosts share the link of one host, their readings are only shares of it, and not the rates of their own links.
     """
     ends = name.split(">")[0 if outward else 1]
     if ends != ALL:
@@ -285,7 +287,7 @@ def predict_step(spec: Spec, layout: Layout, links: Links, compute_s: float) -> 
 
 
 def estimate_compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> float:
-    """Return the shortest time that a step of `measured_s` computes: where links decide, it may be anything up to that."""
+    """Return the shortest computation time with which a step is predicted to take `measured_s`; near zero if links alone do."""
     low, high = 0.0, measured_s
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -296,10 +298,10 @@ def estimate_compute_s(spec: Spec, layout: Layout, links: Links, measured_s: flo
     return high
 
 
-def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
+def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute_s: float) -> dict[int, float]:
     """Return images/sec by number of parameter servers, each with its layout."""
     images = spec.gpus * spec.batch_size
-    return {count: images / predict_step(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
+    return {count: images / predict_step(spec.but(num_ps=count), layout, links, compute_s) for count, layout in layouts.items()}
 
 
 def choose_counts(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
@@ -317,7 +319,7 @@ def choose_counts(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[in
 
 
 def propose_count(rates: Mapping[int, float]) -> int:
-    """Return the fewest servers with a rate within a hundredth of the best: each further one is another process."""
+    """Return the fewest servers with a rate within a hundredth of the best: each further server is one more process."""
     return min(count for count, rate in rates.items() if rate >= 0.99 * max(rates.values()))
 
 
@@ -327,7 +329,7 @@ def _distance(count: int, chosen: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The hardware of a publication's system. `gpu` is named as nvidia-smi does, for records/arithmetic.py."""
+    """The hardware of a publication's system. `gpu` is the name that nvidia-smi prints, as in records/arithmetic.py."""
 
     gpu: str
     link_bytes_per_s: float | None = None  # of a node, in each direction; None: not published
@@ -341,7 +343,9 @@ HARDWARE: Mapping[str, Hardware] = {
     "dgx1": Hardware("Tesla P100-SXM2-16GB", source="NVIDIA, DGX-1 data sheet: eight with NVLink, in one node"),
     "ec2-p3.16xlarge": Hardware("Tesla V100-SXM2-16GB", source="AWS, P3 instances: eight with NVLink, in one node"),
     "piz-daint": Hardware("Tesla P100-PCIE-16GB", source="the publication; it has no rate of one node over Aries"),
-    "cscs-ec2-p2.xlarge": Hardware("Tesla K80", source="the publication; its network may exceed for a while what is promised"),
+    "cscs-ec2-p2.xlarge": Hardware(
+        "Tesla K80", source="the publication; its network may exceed its specified rate for a short time"
+    ),
     "cscs-ec2-p2.8xlarge": _P2_8XLARGE,
     "google-ec2-p2.8xlarge": _P2_8XLARGE,
     "google-ec2-p2.8xlarge-distributed": _P2_8XLARGE,
@@ -350,10 +354,10 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def compute_published_limit(reference: Reference) -> Limit:
-    """Return a published row's limit, with the tasks of 2017: a worker per node, and parameter servers beside them in turn."""
+    """Return a published row's limit with the tasks of 2017: a worker per node, and parameter servers on the nodes in turn."""
     hardware = HARDWARE.get(reference.system)
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
-        return Limit(unknown={"gpus": f"what {reference.system} can do is not written down"})
+        return Limit(unknown={"gpus": f"the hardware of {reference.system}, or its training, is not known"})
     try:
         spec, layout = describe_published(reference)
     except SpecError as error:
@@ -363,14 +367,14 @@ def compute_published_limit(reference: Reference) -> Limit:
 
 
 def describe_published(reference: Reference) -> tuple[Spec, Layout]:
-    """Return the spec of a published row and the layout of its tasks in 2017. Raises `SpecError` if no spec is like that."""
+    """Return the spec of a published row and the layout of its tasks in 2017. Raises `SpecError` if no spec describes it."""
     spec, nodes = _spec(reference), reference.nodes or 1
     tasks = {f"ps:{number}": f"node {number % nodes + 1}" for number in range(spec.num_ps)}
     return spec, Layout({**tasks, **{f"worker:{number}": f"node {number + 1}" for number in range(nodes)}})
 
 
 def _spec(reference: Reference) -> Spec:
-    """Return the spec of a published row. Raises `SpecError` if it is unknown. Of own images, the model's size counts."""
+    """Return the spec of a published row. Raises `SpecError` if no spec describes it. Images have the model's size."""
     mode = reference.variable_update if reference.variable_update in VARIABLE_UPDATES else "parameter_server"
     assert mode
     return Spec(

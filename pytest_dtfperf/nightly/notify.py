@@ -99,7 +99,7 @@ def parse_receiver(text: str) -> Receiver:
     except ValueError:
         is_url = False
     if not is_url or (plus and prefix not in ("slack", "json")) or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError(f"--notify takes {FORMS}; what was given begins with {scheme[:10]!r}")
+        raise UsageError(f"--notify takes {FORMS}; the given value begins with {scheme[:10]!r}")
     is_slack = prefix == "slack" or (not prefix and (parts.hostname or "").endswith("slack.com"))
     return Receiver("slack" if is_slack else "json", url)
 

@@ -20,7 +20,7 @@ def load_explanation(record: Record) -> Explanation | None:
 
 
 def list_explanation(record: Record) -> list[str]:
-    """Return the change and a row for each cause, or the reason why it is unexplained; empty if it was not examined."""
+    """Return the change and a row for each cause, or the reason why it is unexplained; empty without an analysis."""
     found = load_explanation(record)
     if found is None:
         return [printable(record.unexplained)] if record.unexplained else []
@@ -71,9 +71,9 @@ def _format_cause(cause: Cause) -> str:
 
 
 def describe_explanation(found: Explanation) -> list[str]:
-    """Return the rows, and the evidence of each cause."""
+    """Return the change, a row for each cause, the notes, and the evidence of each cause."""
     evidence = [f"  {line}" for cause in found.causes for line in _describe_cause(cause)]
-    noise = f"what is below {ms(found.noise_s)} ms is noise, and no cause"
+    noise = f"changes of less than {ms(found.noise_s)} ms count as noise"
     return [
         f"why  {_format_change(found)}",
         *(f"     {line}" for line in (*_list_causes(found), *map(printable, found.notes), noise)),
@@ -94,12 +94,12 @@ NO_PATH = "Its critical path is not known: TensorFlow's profiler does not show w
 
 
 def describe_breakdown(breakdown: StepBreakdown, *, width: int, colour: bool) -> str:
-    """Return lines for a terminal or a log."""
+    """Return tables of the critical path, of each task's time and of the links, for a terminal or a log."""
     return render([*_make_path_blocks(breakdown), *_make_task_blocks(breakdown), *_make_link_blocks(breakdown)], width, colour)
 
 
 def compare_breakdowns(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
-    """Return the changes since another measurement (by id). `path`: whether a critical path is known."""
+    """Return a table of the changes against the measurement with the id `before`. `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_make_change_row(change) for change in changes if abs(change.seconds) >= _MIN_SHARE * max(then, now)]
     rows.append(["the step", in_ms(then), in_ms(now), change_in_ms(now - then), ""])
@@ -160,7 +160,7 @@ def _list_times(task: TaskTime, kinds: Sequence[str]) -> Iterator[str]:
 
 def _make_link_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
     if breakdown.links:
-        yield "\nWhat the tasks send each other in a step:"
+        yield "\nTransfers between tasks in a step:"
         yield make_table(
             ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, breakdown.links[:_MAX_LINKS]), [None] * 4, text_columns=(0,)
         )
@@ -169,7 +169,8 @@ def _make_link_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
             yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
     if any(breakdown.clock_error_s.values()):
         worst = max(breakdown.clock_error_s, key=lambda task: breakdown.clock_error_s[task])
-        yield f"\nClocks are known to {in_ms(breakdown.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
+        error = in_ms(breakdown.clock_error_s[worst])
+        yield f"\nClocks are known to {error} ms or better; {printable(worst)} has the largest error."
 
 
 def _make_link_row(link: LinkTraffic) -> list[str]:

@@ -1,7 +1,7 @@
 """Where metrics for Prometheus go: a file for node_exporter's textfile collector, or a Pushgateway.
 
-Both replace what they had of the cluster, so that the metrics are always those of the last command. No message of this module
-has more of a URL than its host: it may contain a password.
+Both replace the earlier metrics of the cluster, so that the metrics are always those of the last command. Messages of this
+module show only the host of a URL, because the rest may contain a password.
 """
 
 import base64
@@ -21,14 +21,14 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node import retry
 from pytest_dtfperf.node.files import replace_file
 
-VARIABLE = "DTFPERF_METRICS"  # targets, separated by spaces, so that passwords are in no list of processes
+VARIABLE = "DTFPERF_METRICS"  # targets, separated by spaces, so that no list of processes shows a password
 FORMS = "a file *.prom in a folder that exists, or https://HOST of a Pushgateway"
 JOB = "dtfperf"
 HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 TRIES, PAUSE_S, LONGEST_PAUSE_S = 3, 2.0, 60.0
 TIMEOUT_S = 10.0  # for a connection, and for each part of an answer
-ANSWER_S = 30.0  # for the whole answer: the next night must not wait for a receiver that sends a byte now and then
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of a receiver that may take it later
+ANSWER_S = 30.0  # for the whole answer: a receiver that sends a byte now and then must not delay the next nightly job
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes after which another try may succeed
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def parse_target(text: str) -> Target:
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
-        raise UsageError(f"--metrics takes {FORMS}; what was given begins with {text.partition(':')[0][:10]!r}")
+        raise UsageError(f"--metrics takes {FORMS}; the given value begins with {text.partition(':')[0][:10]!r}")
     return Target(text)
 
 
@@ -77,8 +77,8 @@ def publish_metrics(
     Args:
         targets: where they are written or sent.
         content: the metrics in Prometheus' text format.
-        cluster: the one that they are of. A Pushgateway replaces what it had of this cluster and this job.
-        job: which command made them.
+        cluster: its name. A Pushgateway replaces the earlier metrics of this cluster and this job.
+        job: the name of the command that made them.
         pause_s: seconds before the second try; each further pause is twice as long.
     """
     lines = []
@@ -89,7 +89,7 @@ def publish_metrics(
 
 
 def _write(path: str, content: bytes) -> str | None:
-    """Replace the file as a whole, so that the collector never reads a part; return why not, or None."""
+    """Replace the file as a whole, so that the collector never reads a part. Return the error, or None."""
     try:
         with replace_file(path) as file:
             file.write(content)
@@ -99,7 +99,7 @@ def _write(path: str, content: bytes) -> str | None:
 
 
 def _push(url: str, cluster: str, job: str, content: bytes, pause_s: float) -> str | None:
-    """Replace the group of the cluster and the job in a Pushgateway; return why not, or None."""
+    """Replace the group of the cluster and the job in a Pushgateway. Return the error, or None."""
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
     headers = HEADERS | ({"Authorization": f"Basic {base64.b64encode(unquote(login).encode()).decode()}"} if at else {})
@@ -110,9 +110,9 @@ def _push(url: str, cluster: str, job: str, content: bytes, pause_s: float) -> s
 def send_request(
     url: str, data: bytes, headers: Mapping[str, str], *, method: str = "POST", pause_s: float = PAUSE_S
 ) -> str | None:
-    """Send an HTTP request, again after a pause where that may help; return why it was not taken, or None.
+    """Send an HTTP request, and repeat it after temporary errors. Return the error, or None.
 
-    The reason has no part of the URL. Redirects are not followed.
+    The error contains no part of the URL. Redirects are not followed.
 
     Args:
         pause_s: seconds before the second try; each further pause is twice as long.
@@ -129,16 +129,16 @@ def send_request(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET, or hand the message to another host."""
+    """Refuses redirects: a redirected POST would become a GET, or send the message to another host."""
 
     def redirect_request(self, req: Any, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
 
 
 def _try_request(request: urllib.request.Request) -> tuple[str | None, bool]:
-    """Return why a receiver did not take the request, or None; and whether another try may help."""
+    """Return the error of a request, or None; and whether another try may succeed."""
     results: list[tuple[str | None, bool]] = []
-    # A daemon, which does not keep this process from its end.
+    # A daemon thread does not delay the exit of this process.
     thread = threading.Thread(target=lambda: results.append(_request(request)), daemon=True)
     thread.start()
     thread.join(ANSWER_S)
@@ -154,5 +154,5 @@ def _request(request: urllib.request.Request) -> tuple[str | None, bool]:
             return f"HTTP status {error.code}", error.code in _RETRIED
     except urllib.error.URLError as error:
         return f"{getattr(error.reason, 'strerror', None) or type(error.reason).__name__}", True
-    except (OSError, ValueError, HTTPException) as error:  # a time limit while it answers; a broken answer
+    except (OSError, ValueError, HTTPException) as error:  # the answer is too slow or invalid
         return type(error).__name__, True

@@ -8,10 +8,10 @@ without a lock one of their gradients could be lost.
 float16 has no numbers below 6e-8: smaller gradients would become zero. Therefore the loss is scaled:
 
     tower: loss x scale -> gradients in float16 -> float32 / scale      each tower's result is a true gradient, or inf or nan
-    where variables are: all finite? -> update; grow the scale now and then. If not -> no update; halve the scale
+    on the variables' device: all finite? -> update; every N steps double the scale. If not -> no update; halve it
 
-The decision depends on the gradients that are applied. So it is the same for all towers and workers of one training, in every
-mode.
+The decision depends on the gradients that are applied. Therefore it is the same for all towers and workers of one training, in
+every mode.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,11 +68,11 @@ class DynamicLossScale(LossScale):
             super().__init__(tf.identity(value))
 
     def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:
-        """Return whether no value of these gradients is inf or nan. Each is checked on its device, given beside it."""
+        """Return whether no value is inf or nan. `gradients` are pairs of a device and a gradient to check there."""
         by_device: dict[str, list[tf.Tensor]] = {}
         for device, gradient in gradients:
             with v1.device(device):
-                # A sum is finite if all its parts are, short of 3e38; and it reads them only once.
+                # A sum below 3e38 is finite if and only if all values are, and it reads them only once.
                 by_device.setdefault(device, []).append(tf.math.is_finite(tf.reduce_sum(gradient)))
         there = []
         for device, flags in by_device.items():
@@ -82,7 +82,7 @@ class DynamicLossScale(LossScale):
             return tf.reduce_all(there)
 
     def learn(self, finite: tf.Tensor) -> tf.Operation:
-        """Halve the scale after a step that overflowed, and double it after so many consecutive steps that did not."""
+        """Halve the scale after a step that overflowed, and double it after `every_n` consecutive steps that did not."""
         with v1.device(self._device):
             before, scale = self._finite_steps.read_value() + 1.0, self._scale.read_value()
             is_time = before >= self._every_n
@@ -140,10 +140,10 @@ def compute_rate(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
     return rate
 
 
-# An update is bound by memory. As operations, weight decay and SGD move eight times what the variable has: 2 to scale it, 3 to
-# add, 3 to apply; compiled, they move three. The mean of two gradients takes another 5; compiled, 1. The trivial network, one
-# variable of which has 16 MB, takes 1.22 times as many steps so. Compiling costs 0.05 s each, which smaller variables would not
-# earn back.
+# An update is bound by memory. As separate operations, weight decay and SGD move eight times the size of the variable: 2 to
+# scale it, 3 to add, 3 to apply. Compiled, they move three times its size. The mean of two gradients adds 5; compiled, 1. With
+# compiled updates the trivial network, which has a variable of 16 MB, makes 1.22 times as many steps in the same time.
+# Compiling takes 0.05 s for each variable. For smaller ones this is more than it saves.
 LARGE_BYTES = 4 << 20
 
 CompiledUpdate = Callable[[Sequence[tf.Tensor]], tf.Operation]  # an update by these gradients
@@ -157,7 +157,7 @@ def apply_in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], app
 def _is_worth_it(variable: tf.Variable) -> bool:
     """Return whether a compiled update is faster: that of a large variable on a CPU.
 
-    GPUs have ten times the bandwidth, and their compiler needs more of CUDA.
+    GPUs have ten times the bandwidth, and XLA needs further parts of CUDA for them.
     """
     size_bytes = variable.shape.num_elements() * variable.dtype.size
     on_cpu = tf.DeviceSpec.from_string(variable.device).device_type in (None, "CPU")
@@ -165,7 +165,7 @@ def _is_worth_it(variable: tf.Variable) -> bool:
 
 
 def _compile_update(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf.Operation:
-    """Return the update as one function of XLA's.
+    """Return the update as one operation that XLA compiles.
 
     XLA holds the variable's lock from reading it to writing it, as TensorFlow's own operations do with `use_locking`.
     """
@@ -193,8 +193,8 @@ class Rule(NamedTuple):
     """The update rule of an optimizer, and the state that it keeps."""
 
     apply: Apply
-    slots: Mapping[str, float] = {}  # of each variable, in its shape: their first values
-    powers: Sequence[str] = ()  # hyperparameters of which it needs powers, the first before the first step
+    slots: Mapping[str, float] = {}  # name and initial value of the state beside each variable, in its shape
+    powers: Sequence[str] = ()  # hyperparameters b of which step n needs b ** n
 
 
 def sgd(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
@@ -255,7 +255,7 @@ RULES: Mapping[str, Rule] = {
 
 
 class Update(NamedTuple):
-    """A variable, or one of its copies, with gradients of which the mean is that over all towers that train together."""
+    """A variable, or one of its copies, and gradients. Their mean is the mean over all towers that train together."""
 
     name: str  # of the trained variable
     variable: tf.Variable
@@ -274,7 +274,7 @@ def compute_mean(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
 def make_state(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
     """Return optimizer state in a graph, on the variable's device.
 
-    The process that makes the variable makes it, too: the chief, or each worker for itself.
+    It is initialised by the process that initialises the variable: the chief, or each worker for its own.
     """
     is_local = any(variable is each for each in v1.get_collection(v1.GraphKeys.LOCAL_VARIABLES))
     kind = tf.float32 if isinstance(start, float) else tf.int64
@@ -340,7 +340,7 @@ class _OnDevice:
             ]
             first = updates[0].variable
             self._powers = [state(first, f"{name}_power", (), getattr(spec, name)) for name in self._rule.powers]
-            # In batches of devices: of some trainings, an update is of one worker's.
+            # Counts batches, one per device: in some modes an update has the gradients of one worker only.
             self._batches = None if self._rate.is_constant else state(first, "batches", (), 0)
 
     def apply(self) -> dict[int, tf.Operation]:
@@ -371,8 +371,10 @@ class _OnDevice:
         return compute_rate(self._rate, self._batches.read_value() // self._spec.gpus)
 
     def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
-        whole = [gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients]
-        return self._rule.apply(common, update.variable, self._add_weight_decay(update, compute_mean(whole)), slots)
+        float32_gradients = [
+            gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients
+        ]
+        return self._rule.apply(common, update.variable, self._add_weight_decay(update, compute_mean(float32_gradients)), slots)
 
     def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """Add weight decay's gradient, and then clip, as tf_cnn_benchmarks does.

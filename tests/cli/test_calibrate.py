@@ -280,7 +280,7 @@ def test_one_session_is_too_few(calibrated: tuple[PerfTests, Ended]) -> None:
     perf = calibrated[0]
     ended = dtfperf(perf, "--from", sessions(perf)[0])
     assert (ended.code, ended.out) == (2, "")
-    ended.line("1 session with measurements: how much sessions differ takes at least 2 of them")
+    ended.line("1 session with measurements: the noise between sessions needs at least 2 of them")
 
 
 def test_a_broken_off_session_says_what_is_left(perf: PerfTests) -> None:

@@ -423,4 +423,4 @@ def test_run_has_a_limit() -> None:
     story = Story().train()
     story.work("worker:0", 5, 995.0)
     story.work("worker:1", 6, 995.0)
-    assert "worker:0 on anna was still in its run after 1000 s" in str(late(story, 1000.5))
+    assert "worker:0 on anna was still running 1000 s after the start of the run" in str(late(story, 1000.5))

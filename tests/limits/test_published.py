@@ -50,4 +50,7 @@ def test_what_is_not_known_has_none() -> None:
     for system in ("ec2-m4.xlarge", "8xp100"):
         for row in rows(system):
             found = compute_published_limit(row)
-            assert (found.images_per_sec, found.unknown["gpus"]) == (None, f"what {system} can do is not written down")
+            assert (found.images_per_sec, found.unknown["gpus"]) == (
+                None,
+                f"the hardware of {system}, or its training, is not known",
+            )

@@ -86,7 +86,7 @@ def test_evidence_is_for_who_asks() -> None:
     """`dtfperf explain` shows what speaks for each cause, how sure it is, and the next command."""
     lines = describe_explanation(FOUND)
     assert lines[0] == "why  +108 of +112 ms per step (1,161 -> 1,273 ms)"
-    assert "     what is below 11.6 ms is noise, and no cause" in lines
+    assert "     changes of less than 11.6 ms count as noise" in lines
     assert "  server at ps:1: +96.0 ms, 86 % of the change; confidence high" in lines
     assert "    its own operations take 3.0 times as long" in lines
     assert f"    next: {DOCTOR}" in lines
