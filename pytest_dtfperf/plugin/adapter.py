@@ -214,7 +214,7 @@ class SessionAdapter:
             self._exits.close()
 
     def header(self) -> str:
-        """Return one line for pytest's start."""
+        """Return the line of pytest's header: the cluster, the baselines folder, and what makes this session special."""
         cluster, session = self.cluster, self.session
         devices = format_count(cluster.devices, f"{cluster.device} device")
         parts = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._describe_hosts(), devices])})"]

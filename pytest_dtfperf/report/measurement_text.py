@@ -20,12 +20,12 @@ DISTURBED_MARK = " !"  # behind a rate
 
 
 def list_measurement_notes(measurements: Iterable[Measurement]) -> list[str]:
-    """Return that hosts are simulated, and the meaning of the mark behind the rate of a disturbed measurement."""
+    """Return notes about simulated hosts, and about the mark behind the rate of a disturbed measurement."""
     measurements = list(measurements)
     clusters = sorted({measurement.simulated for measurement in measurements if measurement.simulated})
     notes = [f"{SIMULATED}: the hosts of {', '.join(clusters)} are simulated, and nothing was trained"] if clusters else []
     if any(measurement.disturbances for measurement in measurements):
-        meaning = "something else disturbed every run, so that it does not describe the training"
+        meaning = "something else disturbed every run, so that the rate does not describe the training"
         notes.append(f"{DISTURBED_MARK.strip()} behind a rate: {meaning}")
     return notes
 
@@ -50,7 +50,7 @@ def format_footnote(measurements: Iterable[Measurement]) -> str:
     return f"images/sec is the median of {runs}; ± is half their range, (largest - smallest) / 2, over the median"
 
 
-ABOUT_LIMITS = "limit: what cores or GPUs, links and memory each allow alone; a step that needs several in turn is below it"
+ABOUT_LIMITS = "limit: the highest rate that cores or GPUs, links or memory alone allow; steps that use them in turn are slower"
 
 
 def format_limit_share(record: Record) -> str:
@@ -79,7 +79,7 @@ def format_limit_or_reason(record: Record) -> str:
     """Return the limit, or why it is unknown; empty if it was not computed."""
     if not record.limit or record.share_of_limit:
         return format_limit(record)
-    return f"not known: {next(iter(record.limit.unknown.values()), 'nothing binds it that was looked for')}"
+    return f"not known: {next(iter(record.limit.unknown.values()), 'no bound of the rate was found')}"
 
 
 def list_limits(records: Iterable[Record]) -> list[str]:
@@ -104,16 +104,16 @@ OMITTED_IN_LABELS = (
     "data=",
     "evaluate=",
     "stop_at_top_1_accuracy=",
-)  # stand in a column, or in the heading
+)  # are in a column, or in the heading
 # Trainings that differ in one of these take different steps, however their variables are shared.
 SAME_LEARNING = ("model", "data", "stop_at_top_1_accuracy", "optimizer", "learning_rate", "weight_decay", "precision")
 
 # Notes below the tables.
 ABOUT_LEARNING = (
-    "steps with warm-up, seconds of measured steps, each with its ratio to one device that learns alike from as many "
-    "images per step; best: the highest top-1 accuracy seen"
+    "steps include the warm-up, seconds are of the measured steps; ratio: to one device with as many images per step and "
+    "the same learning settings; best: the highest top-1 accuracy of all evaluations"
 )
-ABOUT_SCORES = "loss is the mean cross-entropy; total, with what weight decay adds"
+ABOUT_SCORES = "loss is the mean cross-entropy; total includes the loss of weight decay"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _make_label_cells(spec: Spec) -> list[str]:
 
 
 ABOUT_SWEEPS = (
-    "num_ps is the fastest of those tried; short: images/sec of the short runs that came before, by number of servers"
+    "num_ps is the fastest number of servers tried; short: images/sec of the preceding short runs, by number of servers"
 )
 
 

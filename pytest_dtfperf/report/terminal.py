@@ -54,7 +54,7 @@ from pytest_dtfperf.report.tables import (
 from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
-MAX_REASONS = 8  # different reasons, so that the table stays in sight; the page and each test's failure have all
+MAX_REASONS = 8  # different reasons, so that the table remains on the screen; the page and each test's failure have all
 MAX_UNDECIDED = 2  # reasons if none makes the session fail
 MAX_HINTS = 3  # the page has all
 MAX_FIRST = 18  # rows of a session without any baseline, so that it fits on a screen of 80 x 40; the page has all
@@ -238,7 +238,7 @@ def _select_rows(records: Sequence[Record]) -> Sequence[Record]:
 
     Left out are those with the fewest devices, of trainings that are also measured on more devices.
     """
-    first = (Verdict.NO_BASELINE, Verdict.PASSED, Verdict.ANCHOR)  # with other checks than those of baselines
+    first = (Verdict.NO_BASELINE, Verdict.PASSED, Verdict.ANCHOR)  # without a baseline, other checks may have passed
     if any(record.verdict not in first or record.accepted or record.baseline for record in records):
         return records
     label = labels(record.spec for record in records)
@@ -255,8 +255,8 @@ def _make_measurement_blocks(records: Sequence[Record], width: int, *, is_first:
     """Return one table with whole labels if the width allows, else a table per kind of training.
 
     Args:
-        is_first: Nothing has a baseline or is red, and there are many: where the width does not allow all columns, leave out
-            the verdict and the efficiency, rather than making more tables.
+        is_first: The session has no baseline and no failure, and many measurements: if the width does not allow all columns,
+            leave out the verdict and the efficiency instead of making more tables.
     """
     label = labels(record.spec for record in records)
     kind = {spec: without_size(text) for spec, text in label.items()}

@@ -99,6 +99,6 @@ def test_the_tables_stand_beneath_the_rates() -> None:
     text = format_summary([ONE, longest, learnt([evaluation(200, 8.0, 0.92)], evaluate=True)], width=80, verbose=True)
     assert "distributed_all_reduce    16   0      4    120   2.40     33.3  13.32  95.5 %\n" in text
     assert "parameter_server            1   0     64    200  0.080  0.580  92.0 %  99.9 %" in text
-    assert text.count("steps with warm-up, ") == 1
+    assert text.count("steps include the warm-up, ") == 1
     assert max(map(len, text.splitlines())) <= 80
-    assert "steps with warm-up" not in format_summary([learnt([])], width=80, verbose=True)
+    assert "steps include the warm-up" not in format_summary([learnt([])], width=80, verbose=True)
