@@ -32,6 +32,7 @@ from pytest_dtfperf.cli.run import (
     open_session,
     parse_specs,
     parse_value,
+    print_simulated,
 )
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
@@ -214,6 +215,7 @@ def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"]
     hosts = list(dict.fromkeys(host for each in records for host in each.hosts))
     where = f", {format_count(len(hosts), 'host')} ({', '.join(hosts)})" if hosts else ""
     print(f"A/B on {session.config.name}{where}, blocks in random order, seed {records[0].seed}")
+    print_simulated(session.config)
     print("\n".join(text.list_variants(records)))
     print_table(text.HEADINGS, [text.make_row(each) for each in records])
     for each in records:

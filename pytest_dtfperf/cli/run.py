@@ -43,6 +43,7 @@ from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.tables import is_own_model_name
 
 if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.named import ClusterConfig
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session import Session
     from pytest_dtfperf.spec import Spec
@@ -150,6 +151,15 @@ def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER
         settings=Settings(steps=getattr(args, "steps", None), history=history),
         hosts=hosts,
     )
+
+
+def print_simulated(config: "ClusterConfig") -> None:
+    """Print that nothing was trained, if the hosts of the cluster are simulated."""
+    from pytest_dtfperf.clusters.named import BACKENDS
+    from pytest_dtfperf.datamodel.measurement import SIMULATED
+
+    if BACKENDS[config.backend].is_simulated:
+        print(f"{SIMULATED}: the hosts of {config.name} are simulated, and nothing was trained")
 
 
 def parse_time(text: str) -> float | str:

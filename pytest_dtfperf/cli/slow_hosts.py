@@ -37,6 +37,7 @@ from pytest_dtfperf.cli.run import (
     make_spec,
     open_session,
     parse_specs,
+    print_simulated,
 )
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import NONE, change, duration, format_count, percent, rate, with_prefix
@@ -233,6 +234,7 @@ def _print_isolation(result: "IsolationResult", session: "Session", args: argpar
     found = result.conclusion
     whole = f", {rate(result.images_per_sec)} images/sec on all" if result.images_per_sec else ""
     print(f"{result.label} on {result.cluster}: {format_count(len(result.hosts), 'host')}{whole}")
+    print_simulated(session.config)
     for text in result.late.values():
         print(f"step timings: {text}")
     if found.findings:
@@ -447,6 +449,7 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
     counts = f"{fit} fit, {len(slow)} slow, {len(unknown)} not judged"
     promise = f"at most {percent(found.false_alarms)} of qualifications call any fit host slow"
     print(f"{format_count(len(found.hosts), 'host')}, {duration(found.seconds)}: {counts} ({promise})")
+    print_simulated(session.config)
     if shown := [*slow, *unknown]:
         headings = ("host", "arithmetic", "memory", "input", "link in", "link out", "training", "verdict")
         print_table(headings, [_make_row(host, found.hosts[host]) for host in shown])

@@ -66,6 +66,11 @@ class ComparisonRecord(JsonData):
         return select_blocks([Block(each.order, each.runs) for each in self.blocks])
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether simulated hosts reported the runs: nothing was trained."""
+        return bool((self.reference.fingerprint.get("hardware") or {}).get("simulated"))
+
+    @property
     def hosts(self) -> list[str]:
         """The hosts of its runs."""
         return list(dict.fromkeys(host for block in self.blocks for run in block.runs for host in run.hosts))

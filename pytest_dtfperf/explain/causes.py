@@ -256,7 +256,8 @@ def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
 
 
 def _bounds(gain: Gain) -> str:
-    return f"alone in the good step it makes {ms(gain.added_s)} ms, taken out of this one {ms(gain.removed_s)} ms"
+    added, removed = ms(gain.added_s), ms(gain.removed_s)
+    return f"added to the faster step, it costs {added} ms; removed from the slower one, it saves {removed} ms"
 
 
 def _next(case: ExplainCase, reason: Reason) -> str | None:

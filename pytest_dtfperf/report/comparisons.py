@@ -7,6 +7,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.compare.blocks import ABVerdict
 from pytest_dtfperf.compare.record import COMPARISONS_FILE, ComparisonRecord, list_runs
+from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import format_count, percent, printable, rate
 from pytest_dtfperf.records.session import SessionFolder
@@ -47,6 +48,7 @@ CSV_COLUMNS: Mapping[str, Callable[[ComparisonRecord], object]] = {
     "spread": lambda each: each.estimate and each.estimate.spread,
     "blocks": lambda each: each.estimate.blocks if each.estimate else 0,
     "verdict": lambda each: str(each.verdict),
+    "simulated": lambda each: str(each.is_simulated).lower(),
     "reason": lambda each: each.reason,
     "error": lambda each: each.error,
     "detectable": lambda each: each.detectable,
@@ -91,7 +93,7 @@ def make_row(comparison: ComparisonRecord) -> list[str]:
         describe_side(comparison.variant.name, comparison.variant.images_per_sec),
         str(comparison.estimate or "unknown"),
         "+".join(counts) if comparison.blocks else "0",
-        comparison.verdict,
+        f"{comparison.verdict} {SIMULATED}" if comparison.is_simulated else comparison.verdict,
     ]
 
 

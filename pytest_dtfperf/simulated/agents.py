@@ -325,7 +325,7 @@ class SimulatedChannel:
         for end_s, numbers in ends.items():
             self._after_in(run, warmed_s + end_s, partial(self._end_workers, run, steps, numbers))
         for death in self._hardware.deaths:
-            is_due = self._name_death(death) not in self._state.deaths and trainings >= death.run and death.host in run.hosts
+            is_due = trainings >= death.run and death.host in run.hosts and self._name_death(death) not in self._state.deaths
             if is_due and death.step <= spec.steps:
                 at_s = warmed_s + float(steps.ends_s[:, death.step - 1].min()) * (1 - 1e-9)
                 self._after_in(run, at_s, partial(self._die, run, death))

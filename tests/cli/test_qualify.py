@@ -125,6 +125,7 @@ def test_qualify_leaves_out_a_simulated_host_that_dies(folder: Path, capsys: pyt
     assert qualify(folder, "deaths = [{ host = 2, step = 5, run = 3 }]\n", "--hosts=4") == 3
     out = capsys.readouterr().out
     assert "3 fit, 0 slow, 1 not judged" in out
+    assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in out
     assert re.search(r"(?m)^sim-0002: .+", out)
     assert list((folder / "perf_results").glob("*/qualification.json"))
 

@@ -743,7 +743,9 @@ def test_only_the_last_worker_counts() -> None:
     assert 1e3 * found.change_s == pytest.approx(60, abs=1)
     seconds = {each.kind: 1e3 * each.seconds for each in found.causes}
     assert seconds == {"input": pytest.approx(35, abs=3), "straggler": pytest.approx(25, abs=3)}
-    assert "alone in the good step it makes 60.0 ms, taken out of this one 10.0 ms" in found.causes[0].evidence
+    assert (
+        "added to the faster step, it costs 60.0 ms; removed from the slower one, it saves 10.0 ms" in found.causes[0].evidence
+    )
 
 
 def test_injected_sleep_is_sure() -> None:

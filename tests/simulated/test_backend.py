@@ -231,6 +231,12 @@ def test_a_slow_link_begins_in_time(tmp_path: Path) -> None:
     assert steps[-1] > 3 * steps[0]
 
 
+def test_a_host_outside_of_the_allocation_does_not_die(tmp_path: Path) -> None:
+    """The death of a host that a smaller allocation does not have changes nothing."""
+    run = train(config(deaths=[{"host": 3, "step": 10}]), spec(gpus=2), tmp_path)
+    assert run.hosts == ["sim-0000"]
+
+
 def test_a_host_dies_once(tmp_path: Path) -> None:
     """A host dies in its step, its allocation is over, and in the next one of the session all hosts live."""
     cluster = config(deaths=[{"host": 3, "step": 10}])
