@@ -76,6 +76,14 @@ class ComparisonRecord(JsonData):
         return list(dict.fromkeys(host for block in self.blocks for run in block.runs for host in run.hosts))
 
 
+LOGS_OF_COMPARISONS = "ab"  # begins the names of their folders of logs
+
+
+def make_log_name(label: str, spec: Spec, stack: str) -> str:
+    """Return the name of the logs of a stack's runs, in place of a test's."""
+    return f"{label} {spec.label} {stack}"
+
+
 def select_blocks(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the undisturbed blocks; all if there are no others."""
     return [block for block in blocks if not block.disturbances] or blocks

@@ -26,6 +26,7 @@ from pytest_dtfperf.compare.blocks import (
 )
 from pytest_dtfperf.compare.record import (
     COMPARISONS_FILE,
+    LOGS_OF_COMPARISONS,
     BlockRecord,
     ComparisonRecord,
     SideRecord,
@@ -181,7 +182,7 @@ class StackComparing:
         self._expected = expected
         self._test = test
         self.failures: dict[str, Exception] = {}  # by a comparison's id: the error that ended it
-        self._runner = StackRunner(session, "ab")
+        self._runner = StackRunner(session, LOGS_OF_COMPARISONS)
         for each in variants:
             self._runner.add(each)
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]

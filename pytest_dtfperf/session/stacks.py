@@ -10,6 +10,7 @@ from typing import Any
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.blocks import Block
+from pytest_dtfperf.compare.record import make_log_name
 from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import (
@@ -149,7 +150,7 @@ class StackRunner:
         try:
             run = self._session.run(
                 shorten(side.spec) if traced else side.spec,
-                f"{self._label} {side.spec.label} {name}",
+                make_log_name(self._label, side.spec, name),
                 number=side.runs_made,
                 of=max(side.runs_made, runs),
                 explain=traced,

@@ -20,6 +20,8 @@ from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.comparisons import load_comparisons
 from pytest_dtfperf.report.markdown import format_markdown_summary
+from pytest_dtfperf.report.page.build import load_page_input
+from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import new_site, shared_site, site
@@ -130,6 +132,10 @@ def test_a_comparison_is_a_file_a_table_and_a_page(perf: PerfTests) -> None:
     assert (row["spec"], row["verdict"], row["variant"]) == (record.spec.label, "SLOWER", "new")
     assert float(row["ratio"]) == pytest.approx(line["estimate"]["ratio"], rel=1e-5)
     page = (folder.path / "report.html").read_text()
+    for logs in folder.path.glob("logs/*"):
+        (logs / "99").mkdir()
+        (logs / "99" / "worker-0.log").write_text("what a task printed\n")
+    assert load_page_input(folder, SessionResults([], comparisons=[record])).without_measurement == []
     (table,) = re.findall(r"(?s)<table class=.*?</table>", page)
     assert "<th>variant against reference" in table
     assert "<td>SLOWER" in table

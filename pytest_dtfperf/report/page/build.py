@@ -12,7 +12,8 @@ from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.compare.record import COMPARISONS_FILE, ComparisonRecord
+from pytest_dtfperf.compare.blocks import ABVerdict
+from pytest_dtfperf.compare.record import COMPARISONS_FILE, LOGS_OF_COMPARISONS, ComparisonRecord, make_log_name
 from pytest_dtfperf.formats import NONE, duration, format_count, percent, printable_bytes, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
@@ -325,9 +326,18 @@ def load_page_input(folder: SessionFolder, results: SessionResults) -> PageInput
         path=f"{folder.path.parent.name}/{folder.id}",  # relative to the folder where the session was started, as in Markdown
         results=results,
         logs=read_tails(folder, failed),
-        without_measurement=find_tests_without_measurement(folder, {record.test for record in records}),
+        without_measurement=find_tests_without_measurement(
+            folder, {*(record.test for record in records), *_list_compared(results.comparisons)}
+        ),
         files=_list_files_beside(folder),
     )
+
+
+def _list_compared(comparisons: Iterable[ComparisonRecord]) -> Iterator[str]:
+    """Yield the names of the logs of stacks that trained, in place of a test's."""
+    for each in comparisons:
+        if each.blocks and each.verdict not in (ABVerdict.FAILED, ABVerdict.INVALID):
+            yield from (make_log_name(LOGS_OF_COMPARISONS, side.spec, side.name) for side in (each.reference, each.variant))
 
 
 def _has_failed(record: Record) -> bool:
