@@ -265,7 +265,7 @@ class HostQualification:
             reasons = reasons[:1] or ["it has no undisturbed reading" if not is_read else "it has not trained undisturbed"]
         else:
             verdict, reasons = HostVerdict.FIT, []
-        if verdict is HostVerdict.NOT_JUDGED and self._why_stopped:
+        if verdict is HostVerdict.NOT_JUDGED and self._why_stopped and host not in self._trainer.lost:
             reasons = [self._why_stopped]
         probe = self._clocks.get(host)
         return HostResult(

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
+from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
@@ -128,6 +131,18 @@ def test_qualify_leaves_out_a_simulated_host_that_dies(folder: Path, capsys: pyt
     assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in out
     assert re.search(r"(?m)^sim-0002: .+", out)
     assert list((folder / "perf_results").glob("*/qualification.json"))
+
+
+def test_reason_of_a_lost_host_stays_when_the_time_is_over(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the time limit, the undecided hosts have that as their reason, and a host that died has its own."""
+    monkeypatch.setattr(qualification, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
+    deaths = "deaths = [{ host = 2, step = 5, run = 1 }]\n"
+    assert qualify(folder, deaths, "--hosts=4", "--time-limit=45s") == 3
+    out = capsys.readouterr().out
+    assert re.search(r"(?m)^sim-0001: .*the time limit was reached", out)
+    assert re.search(r"(?m)^sim-0002: .*died", out)
 
 
 @pytest.mark.parametrize(
