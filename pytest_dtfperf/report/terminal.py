@@ -84,9 +84,9 @@ def format_summary(
     """
     if not records:
         return ""
-    blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps))
     shown = records if verbose else _select_rows(records)
     is_first = len(shown) < len(records)
+    blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps), is_first=is_first)
     table = _make_measurement_blocks(shown, width, is_first=is_first)
     blocks += ["", *table] if blocks else table
     if is_first:
@@ -132,11 +132,13 @@ def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[Rende
     return [Text(printable_lines("\n".join(lines)), no_wrap=True, overflow="ignore")]
 
 
-def _make_verdict_blocks(records: Sequence[Record], width: int, *, is_next_shown: bool) -> list[RenderableType]:
+def _make_verdict_blocks(
+    records: Sequence[Record], width: int, *, is_next_shown: bool, is_first: bool = False
+) -> list[RenderableType]:
     """Return the verdicts that are not green, with their reasons."""
     found = collect_reasons(records)
     has_failed = any(reason.verdict.row.outcome in ("fail", "error") for reason in found)
-    shown = MAX_REASONS if has_failed else MAX_UNDECIDED
+    shown = MAX_REASONS if has_failed else 1 if is_first else MAX_UNDECIDED
     blocks: list[RenderableType] = []
     for reason in found[:shown]:
         blocks += [
@@ -238,8 +240,8 @@ def _select_rows(records: Sequence[Record]) -> Sequence[Record]:
 
     Left out are those with the fewest devices, of trainings that are also measured on more devices.
     """
-    first = (Verdict.NO_BASELINE, Verdict.PASSED, Verdict.ANCHOR)  # without a baseline, other checks may have passed
-    if any(record.verdict not in first or record.accepted or record.baseline for record in records):
+    first = (Verdict.NO_BASELINE, Verdict.INCONCLUSIVE, Verdict.PASSED, Verdict.ANCHOR)  # of checks that need no baseline
+    if any((record.verdict or Verdict.PASSED) not in first or record.accepted or record.baseline for record in records):
         return records
     label = labels(record.spec for record in records)
     most: dict[str, int] = {}
@@ -256,7 +258,7 @@ def _make_measurement_blocks(records: Sequence[Record], width: int, *, is_first:
 
     Args:
         is_first: The session has no baseline and no failure, and many measurements: if the width does not allow all columns,
-            leave out the verdict and the efficiency instead of making more tables.
+            leave out the verdict and the efficiency, and shorten the specs, instead of making more tables.
     """
     label = labels(record.spec for record in records)
     kind = {spec: without_size(text) for spec, text in label.items()}
@@ -269,7 +271,7 @@ def _make_measurement_blocks(records: Sequence[Record], width: int, *, is_first:
             return [make_table(headings, rows, columns, styles=STYLES)]
         if is_first:
             headings, rows = _drop_columns(headings, rows, {"verdict", "efficiency"})
-            columns = measure_columns([headings, *rows])
+            columns = fit_columns(measure_columns([headings, *rows]), width, positions=[0])
             if sum_widths(columns) <= width:
                 return [make_table(headings, rows, columns, styles=STYLES)]
         sizes = [f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}" for record in ordered]

@@ -371,6 +371,29 @@ def test_first_session_fits_on_a_screen(tmp_path: Path) -> None:
     assert "Written: 5 CSV files, 4 SVG files" in lines
 
 
+def test_first_session_with_undecided_checks_and_long_specs_has_one_line_for_each() -> None:
+    """A check without a baseline may be undecided, or absent: rows are left out all the same, and long specs are shortened."""
+    records = make_first_session()
+    long = spec(
+        model="mnist",
+        batch_size=32,
+        gpus=2,
+        num_ps=1,
+        data="mnist",
+        data_dir="/data",
+        stop_at_top_1_accuracy=0.95,
+        eval_during_training_every_n_steps=5,
+    )
+    records[3] = replace(records[3], verdict=Verdict.INCONCLUSIVE, reason="too few runs for a verdict")
+    records[5] = replace(records[5], verdict=Verdict.INCONCLUSIVE, reason="the threshold is within this interval")
+    records.append(record(long, 9.81, 9.9, verdict=None, limit=LIMIT))
+    lines = format_summary(records, width=80).splitlines()
+    assert "and 8 measurements on fewer devices: see report.html, or -v" in lines
+    assert sum(line.endswith(" cores") for line in lines) == 18
+    assert [line.split("…")[1].split() for line in lines if "…" in line] == [["9.86", "±0.5", "%", "33", "%", "cores"]]
+    assert "and 1 reason more: see the tests, or report.html" in lines
+
+
 def test_verbose_first_session_has_all_rows() -> None:
     """With -v all 25 measurements are shown, with their verdicts."""
     text = format_summary(make_first_session(), width=120, verbose=True)
