@@ -121,16 +121,21 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
     found = [fans for turn in turns for fans in _in_and_out(turn)]
     links = {pair: None for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps))}
     rounds = [*found, *(_is_alone(each) for each in split(list(links)))] if pairs else found
-    connections = _count_connections(tasks)
-    return [[replace(fan, connections=tuple(connections[pair] for pair in fan.streams)) for fan in each] for each in rounds]
+    servers_of, workers_of = (Counter(task.host for task in tasks if task.job == job) for job in ("ps", "worker"))
+    return [
+        [
+            replace(fan, connections=tuple(_count_connections(servers_of, workers_of, pair) for pair in fan.streams))
+            for fan in each
+        ]
+        for each in rounds
+    ]
 
 
-def _count_connections(tasks: Sequence[PlacedTask]) -> Mapping[Pair, int]:
-    """Return the TCP connections between the workers of one host and the parameter servers of another, in both directions."""
-    servers, workers = (Counter(task.host for task in tasks if task.job == job) for job in ("ps", "worker"))
-    hosts = servers.keys() | workers.keys()
-    every = {(a, b): servers[a] * workers[b] + servers[b] * workers[a] for a in hosts for b in hosts}
-    return {pair: max(1, min(count, MOST_CONNECTIONS)) for pair, count in every.items()}
+def _count_connections(servers: Mapping[int, int], workers: Mapping[int, int], pair: Pair) -> int:
+    """Return the TCP connections between the workers of one host and the parameter servers of the other, both ways."""
+    here, there = pair
+    found = servers.get(here, 0) * workers.get(there, 0) + servers.get(there, 0) * workers.get(here, 0)
+    return max(1, min(found, MOST_CONNECTIONS))
 
 
 def _is_alone(pairs: Sequence[Pair]) -> Round:
