@@ -156,10 +156,10 @@ def open_session(args: argparse.Namespace, *, history: str | Path | None = NEVER
 def print_simulated(config: "ClusterConfig") -> None:
     """Print that nothing was trained, if the hosts of the cluster are simulated."""
     from pytest_dtfperf.clusters.named import BACKENDS
-    from pytest_dtfperf.datamodel.measurement import SIMULATED
+    from pytest_dtfperf.report.measurement_text import format_simulated_note
 
     if BACKENDS[config.backend].is_simulated:
-        print(f"{SIMULATED}: the hosts of {config.name} are simulated, and nothing was trained")
+        print(format_simulated_note([config.name]))
 
 
 def parse_time(text: str) -> float | str:

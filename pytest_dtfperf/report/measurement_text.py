@@ -19,11 +19,15 @@ from pytest_dtfperf.spec import Spec, labels
 DISTURBED_MARK = " !"  # behind a rate
 
 
+def format_simulated_note(clusters: Sequence[str]) -> str:
+    return f"{SIMULATED}: the hosts of {', '.join(clusters)} are simulated, and nothing was trained"
+
+
 def list_measurement_notes(measurements: Iterable[Measurement]) -> list[str]:
     """Return notes about simulated hosts, and about the mark behind the rate of a disturbed measurement."""
     measurements = list(measurements)
     clusters = sorted({measurement.simulated for measurement in measurements if measurement.simulated})
-    notes = [f"{SIMULATED}: the hosts of {', '.join(clusters)} are simulated, and nothing was trained"] if clusters else []
+    notes = [format_simulated_note(clusters)] if clusters else []
     if any(measurement.disturbances for measurement in measurements):
         meaning = "something else disturbed every run, so that the rate does not describe the training"
         notes.append(f"{DISTURBED_MARK.strip()} behind a rate: {meaning}")
