@@ -4,7 +4,7 @@ In JUnit XML, pytest reports only errors of setup and teardown: a failed cluster
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,9 +60,15 @@ def find_line(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -
     return f"{item.nodeid.partition('::')[0]}:{lines[-1]}" if lines else ""
 
 
-def skips(reports: Iterable[object]) -> list[str]:
-    """Return a line for each reason, with how many perf tests were skipped for it."""
-    noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
+def skips(reports: Iterable[object], named: Container[str] = ()) -> list[str]:
+    """Return a line for each reason, with how many perf tests were skipped for it.
+
+    Args:
+        reports: Those of skipped tests.
+        named: Ids of tests that another line names, which are not counted.
+    """
+    unnamed = (report for report in reports if getattr(report, "nodeid", "") not in named)
+    noted = (pair for report in unnamed for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
     return [f"{format_count(count, 'test')} skipped: {why}" for why, count in counts.items()]
 

@@ -136,7 +136,8 @@ class Ending:
         records = self.completion.records if self.completion else ()
         deselected = [f"{format_count(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
-            deselected += skips(terminalreporter.stats.get("skipped", ()))
+            budget = self.perf.session.time_budget  # its own line names the tests that it left out
+            deselected += skips(terminalreporter.stats.get("skipped", ()), budget.left_out if budget else ())
         if not records and not deselected and not self.remarks and not self.sections:
             return
         terminalreporter.section("distributed training performance")

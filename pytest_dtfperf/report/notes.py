@@ -57,12 +57,10 @@ def suggest_accepting(records: Sequence[Record], *, is_next_shown: bool = False)
     lines = []
     if acceptable := [each for each in new if each not in disturbed]:
         how = f"Accept what was measured with the same command and --update-baselines=new{_add_repeats(acceptable)}"
-        then = (
-            "Later sessions are compared with what you accept"
-            if is_next_shown
-            else f"{how}: later sessions are compared with it"
+        effect = (
+            "Later sessions are judged by accepted rates" if is_next_shown else f"{how}: later sessions are compared with it"
         )
-        lines.append(f"{_count_without_baseline(len(acceptable))} {then}")
+        lines.append(f"{_count_without_baseline(len(acceptable))} {effect}")
     if disturbed:
         reasons = disturbed[0].measurement.disturbances
         none = f"None can be made, for every run was disturbed: {reasons[0]}{hint(reasons)}"
@@ -142,7 +140,7 @@ def _describe_published_rate(record: Record) -> str | None:
 
 
 def _count_without_baseline(number: int) -> str:
-    return f"{number} measurement{'s have' if number > 1 else ' has'} no baseline to be compared with."
+    return f"{number} measurement{'s have' if number > 1 else ' has'} no baseline."
 
 
 def _lacks_baseline(record: Record) -> bool:

@@ -57,7 +57,7 @@ MAX_PUBLISHED = 2  # rows per model; the page has more
 MAX_REASONS = 8  # different reasons, so that the table remains on the screen; the page and each test's failure have all
 MAX_UNDECIDED = 2  # reasons if none makes the session fail
 MAX_HINTS = 3  # the page has all
-MAX_FIRST = 18  # rows of a session without any baseline, so that it fits on a screen of 80 x 40; the page has all
+MAX_FIRST = 13  # rows of a session without any baseline, so that it fits on a screen of 80 x 40; the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
 STYLES = {f"{verdict}{mark}": verdict.row.style for verdict in Verdict for mark in ("", f" {SIMULATED}")}
@@ -86,7 +86,7 @@ def format_summary(
         return ""
     shown = records if verbose else _select_rows(records)
     is_first = len(shown) < len(records)
-    blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps), is_first=is_first)
+    blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps), is_first=is_first, verbose=verbose)
     table = _make_measurement_blocks(shown, width, is_first=is_first)
     blocks += ["", *table] if blocks else table
     if is_first:
@@ -133,13 +133,16 @@ def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[Rende
 
 
 def _make_verdict_blocks(
-    records: Sequence[Record], width: int, *, is_next_shown: bool, is_first: bool = False
+    records: Sequence[Record], width: int, *, is_next_shown: bool, is_first: bool, verbose: bool
 ) -> list[RenderableType]:
-    """Return the verdicts that are not green, with their reasons."""
+    """Return the verdicts that are not green, with their reasons; of a first session the number of undecided measurements."""
     found = collect_reasons(records)
     has_failed = any(reason.verdict.row.outcome in ("fail", "error") for reason in found)
-    shown = MAX_REASONS if has_failed else 1 if is_first else MAX_UNDECIDED
     blocks: list[RenderableType] = []
+    if is_first and found:
+        blocks.append(wrap_note(_count_undecided(found), width))
+        found = []
+    shown = MAX_REASONS if has_failed or verbose else MAX_UNDECIDED
     for reason in found[:shown]:
         blocks += [
             _format_reason(reason, width),
@@ -150,6 +153,12 @@ def _make_verdict_blocks(
     slept = list_injected_slowdowns(records)
     blocks += [wrap_note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
     return blocks + [wrap_note(text, width) for text in suggest_accepting(records, is_next_shown=is_next_shown)]
+
+
+def _count_undecided(reasons: Sequence[VerdictReason]) -> str:
+    """Return how many measurements of a first session are undecided, and where to find the reasons."""
+    count = sum(len(reason.records) for reason in reasons)
+    return f"{Verdict.INCONCLUSIVE}: {format_count(count, 'measurement')}. Reasons: see report.html, or -v"
 
 
 def _format_reason(reason: VerdictReason, width: int) -> Text:

@@ -148,9 +148,7 @@ class TimeBudget:
             lines.append(f"{self.option} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
         if self.shortened:
             count = len(self.shortened)
-            lines.append(
-                f"{self.option} left fewer runs for {format_count(count, 'test')}: with more time, intervals are narrower"
-            )
+            lines.append(f"{self.option} left fewer runs for {format_count(count, 'test')}: wider intervals")
         return lines
 
 

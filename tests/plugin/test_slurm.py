@@ -363,7 +363,7 @@ def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewS
     assert ended.code == 0, ended.out
     assert [record["verdict"] for record in records(perf)] == ["NO_BASELINE", "INCOMPARABLE"]
     ended.line("INCOMPARABLE: ", "requested: 2 nodes, 2 GPUs each; granted: 2 nodes, 2 GPUs on n1, 1 GPU on n2")
-    ended.line("1 measurement has no baseline to be compared with.")
+    ended.line("1 measurement has no baseline.")
 
 
 def test_baselines_are_of_hardware_and_not_of_clusters(mini: Mini) -> None:

@@ -25,6 +25,7 @@ def test_expensive_tests_are_left_out(perf: PerfTests) -> None:
     assert "1 passed, 1 skipped" in ended.out
     assert "left out, for --time-budget=1s is spent" in ended.out
     assert "--time-budget=1s was spent after" in ended.out
+    assert "1 test skipped" not in ended.out, "the line about the time budget names it"
 
 
 def test_without_a_budget_tests_keep_their_order(perf: PerfTests) -> None:

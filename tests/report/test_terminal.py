@@ -13,6 +13,7 @@ from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
 from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
+from pytest_dtfperf.session.context import TimeBudget
 from tests.records.samples import disturbed_but_one, record, spec
 
 REGRESSED = record(
@@ -66,9 +67,8 @@ FIRST_AT_80 = """\
 REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below
   16.72
 Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
-1 measurement has no baseline to be compared with. Accept what was measured with
-  the same command and --update-baselines=new: later sessions are compared with
-  it
+1 measurement has no baseline. Accept what was measured with the same command
+  and --update-baselines=new: later sessions are compared with it
 
 """
 
@@ -104,8 +104,8 @@ published: inception3  devices  images/sec  efficiency  source
 FIRST_AT_120 = """\
 REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below 16.72
 Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
-1 measurement has no baseline to be compared with. Accept what was measured with the same command and
-  --update-baselines=new: later sessions are compared with it
+1 measurement has no baseline. Accept what was measured with the same command and --update-baselines=new: later sessions
+  are compared with it
 
 """
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     text = format_summary([*foreign, misplaced], width=160)
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
     assert f"INCOMPARABLE: {misplaced.spec.label}: requested: 2 nodes; granted: 1 node\n" in text
-    assert "2 measurements have no baseline to be compared with." in text
+    assert "2 measurements have no baseline." in text
 
 
 def test_the_width_counts_where_lines_cannot_be_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ Next:
         in text
     )
     assert text.endswith(f"Written: 2 CSV files, 1 SVG file\nSession folder: {tmp_path}\n")
-    assert "1 measurement has no baseline to be compared with. Later sessions are compared with what you accept\n" in text
+    assert "1 measurement has no baseline. Later sessions are judged by accepted rates\n" in text
     narrow = format_summary(RECORDS, width=60, next_steps=steps)
     assert "  pytest perf_tests --explain=always\n      see where the time goes\n" in narrow
 
@@ -353,20 +353,28 @@ def make_first_session() -> list[Record]:
 
 
 def test_first_session_fits_on_a_screen(tmp_path: Path) -> None:
-    """25 measurements with their limits, three commands and the files have 40 lines of 80 columns, with pytest's own two."""
+    """25 measurements with undecided checks, tests left out and files take 40 lines of 80, with pytest's three."""
     for name in ("measurements.csv", *(f"{model}.csv" for model in "abcd"), *(f"figures/{model}.svg" for model in "abcd")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     records = make_first_session()
     records[3] = replace(records[3], verdict=Verdict.PASSED)  # by a check of its efficiency
+    for at in range(5, 11):
+        why = f"too few runs for a verdict: {'at least 4 are needed, of which each is made in turn with the others; ' * 4}{at}"
+        records[at] = replace(records[at], verdict=Verdict.INCONCLUSIVE, reason=why)
     steps = list_next_steps(records, ["/opt/bin/pytest", "perf_tests"], "local")
-    budget = ["time budget of 6 min: 5.1 min used, 2 tests left out, of which the summary names each: a, b"]
-    text = format_summary(records, width=80, next_steps=steps, folder=tmp_path, remarks=budget)
+    budget = TimeBudget(360.0, lambda: 25, lambda: 0.0)
+    modes = ("distributed_all_reduce", "mirrored", "multi_worker_mirrored")
+    budget.left_out += [f"perf_tests/test_learning.py::test_time_to_accuracy[gpus2-ps0-{mode}]" for mode in modes]
+    budget.shortened.update("abc")
+    remarks = [f"Report: {tmp_path}/report.html", *budget.describe()]
+    text = format_summary(records, width=80, next_steps=steps, folder=tmp_path, remarks=remarks)
     lines = text.replace(str(tmp_path), "perf_results/20260131T021503Z-9f3c1a").splitlines()
-    assert len(lines) + 2 <= 40, text
+    assert len(lines) + 3 <= 40, text
     assert max(map(len, lines)) <= 80
-    assert "and 7 measurements on fewer devices: see report.html, or -v" in lines
-    assert sum(line.endswith(" cores") for line in lines) == 18
+    assert "and 12 measurements on fewer devices: see report.html, or -v" in lines
+    assert "INCONCLUSIVE: 6 measurements. Reasons: see report.html, or -v" in lines
+    assert sum(line.endswith(" cores") for line in lines) == 13
     assert sum("gpus=2" in line for line in lines) == 13
     assert "Written: 5 CSV files, 4 SVG files" in lines
 
@@ -388,10 +396,13 @@ def test_first_session_with_undecided_checks_and_long_specs_has_one_line_for_eac
     records[5] = replace(records[5], verdict=Verdict.INCONCLUSIVE, reason="the threshold is within this interval")
     records.append(record(long, 9.81, 9.9, verdict=None, limit=LIMIT))
     lines = format_summary(records, width=80).splitlines()
-    assert "and 8 measurements on fewer devices: see report.html, or -v" in lines
-    assert sum(line.endswith(" cores") for line in lines) == 18
+    assert "and 12 measurements on fewer devices: see report.html, or -v" in lines
+    assert sum(line.endswith(" cores") for line in lines) == 14
     assert [line.split("…")[1].split() for line in lines if "…" in line] == [["9.86", "±0.5", "%", "33", "%", "cores"]]
-    assert "and 1 reason more: see the tests, or report.html" in lines
+    assert "INCONCLUSIVE: 2 measurements. Reasons: see report.html, or -v" in lines
+    verbose = format_summary(records, width=200, verbose=True)
+    assert "too few runs for a verdict" in verbose
+    assert "the threshold is within this interval" in verbose
 
 
 def test_verbose_first_session_has_all_rows() -> None:

@@ -94,7 +94,7 @@ def test_what_would_be_refused_is_not_advised(session: SessionContext) -> None:
     judged(session, busy(measurement_of([99.0, 99.5])))
     (line,) = suggest_accepting(session.folder.measurements())
     assert line == (
-        f"1 measurement has no baseline to be compared with. None can be made, for every run was disturbed: {BUSY}. "
+        f"1 measurement has no baseline. None can be made, for every run was disturbed: {BUSY}. "
         "Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml"
     )
     judged(session, measurement_of([99.0], gpus=4))

@@ -89,7 +89,7 @@ def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
     assert budget.has_time("a", runs=1, fewest=2, run_s=40.0)
     assert not budget.has_time("a", runs=1, fewest=2, run_s=41.0)
     assert budget.has_time("what another test measured", runs=5, fewest=2, run_s=40.0)
-    assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: with more time, intervals are narrower"]
+    assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: wider intervals"]
 
 
 def test_steps_fit_into_half_of_the_share(clock: Clock) -> None:
