@@ -142,8 +142,8 @@ def _make_session_cells(row: Mapping[str, Any]) -> list[str]:
 def run_show(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.comparison import find_session
+    from pytest_dtfperf.history.database import hosts, measurements, runs
     from pytest_dtfperf.history.events import make_measurement_cells
-    from pytest_dtfperf.history.tables import hosts, measurements, runs
 
     with open_history(args).reading() as connection:
         session = find_session(store.read_sessions(connection), args.session)
@@ -212,7 +212,7 @@ def add_compare_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.comparison import compare_sessions, find_session
-    from pytest_dtfperf.history.tables import measurements, runs
+    from pytest_dtfperf.history.database import measurements, runs
 
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     with open_history(args).reading() as connection:

@@ -56,15 +56,15 @@ def remember(folder: SessionFolder, address: Address) -> HistoryEntry:
 
 def _find_changes(folder: SessionFolder, address: Address) -> HistoryEntry:
     """Return the changes in the series of this session; those of other machines are not shown here."""
-    from pytest_dtfperf.history import events, store, tables
-    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history import events, store
+    from pytest_dtfperf.history.database import Database, measurements
     from pytest_dtfperf.history.watching import search_changes
 
     database = Database.open(choose_address_of(folder, address))
     watched = database.write(search_changes)
     disturbed = {record.id for record in folder.measurements() if would_enter_series(record)}
     with database.reading() as connection:
-        rows = store.read_rows(connection, tables.measurements, folder.id)
+        rows = store.read_rows(connection, measurements, folder.id)
         contents = store.read_fingerprints(connection) if disturbed else {}
         hosts = store.read_host_names(connection, folder.id)
     today = datetime.now(UTC)

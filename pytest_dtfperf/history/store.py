@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.history.database import events, fingerprints, host_readings, hosts, measurements, runs, sessions, tracks
 from pytest_dtfperf.history.rows import Row, SessionRows
-from pytest_dtfperf.history.tables import events, fingerprints, host_readings, hosts, measurements, runs, sessions, tracks
 from pytest_dtfperf.records.record import Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.spec import Spec
 

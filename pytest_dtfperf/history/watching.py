@@ -11,12 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from pytest_dtfperf.history import store
-from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.database import Database, measurements, tracks
 from pytest_dtfperf.history.events import FoundChange, format_member, is_of_hosts, make_events, number_events
 from pytest_dtfperf.history.past import find_last_changes
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import HOST_PREFIX, Series, Successions, make_host_series, make_series
-from pytest_dtfperf.history.tables import measurements, tracks
 from pytest_dtfperf.stats.changes import ChangeWatch, Promise, Track
 
 ALIVE = timedelta(days=90)  # series that were not measured for longer do not count for the limit of false events

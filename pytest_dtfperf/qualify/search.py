@@ -25,6 +25,7 @@ from typing import Any
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.launch.link_rounds import make_matchings
 from pytest_dtfperf.qualify.group_rates import (
+    FEW_HOSTS,
     UNKNOWN_NOISE,
     Group,
     GroupAnswer,
@@ -32,8 +33,10 @@ from pytest_dtfperf.qualify.group_rates import (
     GroupRates,
     SearchPolicy,
     TooNoisy,
+    choose_group_size,
+    choose_layouts,
+    make_layout,
 )
-from pytest_dtfperf.qualify.layouts import FEW_HOSTS, choose_group_size, choose_layouts, make_layout
 from pytest_dtfperf.stats.noise import Noise
 
 Rounds = Generator[list[Group], None, Any]  # yields the groups of a round, which are recorded before it goes on

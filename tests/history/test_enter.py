@@ -12,9 +12,8 @@ from sqlalchemy import inspect
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import database, store
-from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.database import Database, hosts, measurements, runs
 from pytest_dtfperf.history.enter import describe_changes, enter, enter_all
-from pytest_dtfperf.history.tables import hosts, measurements, runs
 from pytest_dtfperf.history.where import Address, choose_address, parse_address
 from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder

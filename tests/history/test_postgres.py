@@ -14,9 +14,8 @@ from sqlalchemy import func, select
 
 import pytest_dtfperf
 from pytest_dtfperf.history import store
-from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.database import Database, measurements, runs, sessions
 from pytest_dtfperf.history.enter import enter, enter_all, list_folders
-from pytest_dtfperf.history.tables import measurements, runs, sessions
 from pytest_dtfperf.report.dataframe import COLUMNS
 from tests.history.postgres import IN_URL, Postgres, postgres, tool
 from tests.history.sessions import folder_of

@@ -6,8 +6,7 @@ from random import Random
 import pytest
 
 from benchmarks.isolation import SimulatedCluster, draw_cluster, draw_heavy, is_right, search, simulate
-from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
-from pytest_dtfperf.qualify.layouts import choose_group_size, choose_layouts, make_layout
+from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy, choose_group_size, choose_layouts, make_layout
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSetKind, estimate_cost
 from pytest_dtfperf.stats.noise import Noise
 

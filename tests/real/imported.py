@@ -33,7 +33,9 @@ MODULES = (
     "pytest_dtfperf.node.agent", "pytest_dtfperf.testing.fed", "pytest_dtfperf.training.making", "benchmarks.steps",
     "pytest_dtfperf.cli", "pytest",
 )  # fmt: skip
-IMPORTED = ("pytest_dtfperf.training.task", "pytest_dtfperf.node.serving")
+# The second one and the following are what the agent imports, which is itself run by its name.
+_OF_AGENT = ("host_run", "probes", "tunnel", "gpu_state")
+IMPORTED = ("pytest_dtfperf.training.task", *(f"pytest_dtfperf.node.{name}" for name in _OF_AGENT))
 FIRST_IMPORT = "pytest_dtfperf.training.first_import"
 # The last two as pytest_dtfperf/node/zygote.py has them.
 ENVIRONMENT = {**SEARCH_PATH, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}

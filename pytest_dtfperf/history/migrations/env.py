@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from pytest_dtfperf.history.tables import tables
+from pytest_dtfperf.history.database import tables
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=tables)
 context.run_migrations()
