@@ -436,6 +436,7 @@ def _choose_qualify_code(found: "Qualification") -> int:
 
 def _print_qualification(found: "Qualification", session: "Session", args: argparse.Namespace) -> None:
     from pytest_dtfperf.datamodel.qualification import HostVerdict
+    from pytest_dtfperf.qualify.group_training import format_reasons
     from pytest_dtfperf.qualify.qualification import FILE, describe_pair, list_drain_commands
 
     if args.json:
@@ -453,8 +454,8 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
     if shown := [*slow, *unknown]:
         headings = ("host", "arithmetic", "memory", "input", "link in", "link out", "training", "verdict")
         print_table(headings, [_make_row(host, found.hosts[host]) for host in shown])
-        for host in shown:
-            print(f"{host}: {found.hosts[host].reason}")
+        print(*(f"{host}: {found.hosts[host].reason}\n" for host in slow), sep="", end="")
+        print(*(f"{line}\n" for line in format_reasons({host: found.hosts[host].reason for host in unknown})), sep="", end="")
     for pair in found.pairs:
         print(f"link {describe_pair(pair)}")
     if slow:

@@ -162,6 +162,10 @@ class Backend:
         """
         return None
 
+    def list_hosts(self, config: ClusterConfig) -> Sequence[str]:
+        """Return the names of all hosts that `select_hosts` accepts; none if they are not known before an allocation."""
+        return ()
+
     def count_hosts(self, config: ClusterConfig) -> int | None:
         """Return the number of hosts in the cluster file; None if it has none. Raises `ClusterFileError`."""
         return config.backend_keys.get(self.hosts_key) if self.hosts_key else None

@@ -2,12 +2,13 @@
 
 Stacks of `AllocationManager` do this, as for `dtfperf ab`. Hosts that are one machine train one after another.
 
-A host that is lost is left out from then on: its agents end, and later groups with it fail at once. The loss ends the trainings
-of all other groups, too, because their agents were on the same host. They are repeated.
+A host that is lost, or cannot be reached, is left out from then on: its agents end, and later groups with it fail at once. The
+loss ends the trainings of all other groups, too, because their agents were on the same host. They are repeated.
 """
 
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +17,14 @@ from typing import TypeVar
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
+from pytest_dtfperf.errors import AllocationError, InfrastructureError, InvalidMeasurement, RunFailed
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify.group_rates import Group
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
+_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 
 
@@ -81,24 +83,47 @@ class GroupTrainer:
         """
         return [found for at in range(0, len(groups), self.slots) for found in self._train_wave(groups[at : at + self.slots])]
 
-    def lose(self, host: str, error: InfrastructureError) -> None:
-        """Leave a host out from now on. Raises the error if the host is left out already."""
-        if host in self.lost:
-            raise error
-        self.lost[host] = " ".join(str(error).split())
-        self._on_status(f"{host} is left out from now on: {self.lost[host]}")
-        if self._can_share_hosts:
-            self._session.allocations.leave_out([host])
+    def lose(self, losses: Mapping[str, InfrastructureError]) -> None:
+        """Leave hosts out from now on, and report them. Raises the error of a host that is left out already or cannot be."""
+        self._leave_out(losses)
+        self._report(losses)
 
     def repeat_without_lost_hosts(self, action: Callable[[], T]) -> T:
         """Return the result of an action, which is called again whenever it loses a host. Raises `DtfPerfError`."""
+        lost_before = len(self.lost)
         while True:
             try:
-                return action()
+                result = action()
             except InfrastructureError as error:
                 if error.host is None:
                     raise
-                self.lose(error.host, error)
+                self._leave_out({error.host: error})
+            else:
+                self._report(list(self.lost)[lost_before:])
+                return result
+
+    def get_launcher(self) -> Launcher:
+        """Return the launcher on all hosts that can be reached. Raises `DtfPerfError`, with all reasons if none can be."""
+        try:
+            return self.repeat_without_lost_hosts(lambda: self._session.allocations.get_launcher(self._spec))
+        except AllocationError as error:
+            reasons = [*format_reasons(self.lost), *([str(error)] if error.host is None else [])]
+            raise AllocationError("; ".join(reasons)) from error
+
+    def _leave_out(self, losses: Mapping[str, InfrastructureError]) -> None:
+        for host, error in losses.items():
+            if host in self.lost:
+                raise error
+            self.lost[host] = " ".join(str(error).split())
+            if self._can_share_hosts:
+                try:
+                    self._session.allocations.leave_out([host])
+                except AllocationError:
+                    raise error from None
+
+    def _report(self, hosts: Collection[str]) -> None:
+        for reason, names in group_reasons({host: self.lost[host] for host in hosts}).items():
+            self._on_status(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} left out from now on: {reason}")
 
     def _train_wave(self, groups: Sequence[Group]) -> list[GroupRun]:
         found: dict[int, GroupRun] = {}
@@ -122,8 +147,7 @@ class GroupTrainer:
                     raise result
                 else:
                     losses[result.host] = result
-            for host, loss in losses.items():
-                self.lose(host, loss)
+            self.lose(losses)
 
     def _train_side_by_side(
         self, launchers: Sequence[Launcher], groups: Sequence[Group]
@@ -155,3 +179,18 @@ class GroupTrainer:
             return GroupRun(spec, failure=str(error))
         except InfrastructureError as error:
             return error
+
+
+def group_reasons(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return each reason with its hosts. Reasons that differ only in the name or address of the host are one: the first."""
+    first: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for host, reason in reasons.items():
+        common = _ADDRESS.sub("", reason.replace(host, ""))
+        found.setdefault(first.setdefault(common, reason), []).append(host)
+    return found
+
+
+def format_reasons(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, with all its hosts."""
+    return [f"{', '.join(hosts)}: {reason}" for reason, hosts in group_reasons(reasons).items()]

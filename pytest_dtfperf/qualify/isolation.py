@@ -183,7 +183,7 @@ class HostIsolation:
             self._failures.append(str(error))
             if isinstance(error, HostLost) and error.host in self._hosts:
                 assert self._trainer
-                self._trainer.lose(error.host, error)
+                self._trainer.lose({error.host: error})
         else:
             self._choose_hosts()  # the cluster may have reclaimed the first ones
             self._whole = run

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.slurm.request import make_drain_command
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
@@ -35,6 +36,7 @@ from pytest_dtfperf.qualify.pairs import (
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
 from pytest_dtfperf.qualify.recorded import judge_by_records
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
+from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
@@ -98,10 +100,12 @@ class HostQualification:
         """
         with self._session.measuring(self._spec, TEST):
             self._began_s = time.monotonic()
-            launcher = self._session.allocations.get_launcher(self._spec)
-            self._hosts = list(launcher.hosts)
-            self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=len(self._hosts), on_status=self._on_status)
-            hardware = {host: launcher.collect_fingerprint([host])["hardware"] for host in self._hosts}
+            config = self._session.config
+            count = count_hosts_for(config, compute_need(self._spec.gpus, self._spec.num_ps, config))
+            self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
+            launcher = self._trainer.get_launcher()
+            self._hosts = [*launcher.hosts, *self._trainer.lost]
+            hardware = {host: launcher.collect_fingerprint([host])["hardware"] for host in launcher.hosts}
             self._kinds = {host: system_name(each) for host, each in hardware.items()}
             self._is_simulated = any(each.get("simulated") for each in hardware.values())
             self._own = self._compare(self._policy)
@@ -142,7 +146,7 @@ class HostQualification:
         for host in self._hosts:
             capacities = {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))}
             if self._recorded is not None:
-                names, kind = {host, *self._names}, self._kinds[host]
+                names, kind = {host, *self._names}, self._kinds.get(host, "")
                 capacities = judge_by_records(capacities, names, kind, conditions[host], self._recorded, self._policy)
             hosts[host] = self._judge_host(host, capacities)
         return Qualification(
@@ -197,9 +201,8 @@ class HostQualification:
         is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
         open_names = {name for _, name in self._own.iterate_open()}
         probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(self._draw_matchings() if is_open_links else []))
-        for host, why in probes.unknown.items():
-            if host in self._kinds:
-                self._trainer.lose(host, InfrastructureError(why, host=host))
+        lost = {host: InfrastructureError(why, host=host) for host, why in probes.unknown.items() if host in self._kinds}
+        self._trainer.lose(lost)
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
             self._clocks.update(probes.hosts)
@@ -270,7 +273,7 @@ class HostQualification:
         probe = self._clocks.get(host)
         return HostResult(
             verdict=verdict,
-            kind=self._kinds[host],
+            kind=self._kinds.get(host, ""),
             capacities=capacities,
             reason="; ".join(reasons),
             clock_hz=probe.clock_hz if probe else None,

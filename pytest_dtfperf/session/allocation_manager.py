@@ -111,9 +111,20 @@ class AllocationManager:
             self._held.end_agents(stack)
 
     def leave_out(self, hosts: Collection[str]) -> None:
-        """End all agents. Those that start from now on are not on these hosts, which stay allocated."""
+        """End all agents. Those that start from now on are not on these hosts, which stay allocated if they are.
+
+        Raises `AllocationError` if none is allocated, and no other host is known.
+        """
         if self._held:
             self._held.leave_out(hosts)
+            return
+        backend = BACKENDS[self._config.backend]
+        others = [host for host in backend.list_hosts(self._config) if host not in hosts]
+        config = backend.select_hosts(self._config, ",".join(others)) if others else None
+        if config is None:
+            raise AllocationError(f"no other host of cluster {self._config.name} is known")
+        self._config = config
+        self._refusals.clear()
 
     @property
     def has_hosts(self) -> bool:

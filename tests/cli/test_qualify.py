@@ -141,7 +141,7 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
     deaths = "deaths = [{ host = 2, step = 5, run = 1 }]\n"
     assert qualify(folder, deaths, "--hosts=4", "--time-limit=45s") == 3
     out = capsys.readouterr().out
-    assert re.search(r"(?m)^sim-0001: .*the time limit was reached", out)
+    assert re.search(r"(?m)^sim-0000, sim-0001, sim-0003: the time limit was reached$", out)
     assert re.search(r"(?m)^sim-0002: .*died", out)
 
 
@@ -228,6 +228,33 @@ def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys
     (host,) = read("history hosts", capsys.readouterr().out)["hosts"]
     readings = {series["capacity"]: series["points"][0]["verdict"] for series in host["series"]}
     assert (host["cluster"], host["verdict"], readings["training"], readings["core.matmul"]) == ("lab", "SLOW", "SLOW", "FIT")
+
+
+def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path) -> None:
+    """A host that is off before the start is not judged, with the reason, and the others are measured."""
+    if reason := why_not():
+        pytest.skip(reason)
+    perf: PerfTests = perf_tests_in(tmp_path)
+    with Lab(4) as machines:
+        machines["m2"].power_off()
+        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, "connect_s = 10"))
+        options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
+        ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
+    found = Qualification.from_json(read("qualify", ended.out))
+    assert found.hosts["m2"].verdict is HostVerdict.NOT_JUDGED
+    assert f"m2 is left out from now on: {found.hosts['m2'].reason}" in ended.err
+    assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("m1", "m3", "m4"))
+
+
+def test_qualify_gives_the_reason_once_that_all_hosts_have(lab: Lab, tmp_path: Path) -> None:
+    """If no host can start, as without an interpreter, one line has the reason and all hosts, and the exit code is 3."""
+    perf: PerfTests = perf_tests_in(tmp_path)
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, TOY, 'python = "/nowhere/python3"'))
+    options = ["--cluster=lab", "--clusters-file=perf/clusters.toml"]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
+    assert ended.code == 3, ended.err
+    (line,) = (each for each in ended.err.splitlines() if "/nowhere/python3" in each)
+    assert all(name in line for name in lab.names)
 
 
 @pytest.mark.parametrize("what", ["switched off", "stopped"])

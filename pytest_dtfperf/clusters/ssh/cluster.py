@@ -213,6 +213,9 @@ class SshBackend(Backend):
     def select_hosts(self, config: ClusterConfig, names: str) -> ClusterConfig:
         return endpoints.select_hosts(config, names)
 
+    def list_hosts(self, config: ClusterConfig) -> Sequence[str]:
+        return [each.name for each in endpoints.list_endpoints(config)]
+
     def count_hosts(self, config: ClusterConfig) -> int | None:
         """Return the number of hosts. Reads the files that the cluster names, too."""
         return endpoints.count_hosts(config)
