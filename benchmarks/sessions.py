@@ -18,7 +18,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.cli import main as dtfperf
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.session import Session, Settings
 
 PHASES = ("accept", "same", "slow", "show")
@@ -86,19 +87,18 @@ class Seen:
     is_slow: bool
 
     @classmethod
-    def of(cls, session: Mapping[str, object], record: Record, *, is_slow: bool) -> "Seen":
+    def of(cls, session: SessionInfo, record: Record, *, is_slow: bool) -> "Seen":
         runs = record.measurement.runs
-        code, wall_s = session.get("exit_code"), session.get("wall_s")
         return cls(
-            id=str(session["id"]),
+            id=session.id,
             verdict=record.verdict,
-            exit_code=code if isinstance(code, int) else None,
+            exit_code=session.exit_code,
             runs=len(runs),
             disturbed=sum(bool(run.disturbances) for run in runs),
             images_per_sec=record.images_per_sec,
             change=record.baseline.change if record.baseline else None,
             window_s=min(run.elapsed_s for run in runs),
-            wall_s=wall_s if isinstance(wall_s, float | int) else 0.0,
+            wall_s=session.wall_s or 0.0,
             is_slow=is_slow,
         )
 

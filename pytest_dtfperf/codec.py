@@ -259,14 +259,25 @@ def _reader(hint: Any) -> Reader | None:
         return _if_it_is(dict, hint.from_json)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _if_it_is(str, hint)
-    origin, inner = get_origin(hint), next(filter(None, map(_reader, get_args(hint))), None)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Mapping, dict):
+        return _mapping_reader(*map(_reader, args))
+    inner = next(filter(None, map(_reader, args)), None)
     if origin is tuple:
         return _if_it_is(list, lambda value: tuple(map(inner, value) if inner else value))
     if inner is None or origin in (Union, UnionType):
         return inner
-    if origin is Sequence:
-        return _if_it_is(list, lambda value: [inner(each) for each in value])
-    return _if_it_is(dict, lambda value: {key: inner(each) for key, each in value.items()})
+    return _if_it_is(list, lambda value: [inner(each) for each in value])
+
+
+def _mapping_reader(read_key: Reader | None, read_value: Reader | None) -> Reader | None:
+    if not (read_key or read_value):
+        return None
+
+    def read_items(value: dict[str, Any]) -> dict[Any, Any]:
+        return {(read_key(key) if read_key else key): (read_value(each) if read_value else each) for key, each in value.items()}
+
+    return _if_it_is(dict, read_items)
 
 
 def _if_it_is(kind: type, reader: Reader) -> Reader:

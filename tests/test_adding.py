@@ -70,7 +70,7 @@ for first, then in ((Verdict.INCONCLUSIVE, OUTDATED), (OUTDATED, Verdict.PASSED)
     folder.judge(record.id, verdict=then, reason=f"because {then}")
 folder.finish(exit_code=0, wall_s=1.0)
 read = SessionFolder.open(folder.path)  # which holds its files against the schemas
-print(read.session["verdicts"])
+print({str(verdict): count for verdict, count in read.session.verdicts.items()})
 print(terminal.format_summary(read.measurements(), width=200, colour=True))
 print(markdown.format_markdown_summary(read))
 print(format_measurements_csv(read.measurements(), read.session))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Literal
 
 import jsonschema
@@ -39,6 +40,31 @@ def test_there_and_back() -> None:
     data = json.loads(json.dumps(outer.to_json()))
     assert Outer.from_json(data) == outer
     assert list(data) == ["one", "none", "several", "fixed", "named", "words", "anything"]
+
+
+class Colour(StrEnum):
+    """An enumeration."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Counts(JsonData):
+    """Mappings with an enumeration as key, as value, and as both."""
+
+    numbers: Mapping[Colour, int]
+    favourites: Mapping[str, Colour]
+    opposites: Mapping[Colour, Colour]
+
+
+def test_keys_and_values_of_a_mapping_are_read_as_their_own_types() -> None:
+    """A key of an enumeration comes back as its member, and a text that is a value beside it stays what its type says."""
+    data = {"numbers": {"red": 2}, "favourites": {"blue": "red"}, "opposites": {"red": "blue"}}
+    read = Counts.from_json(data)
+    assert [type(key) for each in (read.numbers, read.favourites, read.opposites) for key in each] == [Colour, str, Colour]
+    assert (read.favourites["blue"], read.opposites[Colour.RED]) == (Colour.RED, Colour.BLUE)
+    assert read.to_json() == data
 
 
 def test_what_is_not_there_is_as_usual() -> None:

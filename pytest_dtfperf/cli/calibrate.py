@@ -239,7 +239,7 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     new = [folder for folder in session_folders(results) if folder.path not in before]
     if not new:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
-    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # others may run, too
+    own = [folder for folder in new if folder.session.command == ["pytest", *arguments]]  # others may run, too
     return (own or new)[-1]
 
 
@@ -259,7 +259,7 @@ def _run_pytest(arguments: Sequence[str], output: TextIO | None) -> int:
 def _load_measured(session: "SessionFolder") -> list["Seen"]:
     from pytest_dtfperf.baselines.calibrate import Seen
 
-    started = session.session["started"]
+    started = session.session.started
     return [
         Seen(
             session=session.id,
@@ -364,7 +364,7 @@ def measure_again(
     for number in range(1, sessions + 1):
         print(f"dtfperf: session {number} of {sessions}: as {like.id}", flush=True)
         with Session.open(
-            like.session["cluster"],
+            like.session.cluster,
             clusters_file=clusters_file,
             baselines=baselines,
             results=results,

@@ -329,13 +329,13 @@ def _print_summary(session: "Session", args: argparse.Namespace, failures: Seque
             verbose=args.verbose,
             folder=session.folder.path,
             accepted=notes.list_accepted_baselines(session.acceptance, records),
-            next_steps=notes.list_next_steps(records, session.folder.session["command"], session.config.name),
+            next_steps=notes.list_next_steps(records, session.folder.session.command, session.config.name),
             remarks=[*notes.list_acceptance_remarks(session.acceptance, records), *session.remarks, *time],
         )
         print(text, end="")
     for record in records:
         if _is_red(record):
-            rerun, width = session.folder.session["command"], count_columns(sys.stderr)
+            rerun, width = session.folder.session.command, count_columns(sys.stderr)
             failure = format_failure(record, session=session.folder.path, rerun=rerun, width=width)
             print(f"\n{failure}", file=sys.stderr)
     for failure in failures:

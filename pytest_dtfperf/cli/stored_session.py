@@ -104,7 +104,7 @@ def run_judge(args: argparse.Namespace) -> int:
             if then.verdict != now.verdict
         ]
         remarks = [*(changed or ["All verdicts are the same as in the session."]), *kept]
-        budget = folder.session.get("budget", {})
+        budget = folder.session.budget
         text = terminal.format_summary(
             after,
             width=count_columns(sys.stdout),

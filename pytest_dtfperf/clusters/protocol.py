@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import wire
 
@@ -18,7 +19,35 @@ def _ignore_status(message: str) -> None:
     """Drop a status message."""
 
 
-def _ignore_bill(bill: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PaidInstance(JsonData):
+    """An instance of a cloud in a bill."""
+
+    id: str = field(metadata=describe("Amazon's id of the instance"))
+    seconds: float = field(metadata=describe("Paid seconds", at_least=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill(JsonData):
+    """The costs of an allocation with a price, as far as its backend knows them."""
+
+    backend: str = field(default="", metadata=describe("Backend of the hosts", omit_empty=True))
+    run: str = field(default="", metadata=describe("Name of the allocation in the backend", omit_empty=True))
+    placement: Mapping[str, str | float | bool | None] = field(
+        default_factory=dict,
+        metadata=describe(
+            "Properties that two measurements must share for a comparison, as the backend knows them", omit_empty=True
+        ),
+    )
+    usd: float = field(metadata=describe("Dollars until the hosts were released, or are known to have ended", at_least=0))
+    seconds: float = field(default=0.0, metadata=describe("Seconds of all instances together", at_least=0, omit_empty=True))
+    instances: Sequence[PaidInstance] = field(default=(), metadata=describe("Each instance", omit_empty=True))
+    usd_per_hour: float = field(default=0.0, metadata=describe("Price of one instance", at_least=0, omit_empty=True))
+    price_source: str = field(metadata=describe("Source of the price"))
+    price_date: str = field(metadata=describe("Date of the price"))
+
+
+def _ignore_bill(bill: Bill) -> None:
     """Drop a bill."""
 
 
@@ -30,7 +59,7 @@ class Resources:
     separate_ps_hosts: int = 0  # hosts for parameter servers only
     session: str = "unnamed"  # its id: in the names of jobs and instances, so that they can be found after an outage
     on_status: Callable[[str], object] = _ignore_status  # called with a short message while waiting for hosts
-    spent: Callable[[Mapping[str, Any]], object] = _ignore_bill  # called with the cost of the hosts when they are released
+    spent: Callable[[Bill], object] = _ignore_bill  # called with the cost of the hosts when they are released
 
 
 @dataclass(frozen=True)

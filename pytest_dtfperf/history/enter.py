@@ -74,7 +74,7 @@ def _find_changes(folder: SessionFolder, address: Address) -> HistoryEntry:
     changes = find_last_changes(watched.events)
     pasts = make_pasts(map_nights(watched.all_series)[folder.id], changes, [row for row in rows if row["in_series"]])
     theirs = [row for row in rows if row["id"] in disturbed]
-    pasts |= make_disturbed_pasts(theirs, folder.session["started"], watched.all_series, changes, ComparabilityCheck(contents))
+    pasts |= make_disturbed_pasts(theirs, folder.session.started, watched.all_series, changes, ComparabilityCheck(contents))
     return HistoryEntry(events.format_summary(ours, new, today), [events.format_event(event, today) for event in new], pasts)
 
 

@@ -12,6 +12,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.host_readings import HostReading
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
 
@@ -32,7 +33,7 @@ class SessionRows:
 
 
 def make_session_rows(
-    session: Mapping[str, Any], records: Sequence[Record], folder: str, readings: Sequence[HostReading] = ()
+    session: SessionInfo, records: Sequence[Record], folder: str, readings: Sequence[HostReading] = ()
 ) -> SessionRows:
     """Return the rows of a session.
 
@@ -42,7 +43,7 @@ def make_session_rows(
         folder: Its path.
         readings: Those of its hosts.
     """
-    name = session["id"]
+    name = session.id
     measurements = [_make_measurement_row(name, position, record) for position, record in enumerate(records)]
     return SessionRows(
         session=_make_session_row(session, records, folder, readings),
@@ -62,17 +63,14 @@ def make_session_rows(
     )
 
 
-_COMMON = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
+KEPT = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
 
 
-def _make_session_row(
-    session: Mapping[str, Any], records: Sequence[Record], folder: str, readings: Sequence[HostReading]
-) -> Row:
-    costs = session.get("costs", ())
-    common = {name: session[name] for name in _COMMON}
-    return common | {
-        "commit": session.get("commit"),
-        "usd": sum(cost["usd"] for cost in costs) if costs else None,
+def _make_session_row(session: SessionInfo, records: Sequence[Record], folder: str, readings: Sequence[HostReading]) -> Row:
+    data = session.to_json()
+    return {name: data[name] for name in KEPT} | {
+        "commit": session.commit or None,
+        "usd": sum(cost.usd for cost in session.costs) if session.costs else None,
         "folder": folder,
         "content": compute_content_digest(records, readings),
         "watched": False,

@@ -294,7 +294,7 @@ def _load_sessions(night: Night) -> list[SessionFolder]:
     found = []
     for folder in session_folders(night.results):
         with suppress(SessionFileError):
-            if folder.session["cluster"] == night.cluster:
+            if folder.session.cluster == night.cluster:
                 found.append(folder)
     return found
 
@@ -309,7 +309,7 @@ def _write_summary(
         summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
     folder = new[-1]
-    previous = next((each for each in reversed(earlier) if each.session["exit_code"] is not None), None)
+    previous = next((each for each in reversed(earlier) if each.session.exit_code is not None), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary reports itself
         found = find_losses(folder, earlier)

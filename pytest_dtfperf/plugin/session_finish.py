@@ -24,7 +24,7 @@ from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import get_verdict, skips
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.records.stored import line_of
+from pytest_dtfperf.records.stored import Budget, line_of
 from pytest_dtfperf.report import notes, terminal
 from pytest_dtfperf.report.comparisons import TITLE, format_comparisons
 from pytest_dtfperf.session.session import Completion
@@ -41,7 +41,7 @@ class Ending:
     completion: Completion | None = None
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins and of conftest.py
     remarks: list[str] = field(default_factory=list)
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: Budget | None = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -78,8 +78,8 @@ class Ending:
         if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # an unattended update must show the failure
         with guard():
-            self.budget = folder.session.get("budget", {})
-            self.remarks += terminal.list_costs(folder.session.get("costs", ()))
+            self.budget = folder.session.budget
+            self.remarks += terminal.list_costs(folder.session.costs)
         completion.finish(int(session.exitstatus), _count_verdicts(session.config))
         gate = self._gate(session, completion.remembered)
         sections = self._sections(session.config, completion.records)

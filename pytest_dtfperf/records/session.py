@@ -31,6 +31,7 @@ import filelock
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
@@ -100,8 +101,8 @@ LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; a longer wait is for a stop
 class _Unwritten:
     """What the disk has refused, as it should stand there."""
 
-    session: dict[str, Any] | None = None  # as it begins, where not even the folder could be made
-    changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=list)  # of the session, in their order
+    session: SessionInfo | None = None  # as it begins, where not even the folder could be made
+    changes: list[Callable[[SessionInfo], SessionInfo]] = field(default_factory=list)  # of the session, in their order
     records: dict[str, Record] = field(default_factory=dict)  # id -> record
     files: dict[str, OSError] = field(default_factory=dict)  # name -> why; in the order in which it was first refused
 
@@ -136,7 +137,7 @@ class SessionFolder:
         """
         started = (started or datetime.now(UTC)).astimezone(UTC)
         folder = cls((root / (session_id or new_session_id(started))).absolute(), is_ours=True)
-        session = SessionInfo(
+        folder._unwritten.session = SessionInfo(
             id=folder.id,
             cluster=cluster,
             started=started.isoformat(timespec="seconds"),
@@ -144,7 +145,6 @@ class SessionFolder:
             versions=versions,
             budget=budget,
         )
-        folder._unwritten.session = session.to_json()
         try:
             folder._make()
         except OSError as exc:
@@ -178,7 +178,7 @@ class SessionFolder:
         return self.path.name
 
     @property
-    def session(self) -> dict[str, Any]:
+    def session(self) -> SessionInfo:
         """The content of session.json, now or once the disk takes it. Raises `SessionFileError`."""
         session = self._unwritten.session or session_of(content_of(self._json), f"{self._json}: is no session")
         for change in self._unwritten.changes:
@@ -194,10 +194,13 @@ class SessionFolder:
         """
         if verdicts is None:
             verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
-        ended = {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
-        ended |= {"commit": commit} if commit else {}
+        counts = {Verdict(name): count for name, count in sorted(verdicts.items())}
         self._compact()
-        self._change_session(lambda session: session | ended)
+        self._change_session(
+            lambda session: replace(
+                session, wall_s=round(wall_s, 3), verdicts=counts, exit_code=exit_code, commit=commit or session.commit
+            )
+        )
 
     def _compact(self) -> None:
         with suppress(OSError, SessionFileError), self._locked():
@@ -212,11 +215,11 @@ class SessionFolder:
 
     def fail(self, exit_code: int) -> None:
         """Write down that a finished session ends otherwise after all."""
-        self._change_session(lambda session: session | {"exit_code": exit_code})
+        self._change_session(lambda session: replace(session, exit_code=exit_code))
 
-    def spend(self, bill: Mapping[str, Any]) -> None:
+    def spend(self, bill: Bill) -> None:
         """Write down what an allocation has cost. Each process of a session adds its own."""
-        self._change_session(lambda session: session | {"costs": [*session.get("costs", ()), dict(bill)]})
+        self._change_session(lambda session: replace(session, costs=[*session.costs, bill]))
 
     def add(self, test: str, measurement: Measurement, *, attempt: int = 1) -> Record:
         """Append a measurement, not yet judged. Efficiencies that follow from it, its own and others', are written with it."""
@@ -427,7 +430,7 @@ class SessionFolder:
     def _record(self, number: int, line: bytes) -> Record:
         return (own_record if self.is_ours else record_of)(line, f"{self._lines}:{number}: is no measurement")
 
-    def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def _change_session(self, change: Callable[[SessionInfo], SessionInfo]) -> None:
         """Change session.json. A refused write stays a change, so that it takes back nothing that others write in between."""
         try:
             self._make()
@@ -480,10 +483,10 @@ def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], objec
 def _session_id(folder: SessionFolder) -> str:
     """Return a folder's session id; a file that cannot be read is refused later, by its reader."""
     try:
-        return str(folder.session["id"])
+        return folder.session.id
     except SessionFileError:
         return folder.id
 
 
-def _json_of(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n"
+def _json_of(session: SessionInfo) -> bytes:
+    return json.dumps(session.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pytest_dtfperf.baselines.entry import UTC_TIME
 from pytest_dtfperf.baselines.files import SCHEMA, check_schema_version, load, validate
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import printable
@@ -41,34 +42,6 @@ class Budget(JsonData):
         metadata=describe("Largest fraction of sessions without a change that may fail", above=0, below=1)
     )
     tests: int = field(metadata=describe("Number of tests that share it", at_least=0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaidInstance(JsonData):
-    """An instance of a cloud in a bill."""
-
-    id: str = field(metadata=describe("Amazon's id of the instance"))
-    seconds: float = field(metadata=describe("Paid seconds", at_least=0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bill(JsonData):
-    """The costs of an allocation with a price, as far as its backend knows them."""
-
-    backend: str = field(default="", metadata=describe("Backend of the hosts", omit_empty=True))
-    run: str = field(default="", metadata=describe("Name of the allocation in the backend", omit_empty=True))
-    placement: Mapping[str, str | float | bool | None] = field(
-        default_factory=dict,
-        metadata=describe(
-            "Properties that two measurements must share for a comparison, as the backend knows them", omit_empty=True
-        ),
-    )
-    usd: float = field(metadata=describe("Dollars until the hosts were released, or are known to have ended", at_least=0))
-    seconds: float = field(default=0.0, metadata=describe("Seconds of all instances together", at_least=0, omit_empty=True))
-    instances: Sequence[PaidInstance] = field(default=(), metadata=describe("Each instance", omit_empty=True))
-    usd_per_hour: float = field(default=0.0, metadata=describe("Price of one instance", at_least=0, omit_empty=True))
-    price_source: str = field(metadata=describe("Source of the price"))
-    price_date: str = field(metadata=describe("Date of the price"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +71,15 @@ class SessionInfo(JsonData):
     )
 
 
-def session_of(content: bytes, where: str) -> dict[str, Any]:
-    """Return the content of a session.json."""
-    _check_session(content, where)
-    data: dict[str, Any] = json.loads(content.decode())
-    return data
-
-
 @lru_cache(maxsize=16)  # a session reads its own file a dozen times, and to check it takes longer than to read it
-def _check_session(content: bytes, where: str) -> None:
-    data = _check_content(SessionInfo, content, where)
+def session_of(content: bytes, where: str) -> SessionInfo:
+    """Return the content of a session.json."""
+    session = SessionInfo.from_json(_check_content(SessionInfo, content, where))
     try:
-        datetime.fromisoformat(data["started"])
+        datetime.fromisoformat(session.started)
     except ValueError as exc:
-        raise SessionFileError(f"{where}: started: {data['started']!r} is no time") from exc
+        raise SessionFileError(f"{where}: started: {session.started!r} is no time") from exc
+    return session
 
 
 def record_of(content: bytes, where: str) -> Record:

@@ -16,6 +16,7 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.limits.limit import compute_published_limit
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.session_exports import INSTALL, escape_formula
 from pytest_dtfperf.report.sources import StoredSession, load_sessions
@@ -31,7 +32,7 @@ ColumnKind = Literal["text", "whole", "number", "truth", "time"]
 class RunContext:
     """A run with its measurement and session."""
 
-    session: Mapping[str, Any]
+    session: SessionInfo
     record: Record
     number: int
     run: Run
@@ -59,10 +60,10 @@ def _make_spec_column(name: str, kind: ColumnKind, unit: str, meaning: str) -> R
 
 
 COLUMNS: Mapping[str, RunColumn] = {
-    "session": RunColumn("text", "", "id of the session", lambda each: each.session["id"]),
-    "started": RunColumn("time", "UTC", "start of the session", lambda each: each.session["started"]),
-    "cluster": RunColumn("text", "", "name of the cluster", lambda each: each.session["cluster"]),
-    "commit": RunColumn("text", "", "commit of the repository with the tests", lambda each: each.session.get("commit")),
+    "session": RunColumn("text", "", "id of the session", lambda each: each.session.id),
+    "started": RunColumn("time", "UTC", "start of the session", lambda each: each.session.started),
+    "cluster": RunColumn("text", "", "name of the cluster", lambda each: each.session.cluster),
+    "commit": RunColumn("text", "", "commit of the repository with the tests", lambda each: each.session.commit or None),
     "measurement": RunColumn("text", "", "id of the measurement, within its session", lambda each: each.record.id),
     "run": RunColumn("whole", "", "number of the run in its measurement, from 1", lambda each: each.number),
     "test": RunColumn("text", "", "pytest's name of the test", lambda each: each.record.test),

@@ -68,7 +68,7 @@ def _list_details(stored: StoredSession, record: Record) -> list[str]:
     hardware = system_name(record.measurement.fingerprint.get("hardware") or {})
     judged = [f"verdict: {record.verdict}"] if record.verdict else []
     runs = format_count(len(record.measurement.rates), "run")
-    return [f"{hardware} ({stored.session['cluster']}), {runs}", *judged, format_versions(record, stored.session)]
+    return [f"{hardware} ({stored.session.cluster}), {runs}", *judged, format_versions(record, stored.session)]
 
 
 def format_bencher(sessions: Sequence[StoredSession]) -> bytes:
@@ -90,13 +90,13 @@ def _make_measures(record: Record) -> dict[str, dict[str, float]]:
 def format_pytest_benchmark(sessions: Sequence[StoredSession]) -> bytes:
     """Return what `pytest --benchmark-json` writes. A round is a run, its time is seconds per image: `ops` is images/sec."""
     (stored,) = sessions
-    commit: dict[str, object] = {"id": stored.session.get("commit") or "unknown", **_UNKNOWN}
+    commit: dict[str, object] = {"id": stored.session.commit or "unknown", **_UNKNOWN}
     return _encode_json(
         {
             "machine_info": _make_machine_info(stored),
             "commit_info": commit,
             "benchmarks": [_make_benchmark(label, record) for label, record in find_valid_records(stored).items()],
-            "datetime": datetime.fromisoformat(stored.session["started"]).astimezone(UTC).isoformat(),
+            "datetime": datetime.fromisoformat(stored.session.started).astimezone(UTC).isoformat(),
             "version": PYTEST_BENCHMARK_VERSION,
         }
     )  # fmt: skip
@@ -104,7 +104,7 @@ def format_pytest_benchmark(sessions: Sequence[StoredSession]) -> bytes:
 
 def _make_machine_info(stored: StoredSession) -> dict[str, Any]:
     hardware = {system_name(record.measurement.fingerprint.get("hardware") or {}): None for record in stored.records}
-    return {"node": stored.session["cluster"], "machine": " and ".join(hardware), "versions": dict(stored.session["versions"])}
+    return {"node": stored.session.cluster, "machine": " and ".join(hardware), "versions": dict(stored.session.versions)}
 
 
 def _make_benchmark(label: str, record: Record) -> dict[str, Any]:
@@ -188,9 +188,9 @@ def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
     """Return the valid measurements of one session. Verdicts are counted over all of its tests."""
     (stored,) = sessions
     session, records = stored.session, find_valid_records(stored)
-    where = {"cluster": session["cluster"]}
-    began = datetime.fromisoformat(session["started"]).timestamp()
-    info = {"session": session["id"], "commit": session.get("commit") or ""}
+    where = {"cluster": session.cluster}
+    began = datetime.fromisoformat(session.started).timestamp()
+    info = {"session": session.id, "commit": session.commit}
     lines = [
         *_format_head("session", "info", "", "The session that all of this is of."),
         f"{PREFIX}_session_info{_format_labels(where | info)} 1",
@@ -199,10 +199,10 @@ def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
         *_format_head("session_started_timestamp_seconds", "gauge", "seconds", "When it began."),
         f"{PREFIX}_session_started_timestamp_seconds{_format_labels(where)} {began!r}",
     ]
-    if session["verdicts"]:
+    if session.verdicts:
         lines += _format_head("tests", "gauge", "", "Tests by verdict.")
         lines += [
-            f"{PREFIX}_tests{_format_labels(where | {'verdict': name})} {n}" for name, n in sorted(session["verdicts"].items())
+            f"{PREFIX}_tests{_format_labels(where | {'verdict': name})} {n}" for name, n in sorted(session.verdicts.items())
         ]
     for name, gauge in GAUGES.items():
         lines += _format_family(name, gauge, records, where)

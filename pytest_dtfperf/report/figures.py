@@ -55,7 +55,7 @@ def draw_session_figures(
 
 
 def _make_machine_key(measured: SessionRecord) -> tuple[str, str]:
-    return measured.session["cluster"], measured.system
+    return measured.session.cluster, measured.system
 
 
 def _draw_group(group: FigureGroup, published: Collection[PublishedPoint]) -> Iterator[NamedFigure]:

@@ -1,6 +1,6 @@
 """A session as Markdown, for the summary of a night."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
@@ -37,10 +37,10 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
     """
     session, records, comparisons = folder.session, folder.measurements(), load_comparisons(folder)
     before = {record.spec: record for record in latest_of_each_spec(previous.measurements())} if previous else {}
-    started = datetime.fromisoformat(session["started"])
-    lines = [f"# Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC", ""]
+    started = datetime.fromisoformat(session.started)
+    lines = [f"# Performance on {session.cluster}, {started:%Y-%m-%d %H:%M} UTC", ""]
     lines += [f"{outcome}\n"] if outcome else []
-    lines += [_format_counts(session["verdicts"], session["wall_s"]), ""]
+    lines += [_format_counts(session.verdicts, session.wall_s), ""]
     if comparisons:
         lines += [f"## {TITLE}", "", *_format_grid(make_comparison_grid(comparisons)), ""]
         lines += [*(f"- {_escape_markdown(text)}" for text in list_notes(comparisons)), ""]
@@ -64,12 +64,12 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
             )
     if previous:
         lines += [f"Previous session: `{previous.id}`", ""]
-    lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
+    lines += [f"Session: `{folder.id}`, started as `{' '.join(session.command)}`"]
     return printable_lines("\n".join(lines)) + "\n"
 
 
-def _format_counts(verdicts: dict[str, int], wall_s: float | None) -> str:
-    found = sorted(map(Verdict, verdicts), key=gravest_first)
+def _format_counts(verdicts: Mapping[Verdict, int], wall_s: float | None) -> str:
+    found = sorted(verdicts, key=gravest_first)
     counts = [f"{verdicts[name]} {name}" for name in found] or ["no verdicts"]
     if any(verdict.row.alarms for verdict in found):
         counts[0] = f"**{counts[0]}**"

@@ -1,7 +1,7 @@
 """The numbers of a measurement, the same in all reports: as text, and as tables of learning, scores and sweeps."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -14,6 +14,7 @@ from pytest_dtfperf.datamodel.task_report import Evaluation
 from pytest_dtfperf.formats import NONE, percent, rate
 from pytest_dtfperf.limits.limit import describe_limit
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import Spec, labels
 
 DISTURBED_MARK = " !"  # behind a rate
@@ -95,9 +96,9 @@ def list_limits(records: Iterable[Record]) -> list[str]:
     return [*found, ABOUT_LIMITS] if found else []
 
 
-def format_versions(record: Record, session: Mapping[str, Any]) -> str:
+def format_versions(record: Record, session: SessionInfo) -> str:
     """Return the versions used for training and measurement: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
-    found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
+    found = {**session.versions, **record.measurement.fingerprint.get("software", {})}
     return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)
 
 

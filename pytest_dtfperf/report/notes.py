@@ -1,7 +1,7 @@
 """Notes below and above the table of a session: reasons of verdicts, how to accept, accepted baselines, error rates."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.predict.inputs import find_advice
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import Budget
 
 CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that use rates
 
@@ -158,16 +159,15 @@ def list_injected_slowdowns(records: Iterable[Record]) -> list[str]:
     return sorted(set(message) - {""})
 
 
-def list_error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
+def list_error_rates(records: Iterable[Record], budget: Budget | None) -> list[str]:
     """Return the rate of false alarms of such a session; empty if nothing was compared."""
     compared = any(
         check.kind in CHECKS_OF_RATES and check.verdict.row.compared for record in records for check in record.checks
     )
-    if not compared or not budget.get("tests"):
+    if not compared or not budget or not budget.tests:
         return []
-    tests = int(budget["tests"])
-    share = f", a budget shared by {tests} tests" if tests > 1 else ""
-    part = percent(budget["false_alarms"])
+    share = f", a budget shared by {budget.tests} tests" if budget.tests > 1 else ""
+    part = percent(budget.false_alarms)
     rule = f"at most {part} of such sessions turn red where no rate is worse than its margin allows{share}"
     return [f"False alarms: {rule}. What is REGRESSED, one more run has confirmed."]
 

@@ -1,17 +1,18 @@
 """Points and lines of scaling: the measured ones, the published ones beside them, and the groups that share a figure."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references_for
 from pytest_dtfperf.formats import minute
 from pytest_dtfperf.records.record import Record, configuration
 from pytest_dtfperf.records.session import file_stem
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
@@ -293,7 +294,7 @@ class SessionRecord:
     """A measurement with its session."""
 
     record: Record
-    session: Mapping[str, Any]
+    session: SessionInfo
 
     @property
     def system(self) -> str:
@@ -343,9 +344,9 @@ def group_by_figure(measured: Iterable[SessionRecord]) -> list[FigureGroup]:
 def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
     """Return machine and date on a line, versions on another."""
     found = list(measured)
-    clusters = dict.fromkeys(each.session["cluster"] for each in found)
+    clusters = dict.fromkeys(each.session.cluster for each in found)
     systems = dict.fromkeys(each.system for each in found)
-    dates = sorted({minute(each.session["started"]) for each in found})
+    dates = sorted({minute(each.session.started) for each in found})
     parts = dict.fromkeys(word for each in found for word in format_versions(each.record, each.session).split())
     shown = [word.replace("=", " ") for name in VERSIONS for word in parts if word.startswith(f"{name}=")]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

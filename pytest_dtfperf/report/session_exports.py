@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.compare.record import ComparisonRecord
@@ -21,6 +21,7 @@ from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder, file_stem
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.comparisons import COMPARISONS_CSV, CSV_COLUMNS
 from pytest_dtfperf.report.measurement_text import format_versions
@@ -87,10 +88,10 @@ def write_export(name: str, folder: SessionFolder, results: SessionResults) -> l
 MEASUREMENTS = "measurements.csv"
 
 # Columns: fields of a measurement, and of its session. None is an empty cell.
-COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
+COLUMNS: Mapping[str, Callable[[Record, SessionInfo], object]] = {
     "id": lambda record, session: record.id,
-    "date": lambda record, session: session["started"],
-    "cluster": lambda record, session: session["cluster"],
+    "date": lambda record, session: session.started,
+    "cluster": lambda record, session: session.cluster,
     "hosts": lambda record, session: " ".join(record.measurement.hosts),
     "simulated": lambda record, session: str(bool(record.measurement.simulated)).lower(),
     "system": lambda record, session: system_name(record.measurement.fingerprint.get("hardware", {})),
@@ -154,7 +155,7 @@ def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]
     return []
 
 
-def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
+def format_measurements_csv(records: Iterable[Record], session: SessionInfo) -> str:
     """Return one row for each record."""
     return format_csv(COLUMNS, ((record, session) for record in records))
 

@@ -1,31 +1,31 @@
 """Load sessions from a session's folder, a folder of session folders, or a history."""
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, show_value
 from pytest_dtfperf.history.comparison import find_sessions
-from pytest_dtfperf.history.rows import enters_series
+from pytest_dtfperf.history.rows import KEPT, Row, enters_series
 from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, each_once, session_folders
+from pytest_dtfperf.records.stored import SessionInfo
 
 
 @dataclass(frozen=True)
 class StoredSession:
     """One session, with its records in the order of measuring."""
 
-    session: Mapping[str, Any]  # content of session.json, or the part of it that a history keeps
+    session: SessionInfo  # of a history: without its budget and its costs
     records: Sequence[Record]
     comparable: Collection[str]  # ids of the records with rates that may be compared with other nights'
     has_steps: bool = True  # False: from a history, which has no steps, bytes or processor seconds
 
     @property
     def id(self) -> str:
-        return str(self.session["id"])
+        return self.session.id
 
 
 def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambda status: None) -> list[StoredSession]:
@@ -54,7 +54,7 @@ def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> lis
     """Return the sessions of an id, a date, a commit, a version or `last`; all for None. Raises `UsageError`."""
     if given is None:
         return list(sessions)
-    ids = {row["id"] for row in find_sessions([{"commit": None, **stored.session} for stored in sessions], given)}
+    ids = {row["id"] for row in find_sessions([{"commit": None, **stored.session.to_json()} for stored in sessions], given)}
     return [stored for stored in sessions if stored.id in ids]
 
 
@@ -66,8 +66,13 @@ def load_history_sessions(address: Address) -> list[StoredSession]:
 
     with Database.open(address).reading() as connection:
         sessions, found = store.read_sessions(connection), read_records(connection)
-    known = [(session, found.get(session["id"], StoredMeasurements())) for session in sessions]
+    known = [(_make_session(row), found.get(row["id"], StoredMeasurements())) for row in sessions]
     return [StoredSession(session, each.records, each.comparable, has_steps=False) for session, each in known]
+
+
+def _make_session(row: Row) -> SessionInfo:
+    """Return the part of a session's information that a history keeps."""
+    return SessionInfo.from_json({name: row[name] for name in KEPT} | {"commit": row["commit"] or ""})
 
 
 def _load_folder(folder: SessionFolder) -> StoredSession:

@@ -2,19 +2,20 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
+from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import format_largest_cause, list_explanation, list_next_commands
 from pytest_dtfperf.report.measurement_text import (
@@ -73,7 +74,7 @@ def format_summary(
     folder: Path | None = None,
     accepted: Sequence[AcceptedBaseline] = (),
     remarks: Sequence[str] = (),
-    budget: Mapping[str, float] | None = None,
+    budget: Budget | None = None,
     next_steps: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the verdicts that are not green, the table of measurements, and remarks; empty without measurements.
@@ -97,7 +98,7 @@ def format_summary(
     if not verbose:  # with -v there is a table of them
         blocks += [wrap_note(text, width) for text in _shorten(list_published_rates(records), MAX_HINTS, "published rate")]
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
-    blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
+    blocks += _make_detail_blocks(records, published, budget, width) if verbose else []
     blocks += _make_next_steps(next_steps, width)
     notes = [*_list_accepted(accepted, verbose), *remarks, *(_describe_folder(folder) if folder else [])]
     if notes:
@@ -168,7 +169,7 @@ def _format_reason(reason: VerdictReason, width: int) -> Text:
 
 
 def _make_detail_blocks(
-    records: Sequence[Record], published: Sequence[PublishedPoint], budget: Mapping[str, float], width: int
+    records: Sequence[Record], published: Sequence[PublishedPoint], budget: Budget | None, width: int
 ) -> list[RenderableType]:
     """Return the meaning of the numbers, learning, published rates, and error rates."""
     texts = [
@@ -236,12 +237,12 @@ def _shorten_path(path: Path) -> str:
     return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
-def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_costs(costs: Sequence[Bill]) -> list[str]:
     """Return the cost of the hosts in a line; empty if none had a price."""
     if not costs:
         return []
-    sources = sorted({f"{cost['price_source']}, {cost['price_date']}" for cost in costs})
-    return [f"Spent on hosts, estimated: {sum(cost['usd'] for cost in costs):.2f} USD (price: {'; '.join(sources)})"]
+    sources = sorted({f"{cost.price_source}, {cost.price_date}" for cost in costs})
+    return [f"Spent on hosts, estimated: {sum(cost.usd for cost in costs):.2f} USD (price: {'; '.join(sources)})"]
 
 
 def _select_rows(records: Sequence[Record]) -> Sequence[Record]:

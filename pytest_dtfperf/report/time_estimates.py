@@ -70,7 +70,7 @@ def load_earlier_sessions(results: Path, cluster: str) -> list[list[Record]]:
     for folder in reversed(session_folders(results)):
         with suppress(Exception):  # folders of other versions may cause any error, and a missing estimate is no problem
             # Without the schema check, which would take ten times as long as the rest of the start of a large session.
-            if folder.session.get("cluster") == cluster and (records := replace(folder, is_ours=True).measurements()):
+            if folder.session.cluster == cluster and (records := replace(folder, is_ours=True).measurements()):
                 _check_times(records)
                 found.append(records)
         if len(found) == MOST_SESSIONS or sum(map(len, found)) >= MOST_RECORDS:

@@ -19,7 +19,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.clusters.protocol import Allocation, Bill, Resources
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
 from pytest_dtfperf.formats import format_count
@@ -46,7 +46,7 @@ class AllocationManager:
         session: str,
         expected: Sequence[Resources] = (),
         on_status: Callable[[str], object],
-        on_cost: Callable[[Mapping[str, Any]], object] = lambda bill: None,
+        on_cost: Callable[[Bill], object] = lambda bill: None,
         while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """Note the cluster and the functions to report to.

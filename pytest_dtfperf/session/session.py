@@ -377,7 +377,7 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
     settings = session.settings
     if settings.update_baselines is None:
         return None
-    commit, started = commit_of(root), session.folder.session["started"]
+    commit, started = commit_of(root), session.folder.session.started
     judged = [(record, record.verdict) for record in records if record.verdict]
     compared = [each for each in judged if any(check.kind == "baseline" for check in each[0].checks)]
     latest = {record.spec.key: (record, verdict) for record, verdict in compared}

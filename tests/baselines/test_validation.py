@@ -239,14 +239,14 @@ def test_a_check_passes_its_schema_with_and_without_a_baseline(entry: Entry | No
 def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
     """What a session really writes, judged and unjudged, running and ended, is what the schemas describe."""
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={"python": "3.11.2"})
-    validate(SessionInfo, folder.session, "session.json")
+    validate(SessionInfo, folder.session.to_json(), "session.json")
     judged = folder.add("test_x.py::test_y", measurement_of([100.0, 101.0]))
     folder.add("test_x.py::test_z", measurement_of([50.0], accuracies=[0.9], gpus=1, injected_slowdowns={"worker:0": 0.1}))
     compared = Compared(images_per_sec=99.0, change=0.01, margin=0.05)
     efficiency = Efficiency(value=0.9, anchor=judged.id)
     folder.judge(judged.id, verdict=Verdict.PASSED, reason="+1.0 %", baseline=compared, efficiency=efficiency)
     folder.finish(exit_code=0, wall_s=1.5)
-    validate(SessionInfo, folder.session, "session.json")
+    validate(SessionInfo, folder.session.to_json(), "session.json")
     lines = (folder.path / "measurements.jsonl").read_text().splitlines()
     stored = [load(line, "measurements.jsonl") for line in lines]
     for line in stored:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.sessions import Seen, injected_sleep_s, summary
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.stored import SessionInfo
 from tests.baselines.examples import entry_of
 from tests.records.samples import measurement, run, spec
 
@@ -33,7 +34,11 @@ def test_a_session_is_what_its_folder_says() -> None:
     )
     baseline = Compared(images_per_sec=110.0, change=-0.09)
     record = Record(id="a1", test="test_x.py::test_y", measurement=measured, baseline=baseline, verdict=Verdict.REGRESSED)
-    seen = Seen.of({"id": "20260131T021503Z-9f3c1a", "exit_code": 1, "wall_s": 12.5}, record, is_slow=True)
+    session = SessionInfo(
+        id="20260131T021503Z-9f3c1a", cluster="local", started="2026-01-31T02:15:03+00:00", command=[], versions={},
+        exit_code=1, wall_s=12.5,
+    )  # fmt: skip
+    seen = Seen.of(session, record, is_slow=True)
     assert (seen.verdict, seen.is_red, seen.is_slow) == ("REGRESSED", True, True)
     assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)
 

@@ -160,4 +160,4 @@ def test_the_signal_before_the_time_limit_ends_the_night_in_order(farm: Farm) ->
     assert farm.site.processes("pytest_dtfperf.node.agent") == []
     (night,) = farm.sessions
     assert [record.verdict for record in night.measurements()] == ["NO_BASELINE"]
-    assert night.session["exit_code"] == 143
+    assert night.session.exit_code == 143

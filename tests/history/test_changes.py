@@ -108,7 +108,7 @@ def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tupl
     for name, past in remembered.pasts.items():
         rates = past.points
         assert len(rates) == CHANGED + 1
-        assert rates[-1] == (folder.session["started"], records[name].images_per_sec)
+        assert rates[-1] == (folder.session.started, records[name].images_per_sec)
         assert [began for began, _ in rates] == sorted(began for began, _ in rates)
 
 

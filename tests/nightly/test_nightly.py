@@ -487,7 +487,7 @@ def test_an_injected_slow_down_fails_the_second_night(tmp_path: Path) -> None:
     (before,), (after,) = first.measurements(), second.measurements()
     assert (before.verdict, after.verdict) == ("NO_BASELINE", "REGRESSED")
     assert after.images_per_sec < before.images_per_sec / 2
-    assert second.session["verdicts"] == {"REGRESSED": 1}
+    assert second.session.verdicts == {"REGRESSED": 1}
 
     text = (second.path / "summary.md").read_text()
     assert "**1 REGRESSED**" in text

@@ -13,6 +13,7 @@ from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.records.session import SessionFolder
@@ -59,7 +60,7 @@ def whole_session(root: Path) -> SessionFolder:
     judge(folder, "baseline", busy, entry=entry)
     judge(folder, "baseline", slower, entry=entry)
     judge(folder, "baseline", elsewhere)
-    folder.spend(COST)
+    folder.spend(Bill.from_json(COST))
     folder.finish(exit_code=1, wall_s=61.5)
     return folder
 

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtfperf.baselines.checks import Kind
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Compared, Record, with_what_follows
@@ -38,10 +39,14 @@ def folder(tmp_path: Path) -> SessionFolder:
     )
 
 
+def make_bill(usd: float) -> Bill:
+    return Bill(usd=usd, price_source="clusters.toml", price_date="2026-01-31")
+
+
 def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> None:
     """The folder's name is its session's id: the UTC time and six hexadecimal digits."""
     assert re.fullmatch(r"20260131T021503Z-[0-9a-f]{6}", folder.path.name)
-    assert folder.session == {
+    assert folder.session.to_json() == {
         "schema": 1,
         "id": folder.path.name,
         "cluster": "local",
@@ -62,7 +67,7 @@ def test_one_session_has_one_folder(tmp_path: Path) -> None:
         for name in ("first", "second")
     ]
     assert folders[0] == folders[1]
-    assert folders[1].session["cluster"] == "first"
+    assert folders[1].session.cluster == "first"
 
 
 def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> None:
@@ -122,7 +127,7 @@ def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
     folder.finish(exit_code=0, wall_s=1.0)
     lines = path.read_bytes().splitlines(keepends=True)
     assert (len(lines), lines[7]) == (50, line_of(judged))
-    assert folder.session["verdicts"] == {"PASSED": 1}
+    assert folder.session.verdicts == {"PASSED": 1}
 
 
 def test_lines_that_do_not_count_take_no_more_room_than_those_that_do(folder: SessionFolder) -> None:
@@ -204,7 +209,7 @@ def test_a_disk_too_full_for_one_line_each_keeps_all_lines(folder: SessionFolder
         folder.finish(exit_code=0, wall_s=1.0)
     assert (folder.path / "measurements.jsonl").read_bytes() == before
     assert SessionFolder.open(folder.path).measurements() == [judged]
-    assert (folder.session["exit_code"], folder.refused) == (0, None)
+    assert (folder.session.exit_code, folder.refused) == (0, None)
 
 
 def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
@@ -316,7 +321,7 @@ def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
     folder.finish(exit_code=1, wall_s=12.3456)
 
     session = folder.session
-    assert (session["verdicts"], session["exit_code"], session["wall_s"]) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
+    assert (session.verdicts, session.exit_code, session.wall_s) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
 
 
 def test_what_the_disk_refuses_is_kept_until_it_takes_it(folder: SessionFolder) -> None:
@@ -354,36 +359,36 @@ def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> N
     """What session.json has no room for is shown all the same, and is in it once it has room; a later end counts."""
     with full_behind(folder.path / "session.json"):
         folder.finish(exit_code=1, wall_s=1.0, verdicts={"REGRESSED": 1}, commit="c0ffee" * 99)
-        assert (folder.session["exit_code"], folder.session["verdicts"]) == (1, {"REGRESSED": 1})
-        assert SessionFolder.open(folder.path).session["exit_code"] is None
+        assert (folder.session.exit_code, folder.session.verdicts) == (1, {"REGRESSED": 1})
+        assert SessionFolder.open(folder.path).session.exit_code is None
     assert folder.refused == f"results cannot be written to {folder.path}: File too large (session.json)"
     folder.fail(3)
     for each in (folder, SessionFolder.open(folder.path)):
-        assert (each.session["exit_code"], each.session["commit"]) == (3, "c0ffee" * 99)
+        assert (each.session.exit_code, each.session.commit) == (3, "c0ffee" * 99)
 
 
 def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(folder: SessionFolder) -> None:
     """A process that session.json once had no room for adds its bill later to those that others have written since."""
-    ours, theirs = ({"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25))
+    ours, theirs = map(make_bill, (0.1, 0.25))
     with full_behind(folder.path / "session.json"):
         folder.spend(ours)
-        assert folder.session["costs"] == [ours]
+        assert folder.session.costs == [ours]
     SessionFolder.open(folder.path).spend(theirs)
-    assert folder.session["costs"] == [theirs, ours]
+    assert folder.session.costs == [theirs, ours]
     folder.finish(exit_code=0, wall_s=1.0)
     session = SessionFolder.open(folder.path).session
-    assert (session["costs"], session["exit_code"]) == ([theirs, ours], 0)
+    assert (session.costs, session.exit_code) == ([theirs, ours], 0)
 
 
 def test_what_is_refused_twice_is_said_once(folder: SessionFolder) -> None:
     """Bills that session.json had no room for, one after the other, stand there once each and in their order when it has."""
-    bills = [{"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25, 0.5)]
+    bills = [*map(make_bill, (0.1, 0.25, 0.5))]
     with full_behind(folder.path / "session.json"):
         for bill in bills[:2]:
             folder.spend(bill)
-        assert folder.session["costs"] == bills[:2]
+        assert folder.session.costs == bills[:2]
     folder.spend(bills[2])
-    assert SessionFolder.open(folder.path).session["costs"] == folder.session["costs"] == bills
+    assert SessionFolder.open(folder.path).session.costs == folder.session.costs == bills
 
 
 def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> None:
@@ -394,13 +399,13 @@ def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> Non
     late = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
     root.unlink()
     early = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
-    early.spend({"usd": 0.1, "price_source": "clusters.toml", "price_date": "2026-01-31"})
+    early.spend(make_bill(0.1))
     first = early.add("t.py::test_a", measurement(spec(), [9.8]))
     second = late.add("t.py::test_b", measurement(spec(), [9.9]))
     late.finish(exit_code=0, wall_s=1.0)
     opened = SessionFolder.open(early.path)
     assert opened.measurements() == [first, second]
-    assert ([bill["usd"] for bill in opened.session["costs"]], opened.session["exit_code"]) == ([0.1], 0)
+    assert ([bill.usd for bill in opened.session.costs], opened.session.exit_code) == ([0.1], 0)
 
 
 def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
@@ -409,12 +414,12 @@ def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
     root.touch()
     folder = SessionFolder.create(root, cluster="local", command=[], versions={})
     first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
-    assert (folder.measurements(), folder.session["exit_code"]) == ([first], None)
+    assert (folder.measurements(), folder.session.exit_code) == ([first], None)
     root.unlink()
     second = folder.add("t.py::test_b", measurement(spec(), [9.9]))
     folder.finish(exit_code=0, wall_s=1.0)
     opened = SessionFolder.open(folder.path)
-    assert (opened.measurements(), opened.session["exit_code"]) == ([first, second], 0)
+    assert (opened.measurements(), opened.session.exit_code) == ([first, second], 0)
 
 
 def test_what_was_accepted_stays_so(folder: SessionFolder) -> None:
@@ -427,11 +432,11 @@ def test_what_was_accepted_stays_so(folder: SessionFolder) -> None:
 
 def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
     """Bills of all allocations are written down, and are still there when the session has ended."""
-    bills = [{"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25)]
+    bills = [*map(make_bill, (0.1, 0.25))]
     for bill in bills:
         folder.spend(bill)
     folder.finish(exit_code=0, wall_s=1.0)
-    assert folder.session["costs"] == bills
+    assert folder.session.costs == bills
 
 
 def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:
@@ -488,7 +493,7 @@ def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> N
 def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: dict[str, object]) -> None:
     """What a newer version has written is refused with the way to read it."""
     path = folder.path / "session.json"
-    path.write_text(json.dumps(folder.session | changes))
+    path.write_text(json.dumps(folder.session.to_json() | changes))
     with pytest.raises(SessionFileError, match=r"its schema is 2, this version reads 1\); install that: pip install --upgrade"):
         SessionFolder.open(folder.path).session  # noqa: B018  # reading is what is tested
 

@@ -290,7 +290,7 @@ def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, rates={})
     add(folder, spec(), 10.0)
     (stored,) = load_sessions(folder.path)
-    session = {**stored.session, "cluster": r"$\frac{$"}
+    session = replace(stored.session, cluster=r"$\frac{$")
     rates = next(iter(figures.draw_session_figures([replace(stored, session=session)])))
     assert r"on $\frac{$" in texts_of(rates.figure)
     assert ET.fromstring(convert_to_svg(rates.figure)).tag.endswith("svg")

@@ -11,6 +11,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report import markdown, terminal
 from pytest_dtfperf.report.export_formats import format_openmetrics
 from pytest_dtfperf.report.measurement_text import ABOUT_LIMITS, list_limits
@@ -65,7 +66,7 @@ def test_a_failing_test_says_it() -> None:
 
 def test_the_csv() -> None:
     """The limit, its part that was reached, and the resource; empty cells where there is none."""
-    session = {"started": "2026-01-31T02:15:03+00:00", "cluster": "lab", "versions": {}}
+    session = SessionInfo(id="x", started="2026-01-31T02:15:03+00:00", cluster="lab", command=["pytest"], versions={})
     rows = list(csv.DictReader(format_measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
     cells = [(row["limit"], row["share_of_limit"], row["bound_by"]) for row in rows]
     assert cells == [("200", "0.91", "link"), ("", "", ""), ("", "", "")]

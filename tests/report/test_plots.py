@@ -1,6 +1,7 @@
 """The scaling figure as a file."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -121,9 +122,9 @@ def test_all_that_is_drawn_lies_within_the_axes() -> None:
 
 def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
     """Machine, date and versions stand in the figure."""
-    session = {**folder.session, "versions": {"python": "3.11.9", "pytest": "9.0"}}
+    session = replace(folder.session, versions={"python": "3.11.9", "pytest": "9.0"})
     machine, versions = describe_origin(SessionRecord(record, session) for record in RECORDS)
-    started = folder.session["started"][:16].replace("T", " ")
+    started = folder.session.started[:16].replace("T", " ")
     assert machine == f"on local, cpu-any-0c, {started} UTC"
     assert versions == "python 3.11.9"
     session_exports.write_figures(folder, SessionResults(RECORDS, PUBLISHED))

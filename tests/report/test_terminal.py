@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
@@ -298,7 +299,7 @@ def test_the_width_counts_where_lines_cannot_be_overwritten(monkeypatch: pytest.
 
 def test_what_was_spent_is_summed_up_with_its_source() -> None:
     """All allocations' costs are one line with the source of prices; without prices there is none."""
-    bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
+    bill = Bill(usd=1.204, price_source="Amazon's price list", price_date="2026-11-20")
     assert list_costs([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
     assert list_costs([]) == []
 

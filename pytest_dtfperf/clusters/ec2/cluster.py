@@ -376,7 +376,7 @@ class Ec2:
             if found:
                 lives = [InstanceLifetime(each.id, max(each.launched, record.held_since), now) for each in found.values()]
                 placement = _make_placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
-                resources.spent({"backend": "ec2", "run": ledger.run, **make_bill(price, lives), "placement": placement})
+                resources.spent(make_bill(price, lives, run=ledger.run, placement=placement))
 
     def _count_devices(self, offer: Offer) -> ClusterConfig:
         """Return the configuration with its GPUs as devices per host, unless the file sets a number."""
@@ -413,7 +413,7 @@ def _format_hint(plan: LaunchPlan) -> str:
     return f"Is this machine in {plan.caller_cidr}, from where logins are let in, and is there a way from it to {plan.vpc}?"
 
 
-def _make_placement(lot: InstanceGroup) -> dict[str, Any]:
+def _make_placement(lot: InstanceGroup) -> dict[str, str | float | bool | None]:
     """Return the properties of the instances with an effect on speed that only Amazon knows."""
     return {
         "region": lot.plan.region,

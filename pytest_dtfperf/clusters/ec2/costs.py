@@ -10,12 +10,14 @@ import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.answer_cache import cached
 from pytest_dtfperf.clusters.ec2.instance_types import Offer
+from pytest_dtfperf.clusters.protocol import Bill, PaidInstance
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:
@@ -165,17 +167,26 @@ class InstanceLifetime:
         return max(LEAST_S, self.ended - self.began)
 
 
-def make_bill(price: Price, lives: Sequence[InstanceLifetime]) -> dict[str, Any]:
-    """Return the bill as JSON for the session's records: an estimate from the price at launch, not Amazon's invoice."""
+def make_bill(
+    price: Price,
+    lives: Sequence[InstanceLifetime],
+    *,
+    run: str = "",
+    placement: Mapping[str, str | float | bool | None] = MappingProxyType({}),
+) -> Bill:
+    """Return the bill for the session's records: an estimate from the price at launch, not Amazon's invoice."""
     seconds = sum(life.billed_s for life in lives)
-    return {
-        "instances": [{"id": life.instance_id, "seconds": round(life.billed_s, 3)} for life in lives],
-        "seconds": round(seconds, 3),
-        "usd": round(seconds / 3600 * price.usd, 6),
-        "usd_per_hour": price.usd,
-        "price_source": price.source,
-        "price_date": price.date,
-    }
+    return Bill(
+        backend="ec2",
+        run=run,
+        placement=placement,
+        usd=round(seconds / 3600 * price.usd, 6),
+        seconds=round(seconds, 3),
+        instances=[PaidInstance(id=life.instance_id, seconds=round(life.billed_s, 3)) for life in lives],
+        usd_per_hour=price.usd,
+        price_source=price.source,
+        price_date=price.date,
+    )
 
 
 TERMINAL = "/dev/tty"  # this process's own terminal, even if its streams are redirected

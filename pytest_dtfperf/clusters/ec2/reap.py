@@ -223,8 +223,7 @@ class RunningInstance:
         """Return the cost until now."""
         if self.instance is None or self.price is None or not self.instance.launched:
             return None
-        usd: float = make_bill(self.price, [InstanceLifetime(self.instance.id, self.instance.launched, now)])["usd"]
-        return usd
+        return make_bill(self.price, [InstanceLifetime(self.instance.id, self.instance.launched, now)]).usd
 
     @property
     def plan(self) -> LaunchPlan | None:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
@@ -18,6 +17,7 @@ from pytest_dtfperf.formats import NONE, duration, format_count, percent, printa
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, path_safe
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.comparisons import COMPARISONS_CSV, TEST_VERDICTS, TITLE, list_notes, make_comparison_grid
 from pytest_dtfperf.report.measurement_text import (
@@ -112,7 +112,7 @@ MOST_PUBLISHED = 6  # rows per model: one of each system with a published scalin
 class PageInput:
     """The data of a page. `session` is the content of session.json."""
 
-    session: Mapping[str, Any]
+    session: SessionInfo
     path: str = ""  # of its folder, as a user would type it
     results: SessionResults
     logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # by test, of its tasks
@@ -123,8 +123,8 @@ class PageInput:
 def make_page(given: PageInput) -> Page:
     session, records = given.session, given.results.records
     around = CardContext(
-        command=session["command"],
-        session=given.path or session["id"],
+        command=session.command,
+        session=given.path or session.id,
         limit=axis_limit(records),
         labels=labels(record.spec for record in records),
         anchors={record.id: record.spec for record in records},
@@ -137,10 +137,10 @@ def make_page(given: PageInput) -> Page:
         for number, record in enumerate(ordered, start=1)
     }
     comparisons = given.results.comparisons
-    counts = _count_verdicts(session["verdicts"], records) or _count_comparisons(comparisons)
-    started = datetime.fromisoformat(session["started"])
+    counts = _count_verdicts(session.verdicts, records) or _count_comparisons(comparisons)
+    started = datetime.fromisoformat(session.started)
     return Page(
-        title=f"Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC",
+        title=f"Performance on {session.cluster}, {started:%Y-%m-%d %H:%M} UTC",
         standing=counts[0][0] if counts else Standing.of(None),
         counts=counts,
         ended=_describe_end(session),
@@ -162,7 +162,7 @@ def make_page(given: PageInput) -> Page:
         ],
         legend=_list_legend(records, session),
         verdicts=_list_verdicts(records),
-        remarks=list_costs(session.get("costs", ())),
+        remarks=list_costs(session.costs),
     )
 
 
@@ -175,10 +175,10 @@ def _describe_omissions(measurements: int) -> str:
     )
 
 
-def _count_verdicts(verdicts: Mapping[str, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
+def _count_verdicts(verdicts: Mapping[Verdict, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
     """Return counts of tests, or of measurements if no test was counted, as in a session that was ended early."""
-    found = verdicts or Counter(str(record.verdict) for record in records if record.verdict)
-    ordered = sorted(map(Verdict, found), key=gravest_first)
+    found = verdicts or Counter(record.verdict for record in records if record.verdict)
+    ordered = sorted(found, key=gravest_first)
     return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
 
 
@@ -196,14 +196,14 @@ def _describe_amount(measurements: int, comparisons: int) -> str:
     return " and ".join(found) or format_count(0, "measurement")
 
 
-def _describe_end(session: Mapping[str, Any]) -> str:
-    if session["wall_s"] is None:
+def _describe_end(session: SessionInfo) -> str:
+    if session.wall_s is None:
         return "not ended: what follows is as far as the session has come"
-    return f"took {duration(session['wall_s'])}, exit code {session['exit_code']}"
+    return f"took {duration(session.wall_s)}, exit code {session.exit_code}"
 
 
 def _list_facts(
-    session: Mapping[str, Any], records: Sequence[Record], comparisons: Sequence[ComparisonRecord], files: Sequence[str]
+    session: SessionInfo, records: Sequence[Record], comparisons: Sequence[ComparisonRecord], files: Sequence[str]
 ) -> list[Fact]:
     of_each = [*(record.measurement.hosts for record in records), *(each.hosts for each in comparisons)]
     hosts = dict.fromkeys(host for found in of_each for host in found)
@@ -211,8 +211,8 @@ def _list_facts(
     systems = dict.fromkeys(system_name(each["hardware"]) for each in prints if each.get("hardware"))
     software = dict.fromkeys(word for record in records for word in format_versions(record, session).split())
     facts = [
-        Fact("session", session["id"], is_code=True),
-        Fact("command", shlex.join(session["command"]), is_code=True),
+        Fact("session", session.id, is_code=True),
+        Fact("command", shlex.join(session.command), is_code=True),
         Fact("hosts", _join_some(list(hosts), 8)),
         Fact("hardware", ", ".join(systems)),
         Fact("software", ", ".join(word.replace("=", " ") for word in software)),
@@ -273,7 +273,7 @@ def _make_published_sections(records: Sequence[Record], published: Sequence[Publ
     return [Section("Published results", "published", tables, notes, classes=" w5")] if tables else []
 
 
-def _list_legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
+def _list_legend(records: Sequence[Record], session: SessionInfo) -> list[str]:
     if not records:
         return []
     return [
@@ -283,7 +283,7 @@ def _list_legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),
         *([measurement_text.ABOUT_LIMITS] if any(record.share_of_limit for record in records) else []),
-        *list_error_rates(records, session.get("budget", {})),
+        *list_error_rates(records, session.budget),
     ]
 
 

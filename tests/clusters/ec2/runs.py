@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, Zone
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.protocol import Bill, Resources
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.cloud.cloud import Cloud
 
@@ -109,7 +109,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.words: list[str] = []
-        self.costs: list[Any] = []
+        self.costs: list[Bill] = []
 
     def resources(self, devices: int = 2, session: str = "20260131T021503Z-9f3c1a") -> Resources:
         return Resources(devices=devices, session=session, on_status=self.words.append, spent=self.costs.append)

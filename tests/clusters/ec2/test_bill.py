@@ -13,7 +13,8 @@ def test_instance_seconds() -> None:
     """Each instance counts for as long as it ran, and the sum is told with the price's source; all of it is JSON."""
     found = make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, 1600.0), InstanceLifetime("i-2", 1000.25, 1300.5)])
 
-    assert json.loads(json.dumps(found)) == {
+    assert json.loads(json.dumps(found.to_json())) == {
+        "backend": "ec2",
         "instances": [{"id": "i-1", "seconds": 600.0}, {"id": "i-2", "seconds": 300.25}],
         "seconds": 900.25,
         "usd": 0.90025,
@@ -26,11 +27,11 @@ def test_instance_seconds() -> None:
 @pytest.mark.parametrize("ended", [1000.0, 1059.9, 990.0])
 def test_a_minute_at_least(ended: float) -> None:
     """What ran for less than a minute is billed for one, also where two clocks disagree."""
-    assert make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, ended)])["usd"] == pytest.approx(0.06)
+    assert make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, ended)]).usd == pytest.approx(0.06)
 
 
 def test_nothing_ran() -> None:
     """No instances, no cost."""
     found = make_bill(PRICE, [])
 
-    assert (found["instances"], found["seconds"], found["usd"]) == ([], 0, 0)
+    assert (found.instances, found.seconds, found.usd) == ([], 0, 0)

@@ -75,9 +75,9 @@ def test_what_is_paid(cloud: Cloud) -> None:
     heard = Heard()
     lot = lend(cloud, heard=heard)
     (cost,) = heard.costs
-    assert [each["id"] for each in cost["instances"]] == [each.id for each in lot.instances]
-    assert cost["usd"] == pytest.approx(2 * 60 / 3600 * 0.526, rel=0.5)  # a minute is the least that is billed
-    assert cost["placement"] == {
+    assert [each.id for each in cost.instances] == [each.id for each in lot.instances]
+    assert cost.usd == pytest.approx(2 * 60 / 3600 * 0.526, rel=0.5)  # a minute is the least that is billed
+    assert cost.placement == {
         "region": "us-east-1",
         "zone": "us-east-1a",
         "instance_type": runs.KIND,
@@ -184,7 +184,7 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
         assert again.plan.run == lot.plan.run
     cloud.set_clock_ahead(0.0)
     (cost,) = heard.costs
-    assert cost["seconds"] == 2 * 60  # the least that is billed
+    assert cost.seconds == 2 * 60  # the least that is billed
 
 
 def test_kept_instances_let_in_who_has_moved(cloud: Cloud) -> None:

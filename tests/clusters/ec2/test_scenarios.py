@@ -207,7 +207,7 @@ def test_two_instances_work_together(datacenter: DataCenter) -> None:
         reach = f"read -r line </dev/tcp/{one.instance.private_ip}/22 && echo $line"
         assert "SSH-2.0" in other.run("timeout", "5", "bash", "-c", reach)
     assert datacenter.left() == NOTHING
-    assert heard.costs[0]["backend"] == "ec2"
+    assert heard.costs[0].backend == "ec2"
 
 
 def test_injected_host_key_is_replaced(datacenter: DataCenter) -> None:

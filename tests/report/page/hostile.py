@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.page.build import PageInput, make_page
 from pytest_dtfperf.report.page.html import TaskLog, WithoutMeasurement
@@ -52,11 +55,11 @@ def hostile_records() -> list[Record]:
 def hostile_page(folder: Path) -> Path:
     """Written, with hostile logs, history, published rows and a hostile session."""
     records = hostile_records()
-    session = {
-        "id": EVIL, "cluster": EVIL, "started": "2026-11-23T07:00:00+00:00", "wall_s": 1.0, "command": ["pytest", EVIL],
-        "versions": {EVIL: EVIL}, "budget": {}, "costs": [{"usd": 1.0, "price_source": EVIL, "price_date": EVIL}],
-        "verdicts": {"REGRESSED": 1}, "exit_code": 1,
-    }  # fmt: skip
+    session = SessionInfo(
+        id=EVIL, cluster=EVIL, started="2026-11-23T07:00:00+00:00", wall_s=1.0, command=["pytest", EVIL],
+        versions={EVIL: EVIL}, costs=[Bill(usd=1.0, price_source=EVIL, price_date=EVIL)],
+        verdicts={Verdict.REGRESSED: 1}, exit_code=1,
+    )  # fmt: skip
     log = TaskLog(EVIL, [EVIL], 3)
     given = PageInput(
         session=session,

@@ -4,12 +4,14 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS, StepBreakdown, WorkerTimings
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report.page import build, html
 from pytest_dtfperf.report.page.build import PageInput, make_page
 from pytest_dtfperf.report.page.card import (
@@ -27,10 +29,9 @@ from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, breakdown, rich_run, scores, session_records
 
 TEST = "perf_tests/test_mnist.py::test_throughput[1-0]"
-SESSION = {
-    "id": "x", "cluster": "local", "started": "2026-11-23T07:00:00+00:00", "wall_s": 90.0, "command": ["pytest"],
-    "versions": {}, "verdicts": {}, "exit_code": 0,
-}  # fmt: skip
+SESSION = SessionInfo(
+    id="x", cluster="local", started="2026-11-23T07:00:00+00:00", wall_s=90.0, command=["pytest"], versions={}, exit_code=0
+)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,8 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     assert whole.notes[-1] == "2 steps of 20 stood out, step 7 by 310.0 ms by worker:1"
 
 
-def built(**changes: object) -> Page:
-    return make_page(PageInput(session={**SESSION, **changes}, results=SessionResults(session_records())))
+def built(**changes: Any) -> Page:
+    return make_page(PageInput(session=replace(SESSION, **changes), results=SessionResults(session_records())))
 
 
 def card_of(shown: Page, label: str) -> Card:
