@@ -169,7 +169,7 @@ def busy_s(run: Run) -> float:
     links, which here have no others.
     """
     states = [run.state[run.task_hosts[worker]] for worker in run.step_s]
-    of_cores: list[float] = [state["cpu"]["busy_s"] / state["cores"] for state in states]
+    of_cores = [state.cpu.busy_s / state.cores for state in states]
     return statistics.mean(of_cores) / len(next(iter(run.step_s.values())))
 
 

@@ -23,7 +23,7 @@ from benchmarks.injected import INJECTED
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.explain.causes import explain
-from pytest_dtfperf.launch.disturbance import find_disturbances, parse_cores
+from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
 from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
@@ -104,10 +104,10 @@ class Kept:
         tasks = INJECTED[self.case.injected].busy
         found = self.then.measurement.disturbances
         run = self.now.measurement.runs[-1]
-        taken = {core for task in tasks for core in parse_cores(run.state[run.task_hosts[task]]["cpus"])}
+        taken = {core for task in tasks for core in run.state[run.task_hosts[task]].core_numbers}
         for words in self.now.measurement.disturbances:
             host = words.partition(":")[0].rpartition(" ")[2]
-            if host in run.state and not taken & parse_cores(run.state[host]["cpus"]):  # others tell of clocks
+            if host in run.state and not taken & run.state[host].core_numbers:  # others tell of clocks
                 found = [*found, words]
         return "; ".join(found)
 

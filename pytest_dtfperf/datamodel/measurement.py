@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData, describe, written
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, rate, seconds
@@ -16,7 +17,6 @@ SIMULATED = "SIMULATED"  # the mark of all that simulated hosts report
 CLOCK_SLACK_S = 0.02
 
 
-_OBJECTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "object"}}
 _positive_seconds: dict[str, Any] = {"unit": "s", "above": 0, "at_most": 1e12}
 _bytes: dict[str, Any] = {"unit": "bytes", **count}
 
@@ -67,8 +67,8 @@ class Run(JsonData):
     reported_rates: Mapping[str, str] = field(
         default_factory=dict, metadata=describe("Worker to an external command's own images/sec")
     )
-    state: Mapping[str, Any] = field(
-        default_factory=dict, metadata=describe("Host to its own state before, during and after the run", schema=_OBJECTS)
+    state: Mapping[str, HostState] = field(
+        default_factory=dict, metadata=describe("Host to its own state before, during and after the run")
     )
     disturbances: Sequence[str] = field(
         default_factory=list, metadata=describe("Disturbances of the run, one phrase each; empty: none")

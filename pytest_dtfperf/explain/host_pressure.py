@@ -6,9 +6,9 @@ It is read from the counters of hosts (`node/host_state.py`), from the descripti
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, find_limits, find_slower
@@ -105,28 +105,29 @@ def _limits(host: str, side: MeasurementProfile) -> Mapping[str, float | str]:
     return side.probes.hosts[host].limits if side.probes and host in side.probes.hosts else {}
 
 
-def _limited_part(state: Mapping[str, Any] | None) -> float | None:
+def _limited_part(state: HostState | None) -> float | None:
     """Return the fraction of the run's core time that a quota took; None if it is not known, or the host has no cores listed.
 
     In a container, /proc/stat may number the cores anew.
     """
-    limited_s = state["cpu"].get("limited_s") if state else None
-    cores_s = state["window_s"] * state["cores"] if state else 0.0
-    return limited_s / cores_s if limited_s is not None and cores_s else None
+    if state is None or state.cpu.limited_s is None or not state.window_s * state.cores:
+        return None
+    return state.cpu.limited_s / (state.window_s * state.cores)
 
 
-def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
+def _waited_for_each(state: HostState | None) -> float | None:
     """Return the seconds of waiting for a core per second on a core."""
-    waited_s = state["cpu"].get("waited_s") if state else None
-    return waited_s / state["cpu"]["own_s"] if state and waited_s is not None and state["cpu"]["own_s"] else None
+    if state is None or state.cpu.waited_s is None or not state.cpu.own_s:
+        return None
+    return state.cpu.waited_s / state.cpu.own_s
 
 
-def _stood_idle(state: Mapping[str, Any]) -> bool:
+def _stood_idle(state: HostState) -> bool:
     """Return whether its cores were idle most of the time, and no quota kept the run from them."""
-    busy_s, cores_s = state["cpu"].get("busy_s"), state["window_s"] * state["cores"]
-    if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
+    cores_s = state.window_s * state.cores
+    if not cores_s or state.quota or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
         return False
-    return bool(busy_s + (state["cpu"].get("steal_s") or 0.0) < thresholds.MAX_BUSY_OF_IDLE_CORES * cores_s)
+    return state.cpu.busy_s + state.cpu.steal_s < thresholds.MAX_BUSY_OF_IDLE_CORES * cores_s
 
 
 def _percent(part: float) -> str:

@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings, WorkKind
 from pytest_dtfperf.explain import thresholds
@@ -37,7 +38,7 @@ class MeasurementProfile:
     step_breakdown: StepBreakdown | None = None  # of the last run that was traced
     worker_timings: WorkerTimings | None = None  # of the same run's measured steps
     probes: Probes | None = None  # of the hosts and links it was on
-    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
+    states: Mapping[str, HostState] = field(default_factory=dict)  # host -> its state in the last run
     disturbances: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
     sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step

@@ -5,8 +5,8 @@ doubt a run counts as undisturbed: the record contains the state in any case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from pytest_dtfperf.datamodel.host_state import GpuReading, GpuState, HostState
 from pytest_dtfperf.formats import format_count
 
 LEAST_S = 0.1  # of any counted time: kernels count some of it in ticks of 10 ms, and windows may be short
@@ -32,10 +32,8 @@ GPU_SLOWDOWNS = {
     "hw_slowdown": "the hardware (heat or power)",
 }
 
-State = Mapping[str, Any]
 
-
-def find_disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str]:
+def find_disturbances(states: Mapping[str, HostState], *, alone: bool = True) -> list[str]:
     """Return phrases in this order: other processes, what each machine lacked, and what slowed its GPUs.
 
     Args:
@@ -47,109 +45,96 @@ def find_disturbances(states: Mapping[str, State], *, alone: bool = True) -> lis
     for host, state in states.items():
         others = _describe_others(host, of_machine[host]) if alone else ()
         found += [f"host {host}: {phrase}" for phrase in (*others, *_describe_heat(state), *_describe_memory(state))]
-        for gpu in state.get("gpus", ()):
+        for gpu in state.gpus:
             others = _describe_gpu_processes(gpu) if alone else ()
-            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in (*_describe_gpu(gpu), *others)]
+            found += [f"gpu {gpu.index} of {host}: {phrase}" for phrase in (*_describe_gpu(gpu), *others)]
     return found
 
 
-def compute_taken_s(states: Mapping[str, State]) -> dict[str, float]:
+def compute_taken_s(states: Mapping[str, HostState]) -> dict[str, float]:
     """Return host -> seconds of its cores used by others, including other guests of the same machine (steal)."""
     of_machine = group_by_machine(states)
-    return {host: compute_others_s(host, of_machine[host]) + state["cpu"]["steal_s"] for host, state in states.items()}
+    return {host: compute_others_s(host, of_machine[host]) + state.cpu.steal_s for host, state in states.items()}
 
 
-def group_by_machine(states: Mapping[str, State]) -> dict[str, dict[str, State]]:
+def group_by_machine(states: Mapping[str, HostState]) -> dict[str, dict[str, HostState]]:
     """Return host -> the states of all hosts on its machine, itself included."""
-    machines: dict[str, dict[str, State]] = {}
+    machines: dict[str, dict[str, HostState]] = {}
     for host, state in states.items():
-        machines.setdefault(state["machine"], {})[host] = state
-    return {host: machines[state["machine"]] for host, state in states.items()}
+        machines.setdefault(state.machine, {})[host] = state
+    return {host: machines[state.machine] for host, state in states.items()}
 
 
-def compute_others_s(host: str, states: Mapping[str, State]) -> float:
+def compute_others_s(host: str, states: Mapping[str, HostState]) -> float:
     """Return the seconds of a host's cores used by processes other than the run's and the controller's.
 
     `states` are at least those of all hosts on the same machine; further ones change nothing.
     """
-    cpu = states[host]["cpu"]
-    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _find_others_on_cores(host, states))
-    return max(0.0, float(cpu["busy_s"] - own_s))
+    cpu = states[host].cpu
+    own_s = cpu.own_s + cpu.controller_s + sum(other.cpu.own_s for other in _find_others_on_cores(host, states))
+    return max(0.0, cpu.busy_s - own_s)
 
 
-def _find_others_on_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
+def _find_others_on_cores(host: str, states: Mapping[str, HostState]) -> Sequence[HostState]:
     """Return the states of other hosts on the same machine with cores in common: their work is the run's, too."""
     state = states[host]
-    mine = parse_cores(state["cpus"])
+    mine = state.core_numbers
     return [
-        other
-        for name, other in states.items()
-        if name != host and other["machine"] == state["machine"] and mine & parse_cores(other["cpus"])
+        other for name, other in states.items() if name != host and other.machine == state.machine and mine & other.core_numbers
     ]
 
 
-def _describe_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
+def _describe_others(host: str, states: Mapping[str, HostState]) -> Iterator[str]:
     state = states[host]
-    window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
+    window_s, cores = max(state.window_s, LEAST_S), state.cores
     # A host of parameter servers is sampled while the workers still build their graphs, which is not counted. What other
     # processes do on cores that it shares with workers' hosts, the states of those show.
-    is_sampled_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _find_others_on_cores(host, states))
+    is_sampled_longer = any(window_s > SAME_WINDOW * other.window_s for other in _find_others_on_cores(host, states))
     theirs_s = 0.0 if is_sampled_longer else compute_others_s(host, states)
     # Under a quota all processes share the cores, and the run gets its own by the clock.
-    if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
+    if not state.quota and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         used = theirs_s / window_s
         digits = f"{used:.2g}" if used < 99.5 else f"{used:.0f}"  # 128 cores are not 1.3e+02
         yield f"other processes used {digits} of {format_count(cores, 'core')} for the length of the run"
-    steal_s = state["cpu"]["steal_s"]
+    steal_s = state.cpu.steal_s
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
         yield f"the hypervisor gave {_format_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
 
 
-def _describe_heat(state: State) -> Iterator[str]:
-    window_s, heat_s = max(state["window_s"], LEAST_S), state["throttled_s"]
+def _describe_heat(state: HostState) -> Iterator[str]:
+    window_s, heat_s = max(state.window_s, LEAST_S), state.throttled_s
     if heat_s is not None and heat_s > max(CORE_HEAT_SHARE * window_s, LEAST_S):
         yield f"a core's clock was lowered for heat for {_format_percent(heat_s, window_s)} of the run"
 
 
-def _describe_memory(state: State) -> Iterator[str]:
-    window_s, memory = state["window_s"], state["memory"]
-    stalled_s, swapped_mib = memory["some_s"], memory["swapped_in_mib"]
-    window_s = max(window_s, LEAST_S)
+def _describe_memory(state: HostState) -> Iterator[str]:
+    stalled_s, swapped_mib = state.memory.some_s, state.memory.swapped_in_mib
+    window_s = max(state.window_s, LEAST_S)
     if stalled_s is not None and stalled_s > max(MEMORY_STALL_SHARE * window_s, LEAST_S):
         yield f"memory pressure: stalled for {_format_percent(stalled_s, window_s)} of the run"
     if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):
         yield f"memory pressure: {swapped_mib} MiB came back from swap"
 
 
-def _describe_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
-    before, after, during = gpu["before"] or {}, gpu["after"] or {}, gpu["during"]
-    samples = during["samples"]
-    slow = {why: count for why, count in during["reasons"].items() if why in GPU_SLOWDOWNS}
+def _describe_gpu(gpu: GpuState) -> Iterator[str]:
+    samples = gpu.during.samples
+    slow = {why: count for why, count in gpu.during.reasons.items() if why in GPU_SLOWDOWNS}
     # The general reason is set together with the particular one.
     particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow
     for why, count in particular.items():
         if count >= GPU_LEAST_SAMPLES and count >= GPU_HEAT_SHARE * samples:
             yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_format_percent(count, samples)} of the run"
-    errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
-    if errors_then is not None and errors_now is not None and errors_now > errors_then:
-        count = round(errors_now - errors_then)
+    before, after = ((reading or GpuReading()).ecc_uncorrected for reading in (gpu.before, gpu.after))
+    if before is not None and after is not None and after > before:
+        count = round(after - before)
         yield f"ECC: {format_count(count, 'uncorrected error')}"
 
 
-def _describe_gpu_processes(gpu: Mapping[str, Any]) -> Iterator[str]:
-    before = gpu["before"] or {}
-    if gpu["others"] and (before.get("utilisation") or 0) >= GPU_OTHERS_PERCENT:
-        processes = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
-        yield f"{before['utilisation']:.0f} % in use before the run, by {processes}"
-
-
-def parse_cores(ranges: str) -> set[int]:
-    """Return the cores of `0-3,8`."""
-    found: set[int] = set()
-    for fraction in filter(None, ranges.split(",")):
-        first, _, last = fraction.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+def _describe_gpu_processes(gpu: GpuState) -> Iterator[str]:
+    utilisation = (gpu.before or GpuReading()).utilisation or 0
+    if gpu.others and utilisation >= GPU_OTHERS_PERCENT:
+        processes = ", ".join(f"{each.name.rpartition('/')[2] or 'unnamed'} ({each.pid})" for each in gpu.others)
+        yield f"{utilisation:.0f} % in use before the run, by {processes}"
 
 
 def _format_percent(fraction: float, whole: float) -> str:

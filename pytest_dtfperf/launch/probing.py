@@ -27,6 +27,7 @@ from pytest_dtfperf.clusters import answer_cache
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.codec import ValidationError
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
@@ -127,7 +128,7 @@ class Answers:
             raise MessageError(f"reported {len(event['parts'])} parts of a stream that has {PARTS}")
         self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
 
-    def _make_host_probe(self, at: int, states: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> HostProbe:
+    def _make_host_probe(self, at: int, states: Mapping[str, Mapping[str, HostState]]) -> HostProbe:
         answers, name = self._host_answers[at], self._hosts[at].name
         facts = answers.facts or {}
         return HostProbe(
@@ -179,13 +180,12 @@ def _is_asked(name: str, host: HostView) -> bool:
     return int(found[1]) < len(host.gpus) if found else name in READING_NAMES and name != LINK
 
 
-def _count_others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
+def _count_others_cores(host: str, states: Mapping[str, HostState]) -> float | None:
     """Return the cores that other processes use; None under a quota, because cores are then shared without loss."""
     state = states[host]
-    if state["quota"]:
+    if state.quota:
         return None
-    window_s: float = max(state["window_s"], LEAST_S)
-    return round(compute_others_s(host, states) / window_s, 3)
+    return round(compute_others_s(host, states) / max(state.window_s, LEAST_S), 3)
 
 
 _POLL_S = 0.1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
@@ -225,7 +226,7 @@ class MeasuredRun(RunController):
         self._timestamped = timestamped
         self._tracing = Tracing(spec, self._task_hosts, explain)
         self._scoring = Scoring(spec, self._task_hosts)
-        self._state: dict[str, Mapping[str, Any]] = {}  # by host
+        self._state: dict[str, HostState] = {}  # by host
         self._is_cancelled = is_cancelled
         self._is_over = False  # further progress is not reported
 

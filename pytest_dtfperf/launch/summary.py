@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Run
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import TaskReport
@@ -150,7 +151,7 @@ def summarise(
     threads: Mapping[str, int] | None = None,
     launch_s: Mapping[str, float],
     wall_s: float,
-    state: Mapping[str, Any] | None = None,
+    state: Mapping[str, HostState] | None = None,
     disturbances: Sequence[str] = (),
     others_s: Mapping[str, float] | None = None,
     explained: tuple[StepBreakdown | None, str] = (None, ""),

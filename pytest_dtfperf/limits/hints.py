@@ -169,7 +169,5 @@ def _count_busy_cores(run: Run) -> float | None:
     hosts = {host for task, host in run.task_hosts.items() if task.startswith("worker:")}
     if not hosts or not hosts <= run.state.keys():
         return None
-    windows = [(run.state[host]["cpu"]["own_s"], run.state[host]["window_s"]) for host in hosts]
-    if any(own_s is None or not window_s for own_s, window_s in windows):
-        return None
-    return float(sum(own_s / window_s for own_s, window_s in windows))
+    states = [run.state[host] for host in hosts]
+    return sum(state.cpu.own_s / state.window_s for state in states) if all(state.window_s for state in states) else None

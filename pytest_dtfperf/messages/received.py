@@ -8,7 +8,7 @@ import ipaddress
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, ValidationError, format_short
@@ -171,7 +171,6 @@ def shorten_value(value: Any) -> Any:
 
 LINE_CHARACTERS = 16_384  # of a last line or a reason; agents send 8 KiB of last lines
 STEPS = 400_000  # of one run: as many as a line can hold (`clusters/children.py`)
-CPUS = 1 << 16
 
 COUNT = whole()
 PID = whole(1, 2**31)
@@ -184,7 +183,6 @@ RUN = matching(r"[0-9A-Za-z_.-]{1,64}", "the id of a run")
 TASK = matching(r"[a-z]{1,16}:\d{1,6}", "the name of a task")
 STATE = matching(r"[A-Za-z]?", "the letter of a process's state")
 GPU = matching(r"[0-9A-Za-z/.:-]{1,80}", "a GPU's number or UUID")
-SPAN = optional(list_of(number(), 2, least=2))
 FOLDER = matching(r"[^\x00-\x1f\x7f]{1,4096}", "the path of a folder")
 FROM = {"host": HOST}
 OF_RUN = {**FROM, "run": RUN}
@@ -240,20 +238,6 @@ def loss(value: Any) -> Any:
 def packed(most: int, what: str) -> Validate:
     """Accept base64, which is decoded where it is used."""
     return matching(rf"[0-9A-Za-z+/=]{{0,{most}}}", what)
-
-
-def cpu_ranges(value: Any) -> Any:
-    """Accept ranges of cores as the kernel formats them, `0-3,8`, up to `CPUS` cores."""
-    found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
-    if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
-        raise ValidationError('ranges of cores such as "0-3,8"', shorten_value(value))
-    return value
-
-
-def _are_few_enough(ranges: Iterable[Sequence[str]]) -> bool:
-    """Return whether ranges are ascending and have at most `CPUS` cores, before they are expanded."""
-    sizes = [int(ends[-1]) - int(ends[0]) + 1 for ends in ranges]
-    return min(sizes, default=1) > 0 and sum(sizes) <= CPUS
 
 
 def address(value: Any) -> Any:

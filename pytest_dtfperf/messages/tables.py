@@ -8,11 +8,11 @@ from typing import Any
 
 from pytest_dtfperf import traces
 from pytest_dtfperf.codec import ValidationError
+from pytest_dtfperf.datamodel.host_state import MAX_CPUS, HostState
 from pytest_dtfperf.datamodel.probes import Reading
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.messages.received import (
     COUNT,
-    CPUS,
     ENDED,
     FOLDER,
     FROM,
@@ -26,14 +26,12 @@ from pytest_dtfperf.messages.received import (
     PORT,
     REASON,
     SECONDS,
-    SPAN,
     STATE,
     TASK,
     Message,
     MessageError,
     Table,
     address,
-    cpu_ranges,
     data_of,
     describe_invalid,
     flag,
@@ -54,31 +52,13 @@ from pytest_dtfperf.messages.received import (
 )
 from pytest_dtfperf.node.tunnel import CHUNK
 
-
-def during(value: Any) -> Any:
-    found = record(
-        {
-            "samples": COUNT,
-            "reasons": mapping(text(60), COUNT, 64),
-            "sm_mhz": SPAN,
-            "memory_mhz": SPAN,
-            "temperature_c": SPAN,
-            "power_w": SPAN,
-        }
-    )(value)
-    for why, count in found["reasons"].items():
-        if count > found["samples"]:
-            raise ValidationError(f"at most {found['samples']}, of so many samples", count).below(why).below("reasons")
-    return found
-
-
 _SYSTEM = record(
     {
         "hardware": record(
             {
                 "cpu": text(),
                 "cpu_kind": optional(text()),
-                "cores": optional(whole(1, CPUS)),
+                "cores": optional(whole(1, MAX_CPUS)),
                 "memory_gib": whole(0, 1 << 30),
                 "interconnect": optional(text()),
                 "gpus": list_of(record({"name": text(), "memory_gib": whole(0, 1 << 20)}), 256),
@@ -96,64 +76,6 @@ _SYSTEM = record(
         ),
         "state": record({"load": SECONDS, "governor": optional(text(60))}),
     }
-)
-_BEFORE_AFTER = {"before": optional(number()), "after": optional(number())}
-_READING = {
-    "index": GPU,
-    "uuid": text(100),
-    **dict.fromkeys(
-        (
-            "sm_mhz",
-            "sm_max_mhz",
-            "memory_mhz",
-            "memory_max_mhz",
-            "ecc_uncorrected",
-            "temperature_c",
-            "power_w",
-            "utilisation",
-        ),
-        optional(number()),
-    ),
-    "reasons": optional(list_of(text(60), 64)),
-}
-_USER = record({"pid": whole(), "name": text(LINE_CHARACTERS), "memory_mib": optional(number())})
-_HOST_STATE = record(
-    {
-        "machine": text(60),
-        "cpus": cpu_ranges,
-        "cores": whole(0, CPUS),
-        "quota": flag,
-        "window_s": SECONDS,
-        "cpu": record(
-            dict.fromkeys(("busy_s", "own_s", "controller_s", "steal_s"), SECONDS),
-            may=dict.fromkeys(("waited_s", "limited_s"), optional(SECONDS)),
-        ),
-        "load": record({"before": SECONDS, "after": SECONDS}),
-        "memory": record(
-            {
-                "available_mib": record(_BEFORE_AFTER),
-                "some_s": optional(SECONDS),
-                "full_s": optional(SECONDS),
-                "swapped_in_mib": optional(COUNT),
-            }
-        ),
-        "clock_mhz": record({**_BEFORE_AFTER, "most": optional(number())}),
-        "throttled_s": optional(number()),
-    },
-    may={
-        "gpus": list_of(
-            record(
-                {
-                    "index": GPU,
-                    "before": optional(record({}, may=_READING)),
-                    "after": optional(record({}, may=_READING)),
-                    "others": list_of(_USER, 4096),
-                    "during": during,
-                }
-            ),
-            256,
-        )
-    },
 )
 _CLOCK = optional(number(1, 1e12))
 _PART = record({"bytes": whole(0, 1 << 50), "counted_s": number(1e-3, 1e6)})
@@ -182,7 +104,7 @@ _TASK_SAYS: Table = {
             "limits": mapping(text(60), number_or(text(60)), 50),
             "clock_hz": _CLOCK,
             "most_clock_hz": _CLOCK,
-            "state": _HOST_STATE,
+            "state": data_of(HostState),
         }
     ),
     "stream": record({**OF_TASK, "round": COUNT, "to": HOST, "parts": list_of(_PART, 100), "error": optional(REASON)}),
@@ -223,7 +145,7 @@ AGENT: Table = {
             **FROM,
             "fingerprint": _SYSTEM,
             "pid": PID,
-            "cpus": list_of(whole(0, CPUS - 1), CPUS, least=1, unique=True),
+            "cpus": list_of(whole(0, MAX_CPUS - 1), MAX_CPUS, least=1, unique=True),
             "gpus": list_of(GPU, 256, unique=True),
             "addresses": list_of(address, 4096),
             "interfaces": list_of(_INTERFACE, 4096),
@@ -245,7 +167,7 @@ AGENT: Table = {
     "task": _of_task,
     "exit": record({**OF_TASK, **ENDED}),
     "zygote_died": record({**OF_RUN, **ENDED}),
-    "state": record({**OF_RUN, "state": _HOST_STATE}),
+    "state": record({**OF_RUN, "state": data_of(HostState)}),
     "stopped": record({**OF_RUN, "survivors": list_of(PID, 1 << 16)}),
     "log": record({**OF_TASK, "text": lines}),
     "tunnel": _of_tunnel,
@@ -269,8 +191,8 @@ CHECKUP: Table = {
                 "python": text(60),
                 "executable": text(4096),
                 "tensorflow": optional(text(60)),
-                "cores": whole(1, CPUS),
-                "machine_cores": whole(1, CPUS),
+                "cores": whole(1, MAX_CPUS),
+                "machine_cores": whole(1, MAX_CPUS),
                 "load": SECONDS,
                 "memory_bytes": COUNT,
                 "gpus": optional(list_of(record({"name": text(), "memory_mib": COUNT}), 256)),

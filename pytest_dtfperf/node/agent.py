@@ -25,7 +25,7 @@ from functools import partial
 from pytest_dtfperf.node import interfaces, isolation, owner, ports, probes, processes, sweep, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_run import HostRun, RunMonitor
-from pytest_dtfperf.node.host_state import HostState
+from pytest_dtfperf.node.host_state import HostCounters
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.tasks import Task, Zygote
 
@@ -85,7 +85,7 @@ class Agent:
         if not cold:
             self._warm = self._start_zygote()
         self._gpus = _list_gpus(needed=device != "cpu")  # while the zygote imports
-        self._state = HostState()
+        self._state = HostCounters()
         self._why_no_firewall = isolation.explain_missing_firewall()
         self._free_since_s = 0.0  # when the last run ended
         self._last_seen: tuple[float, Any] | None = None  # the last sample of the GPUs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pytest_dtfperf.node.gpu_state import Reading
-    from pytest_dtfperf.node.host_state import HostState, Sample
+    from pytest_dtfperf.node.host_state import HostCounters, Sample
 
     Seen = tuple[float, list[Reading]]
 
@@ -31,7 +31,7 @@ class RunMonitor:
     """The monitor of one run on one host."""
 
     def __init__(
-        self, host: HostState, *, gpus: Sequence[str] = (), last: Seen | None = None, free_since_s: float = 0.0
+        self, host: HostCounters, *, gpus: Sequence[str] = (), last: Seen | None = None, free_since_s: float = 0.0
     ) -> None:
         """Read the counters before the run.
 

@@ -181,7 +181,7 @@ class Sample:
         self.limited_s = limited_s  # in which a CPU quota throttled the agent and its descendants, summed over cores
 
 
-class HostState:
+class HostCounters:
     """The counters of one host: its allocated cores, its memory, and the processes below the agent."""
 
     def __init__(self) -> None:

@@ -190,7 +190,7 @@ def _shared_hosts(measurement: Measurement) -> Sequence[str]:
     if (measurement.fingerprint.get("hardware") or {}).get("gpus"):
         return []
     run = measurement.runs[-1]
-    machine_of = {host: run.state.get(host, {}).get("machine", host) for host in run.task_hosts.values()}
+    machine_of = {host: run.state[host].machine if host in run.state else host for host in run.task_hosts.values()}
     devices: Counter[str] = Counter()
     for task, host in run.task_hosts.items():
         devices[machine_of[host]] += run.task_devices.get(task, int(task.startswith("worker:")))

@@ -189,7 +189,7 @@ def run(order: Order, connection: AgentConnection) -> None:
 
 
 def _compute(order: Order, connection: AgentConnection, _: int) -> None:
-    host = host_state.HostState()
+    host = host_state.HostCounters()
     before = host.sample()
     clocks: list[float] = []
     for family in _list_families(order):

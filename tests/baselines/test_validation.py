@@ -169,7 +169,7 @@ def test_schemas_are_closed_and_valid(schema: dict[str, Any]) -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(schema)
     for where, part in objects(schema, ""):
-        if ".state" not in where and ".allOf." not in where:  # a host's own words; what narrows the schema beside it
+        if ".state" not in where and ".allOf." not in where:  # a fingerprint's state is open; narrowing rules
             assert "additionalProperties" in part or "$ref" in part, where
 
 

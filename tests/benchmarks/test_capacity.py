@@ -10,6 +10,7 @@ from benchmarks.shaped import kept
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
 from tests.baselines.examples import run_of
+from tests.records.host_states import make_state
 
 
 def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choice() -> None:
@@ -77,7 +78,10 @@ def test_cores_are_busy_for_a_part_of_a_step() -> None:
     """Of two workers with a core and with two, busy for 6 and for 8 seconds of 2 steps, the mean is 2.5 seconds of each; what
     the servers' host says of the same cores does not count.
     """
-    state = {host: {"cores": cores, "cpu": {"busy_s": busy}} for host, cores, busy in (("a", 1, 6), ("b", 2, 8), ("c", 2, 99))}
+    state = {
+        host: make_state(cores=cores, cpu={"busy_s": busy})
+        for host, cores, busy in (("a", 1, 6.0), ("b", 2, 8.0), ("c", 2, 99.0))
+    }
     run = replace(
         run_of(10.0),
         step_s={"worker:0": [3.0, 3.0], "worker:1": [3.0, 3.5]},

@@ -22,6 +22,7 @@ from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, timestamped, told, top
 from tests.explain.test_worker_timings import ending_apart, reported, reported_steps
+from tests.records.host_states import make_state
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
 PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}
@@ -43,8 +44,7 @@ def starved_reading(per_s: float) -> Reading:
 
 def counted(host: str, **cpu: float) -> dict[str, Any]:
     """What a host says of ten seconds on its one core."""
-    state = {"window_s": 10.0, "cores": 1, "cpu": {"own_s": 5.0, **cpu}}
-    return {"states": {host: state}}
+    return {"states": {host: make_state(cpus="0", cores=1, cpu={"busy_s": 5.0, "own_s": 5.0, **cpu})}}
 
 
 def waiting(**waited_s: float) -> dict[str, Any]:
@@ -685,7 +685,7 @@ def test_what_a_server_is_told_of_is_its_own() -> None:
 
 def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
     """In some containers the kernel numbers cores otherwise than it lends them, and none of a host's is found in its counts."""
-    more = {"states": {"b": {"window_s": 10.0, "cores": 0, "cpu": {"own_s": 5.0, "limited_s": 4.0}}}, "hosts": HOSTS}
+    more = {"states": {"b": make_state(cpus="", cores=0, cpu={"own_s": 5.0, "limited_s": 4.0})}, "hosts": HOSTS}
     found = told(side(), side(*slower(python=50), more=more))
     assert [(each.kind, each.location) for each in found.causes] == [("straggler", "worker:1")]
 

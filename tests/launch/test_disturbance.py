@@ -7,37 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import compute_others_s, compute_taken_s, find_disturbances
 from pytest_dtfperf.node.host_state import add_siblings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
-
-
-def host(**changes: Any) -> dict[str, Any]:
-    """Two cores that worked for ten seconds on nothing but the run."""
-    state: dict[str, Any] = {
-        "machine": "a21c0ae2",
-        "cpus": "0-1",
-        "cores": 2,
-        "quota": False,
-        "window_s": 10.0,
-        "cpu": {"busy_s": 19.0, "own_s": 18.5, "controller_s": 0.2, "steal_s": 0.1},
-        "load": {"before": 1.2, "after": 2.4},
-        "memory": {"available_mib": {"before": 999, "after": 900}, "some_s": 0.1, "full_s": 0.0, "swapped_in_mib": 0},
-        "clock_mhz": {"before": None, "after": None, "most": None},
-        "throttled_s": None,
-    }
-    for name, value in changes.items():
-        state[name] = {**state[name], **value} if isinstance(value, dict) else value
-    return state
+from tests.records.host_states import make_state
 
 
 def gpu(
@@ -47,16 +31,16 @@ def gpu(
     others: tuple[Mapping[str, Any], ...] = (),
     samples: int = 10,
     **reasons: int,
-) -> dict[str, Any]:
+) -> HostState:
     unknown = {"ecc_uncorrected": None, "utilisation": None}
     during = {"samples": samples, "reasons": reasons}
-    return host(
+    return make_state(
         gpus=[
             {
                 "index": "1",
                 "before": {**unknown, **(before or {})},
                 "after": {**unknown, **(after or {})},
-                "others": others,
+                "others": list(others),
                 "during": during,
             }
         ]
@@ -64,36 +48,36 @@ def gpu(
 
 
 PYTHON = {"pid": 4321, "name": "/usr/bin/python3", "memory_mib": 800}
-STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "nobody else": (host(), []),
+STATES: dict[str, tuple[HostState, list[str]]] = {
+    "nobody else": (make_state(), []),
     "a busy process": (
-        host(cpu={"busy_s": 19.8, "own_s": 11.8}),
+        make_state(cpu={"busy_s": 19.8, "own_s": 11.8}),
         ["host n3: other processes used 0.78 of 2 cores for the length of the run"],
     ),
-    "housekeeping": (host(cpu={"busy_s": 19.0, "own_s": 18.0}), []),
-    "a controller that works": (host(cpu={"busy_s": 19.0, "own_s": 11.0, "controller_s": 7.5}), []),
-    "a few ticks of a short run": (host(window_s=0.5, cpu={"busy_s": 0.58, "own_s": 0.3}), []),
+    "housekeeping": (make_state(cpu={"busy_s": 19.0, "own_s": 18.0}), []),
+    "a controller that works": (make_state(cpu={"busy_s": 19.0, "own_s": 11.0, "controller_s": 7.5}), []),
+    "a few ticks of a short run": (make_state(window_s=0.5, cpu={"busy_s": 0.58, "own_s": 0.3}), []),
     "a busy process on a part of the machine that is ours by the clock": (
-        host(quota=True, cpu={"busy_s": 19.8, "own_s": 9.8}),
+        make_state(quota=True, cpu={"busy_s": 19.8, "own_s": 9.8}),
         [],
     ),
     "busy processes on a large machine": (
-        host(cores=256, cpu={"busy_s": 1302.0}),
+        make_state(cores=256, cpu={"busy_s": 1302.0}),
         ["host n3: other processes used 128 of 256 cores for the length of the run"],
     ),
-    "a busy process on a large machine": (host(cores=64, cpu={"busy_s": 28.7}), []),
-    "steal": (host(cpu={"steal_s": 1.8}), ["host n3: the hypervisor gave 9 % of its cores' time to others (steal)"]),
-    "a little steal": (host(cpu={"steal_s": 0.5}), []),
-    "want of memory": (host(memory={"some_s": 1.2}), ["host n3: memory pressure: stalled for 12 % of the run"]),
-    "a moment's want of memory in a short run": (host(window_s=0.2, cpu={"busy_s": 0.0}, memory={"some_s": 0.05}), []),
-    "a kernel that does not count it": (host(memory={"some_s": None, "swapped_in_mib": None}), []),
-    "swapping": (host(memory={"swapped_in_mib": 500}), ["host n3: memory pressure: 500 MiB came back from swap"]),
+    "a busy process on a large machine": (make_state(cores=64, cpu={"busy_s": 28.7}), []),
+    "steal": (make_state(cpu={"steal_s": 1.8}), ["host n3: the hypervisor gave 9 % of its cores' time to others (steal)"]),
+    "a little steal": (make_state(cpu={"steal_s": 0.5}), []),
+    "want of memory": (make_state(memory={"some_s": 1.2}), ["host n3: memory pressure: stalled for 12 % of the run"]),
+    "a moment's want of memory in a short run": (make_state(window_s=0.2, cpu={"busy_s": 0.0}, memory={"some_s": 0.05}), []),
+    "a kernel that does not count it": (make_state(memory={"some_s": None, "swapped_in_mib": None}), []),
+    "swapping": (make_state(memory={"swapped_in_mib": 500}), ["host n3: memory pressure: 500 MiB came back from swap"]),
     "as much want of memory, and swapping, in a long run": (
-        host(window_s=1000.0, memory={"some_s": 1.2, "swapped_in_mib": 500}),
+        make_state(window_s=1000.0, memory={"some_s": 1.2, "swapped_in_mib": 500}),
         [],
     ),
-    "a hot core": (host(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
-    "a warm core": (host(throttled_s=0.5), []),
+    "a hot core": (make_state(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
+    "a warm core": (make_state(throttled_s=0.5), []),
     "a cool GPU": (gpu(sw_power_cap=10, applications_clocks_setting=10, gpu_idle=1), []),
     "a hot GPU": (
         gpu(hw_slowdown=4, hw_thermal_slowdown=4),
@@ -117,14 +101,14 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a GPU that was in use by nobody else": (gpu(before={"utilisation": 35}), []),
     "a GPU that somebody only holds": (gpu(before={"utilisation": 0}, others=(PYTHON,)), []),
     "a GPU that nobody could look at": (
-        host(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"samples": 0, "reasons": {}}}]),
+        make_state(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"samples": 0, "reasons": {}}}]),
         [],
     ),
 }
 
 
 @pytest.mark.parametrize("state, found", STATES.values(), ids=STATES)
-def test_what_disturbs(state: dict[str, Any], found: list[str]) -> None:
+def test_what_disturbs(state: HostState, found: list[str]) -> None:
     """Each disturbance is one phrase that names the host or GPU and says how much; what proves nothing is none."""
     assert find_disturbances({"n3": state}) == found
 
@@ -147,22 +131,22 @@ def test_hosts_that_are_not_ours_alone(name: str, found: list[str]) -> None:
 
 def test_hosts_that_share_cores() -> None:
     """What the run does on another host of the same machine and cores is no stranger's work; on other machines it may be."""
-    shared = host(cpu={"busy_s": 19.0, "own_s": 9.3})
+    shared = make_state(cpu={"busy_s": 19.0, "own_s": 9.3})
     assert compute_others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
-    assert compute_others_s("a", {"a": shared, "b": {**shared, "cpus": "2-3"}}) == pytest.approx(9.5)
-    assert compute_others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
+    assert compute_others_s("a", {"a": shared, "b": replace(shared, cpus="2-3")}) == pytest.approx(9.5)
+    assert compute_others_s("a", {"a": shared, "b": replace(shared, machine="b45d1e5a")}) == pytest.approx(9.5)
 
 
 def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
     """A host of parameter servers sees what workers' hosts on its cores do before they train, which is no stranger's work; what
     a stranger does there, those hosts tell.
     """
-    server = host(window_s=20.0, cpu={"busy_s": 38.0, "own_s": 2.0})
-    assert find_disturbances({"a": server, "b": host()}) == []
-    assert find_disturbances({"a": server, "b": host(machine="b45d1e5a")}) == [
+    server = make_state(window_s=20.0, cpu={"busy_s": 38.0, "own_s": 2.0})
+    assert find_disturbances({"a": server, "b": make_state()}) == []
+    assert find_disturbances({"a": server, "b": make_state(machine="b45d1e5a")}) == [
         "host a: other processes used 1.8 of 2 cores for the length of the run"
     ]
-    strange = host(cpu={"busy_s": 19.0, "own_s": 9.0})
+    strange = make_state(cpu={"busy_s": 19.0, "own_s": 9.0})
     assert find_disturbances({"a": server, "b": strange}) == [
         "host b: other processes used 0.78 of 2 cores for the length of the run"
     ]
@@ -218,7 +202,7 @@ def test_busy_loop_beside_a_run(tmp_path: Path) -> None:
             run = toys(stage)
         (state,) = run.state.values()
         assert list(run.state) == list(run.hosts)
-        assert state["window_s"] >= STEPS * STEP_S
+        assert state.window_s >= STEPS * STEP_S
         assert any("other processes used" in phrase for phrase in run.disturbances)
         assert compute_others_s(run.hosts[0], run.state) > 0
 
@@ -290,5 +274,5 @@ def test_ordinary_run(tmp_path: Path, config: ClusterConfig) -> None:
 
 def test_what_others_had_of_cores() -> None:
     """Of each host: what no task, agent or controller of ours has used of its cores, and what its hypervisor gave to others."""
-    busy = host(cpu={"busy_s": 19.8, "own_s": 11.8}, machine="another")
-    assert compute_taken_s({"n1": host(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})
+    busy = make_state(cpu={"busy_s": 19.8, "own_s": 11.8}, machine="another")
+    assert compute_taken_s({"n1": make_state(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.probes import Probes, Reading
 from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import HostView
@@ -39,7 +40,7 @@ def facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
         "limits": limits,
         "clock_hz": 2e9,
         "most_clock_hz": None,
-        "state": {**STATE, **state},
+        "state": HostState.from_json({**STATE, **state}),
     }
 
 

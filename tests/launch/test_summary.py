@@ -10,6 +10,7 @@ from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, Score
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import check_repetition, summarise
 from pytest_dtfperf.spec import Spec
+from tests.records.host_states import make_state
 
 SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
 
@@ -282,7 +283,7 @@ def test_where_and_what_it_was_is_kept() -> None:
     """Hosts, cores and what the hosts have seen are the run's, and of an own model what records have of it."""
     network = NetworkFacts(image_shape=(8, 8, 3), classes=5, parameters=9, trained_parameters=8, variables={"w": (2, 4)})
     hosts = {"ps:0": "n2", "worker:0": "n1", "worker:1": "n2"}
-    threads, state = {"worker:0": 2, "worker:1": 1, "ps:0": 1}, {"n1": {"cores": 2}}
+    threads, state = {"worker:0": 2, "worker:1": 1, "ps:0": 1}, {"n1": make_state()}
     run = run_of(report(0, network=network), report(1), ps(), hosts=hosts, threads=threads, state=state)
     assert (run.hosts, run.task_hosts, run.task_threads, run.state) == (["n2", "n1"], hosts, threads, state)
     assert run.network == replace(network, variables={})

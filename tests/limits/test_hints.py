@@ -9,6 +9,7 @@ import pytest
 from pytest_dtfperf.datamodel.explanation import Bound, Explanation, Limit
 from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
 from pytest_dtfperf.records.record import Record
+from tests.records.host_states import make_state
 from tests.records.samples import record, spec
 
 LIMIT = Limit(images_per_sec=100.0, bounds=[Bound(resource="cores", host="n1", step_s=0.1, needs="68.6 GFLOP at 686 GFLOP/s")])
@@ -32,7 +33,7 @@ def measured(
             run,
             task_hosts=dict.fromkeys([*threads, "ps:0"], "n1"),
             task_threads=dict(threads),
-            state={"n1": {"cpu": {"own_s": busy_cores * 2.0}, "window_s": 2.0}},
+            state={"n1": make_state(cpu={"own_s": busy_cores * 2.0}, window_s=2.0)},
             disturbances=list(disturbances),
         )
         for run in found.measurement.runs

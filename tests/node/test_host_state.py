@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.host_state import (
-    HostState,
+    HostCounters,
     add_siblings,
     compute_growth_of_threads,
     format_ranges,
@@ -120,7 +121,7 @@ def test_own_time_is_that_of_all_descendants() -> None:
 
 def test_account_of_own_work() -> None:
     """What this process does itself is busy time, and its own."""
-    host = HostState()
+    host = HostCounters()
     before = host.sample()
     end_s = time.process_time() + 0.5
     while time.process_time() < end_s:
@@ -134,6 +135,14 @@ def test_account_of_own_work() -> None:
     assert found["memory"]["available_mib"]["after"] > 0
 
 
+def test_account_has_the_fields_of_the_data_model() -> None:
+    """The agent cannot import the data model: what it sends has exactly the keys, types and ranges of `HostState`."""
+    host = HostCounters()
+    before = host.sample()
+    found = host.account(before, before, host.sample())
+    assert HostState.from_json(found).to_json() == found
+
+
 BUSY = "while True: pass"
 
 
@@ -141,7 +150,7 @@ BUSY = "while True: pass"
 def test_who_shares_a_core_waits_for_it() -> None:
     """Two programs on one core: each waits while the other one computes, and that is counted of all below a process."""
     pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), sys.executable, "-c", BUSY]
-    host = HostState()
+    host = HostCounters()
     before = host.sample()
     with subprocess.Popen(pinned) as one, subprocess.Popen(pinned) as other:
         wait_until("they wait", lambda: (host.account(before, before, host.sample())["cpu"]["waited_s"] or 0.0) >= 0.2)
@@ -158,7 +167,7 @@ def test_what_has_ended_takes_its_waiting_along() -> None:
 
 def test_account_of_some_cores() -> None:
     """A run with some of the allocated cores accounts for these: what others do on the rest is left out."""
-    host = HostState()
+    host = HostCounters()
     before = host.sample()
     found = host.account(before, before, host.sample(), {host.cpus[0]})
     assert str(host.cpus[0]) in found["cpus"]

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.node.host_run import RunMonitor
-from pytest_dtfperf.node.host_state import HostState, Sample
+from pytest_dtfperf.node.host_state import HostCounters, Sample
 
 
-class Clock(HostState):
+class Clock(HostCounters):
     """A host on which every sample comes a second later, and finds a second more of everything."""
 
     def __init__(self) -> None:
@@ -96,6 +97,7 @@ def test_gpus_within_the_window() -> None:
     }  # fmt: skip
     assert (gpu["before"]["utilisation"], gpu["others"]) == (40, [STRANGER])
     assert gpu["after"]["ecc_uncorrected"] == 2
+    assert HostState.from_json(found).to_json() == found, "the data model has the same keys"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, timestamped
+from tests.records.host_states import make_state
 
 
 def traced(
@@ -131,9 +132,7 @@ def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tup
 
 def on(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
     """Its workers on these hosts, which are parts of these machines, one device each."""
-    state = {
-        host: {"machine": machine, "window_s": 1.0, "cores": 1, "cpu": {"own_s": 1.0}} for host, machine in machines.items()
-    }
+    state = {host: make_state(machine=machine, cpus="0", cores=1) for host, machine in machines.items()}
     placed = {f"worker:{number}": host for number, host in enumerate(hosts)}
     more: dict[str, Any] = {
         "task_hosts": {**placed, "ps:0": hosts[0]},
@@ -256,11 +255,12 @@ def test_every_disturbance_is_understood() -> None:
         "others": [{"name": "python", "pid": 1}],
         "during": {"samples": 10, "reasons": {"hw_thermal_slowdown": 10}},
     }
-    state = {
-        "window_s": 10.0, "cores": 2, "cpus": "0-1", "quota": False, "machine": "m", "throttled_s": 9.0,
-        "cpu": {"busy_s": 20.0, "own_s": 5.0, "controller_s": 0.0, "steal_s": 5.0},
-        "memory": {"some_s": 9.0, "full_s": 1.0, "swapped_in_mib": 9000}, "gpus": [gpu],
-    }  # fmt: skip
+    state = make_state(
+        throttled_s=9.0,
+        cpu={"busy_s": 20.0, "own_s": 5.0, "controller_s": 0.0, "steal_s": 5.0},
+        memory={"some_s": 9.0, "full_s": 1.0, "swapped_in_mib": 9000},
+        gpus=[gpu],
+    )
     phrases = find_disturbances({"node03": state})
     found = strains_of(MeasurementProfile(), MeasurementProfile(disturbances=phrases))
     assert len(found) == len(phrases) >= 7
