@@ -39,6 +39,7 @@ EFFICIENCY = 0.5  # of the degrees of freedom that a standard deviation of as ma
 UNSTEADY = 5.0  # times the noise: a host that scatters so has a noise of its own
 LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
+IMPOSSIBLE = 1000.0  # times the median of the peers: no host of their kind is so fast
 MOST_ROUNDS = 1000  # that confirm a loss
 FIRST_ANALYSIS = 3  # at so many confirming rounds, and at twice, four times, ... as many
 
@@ -64,6 +65,20 @@ class QualifyPolicy(JsonData):
 
 
 Readings = Mapping[str, Mapping[str, float]]  # host -> capacity -> rate
+
+
+def find_impossible(readings: Readings, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return the hosts with a reading that none of their kind can have, to the reason. Fewer than three hosts show nothing."""
+    rates: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for host, found in readings.items():
+        for name, per_s in found.items():
+            rates[kinds[host], name][host] = per_s
+    return {
+        host: f"{host} reported an impossible {name} of {per_s:.3g} per second, its peers {statistics.median(of.values()):.3g}"
+        for (_, name), of in rates.items()
+        for host, per_s in of.items()
+        if len(of) >= LEAST_PEERS and per_s > IMPOSSIBLE * statistics.median(of.values())
+    }
 
 
 @dataclass

@@ -33,7 +33,7 @@ from pytest_dtfperf.qualify.pairs import (
     count_matchings,
     draw_matching,
 )
-from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
 from pytest_dtfperf.qualify.recorded import judge_by_records
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
 from pytest_dtfperf.session.allocation_manager import compute_need
@@ -201,8 +201,7 @@ class HostQualification:
         is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
         open_names = {name for _, name in self._own.iterate_open()}
         probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(self._draw_matchings() if is_open_links else []))
-        lost = {host: InfrastructureError(why, host=host) for host, why in probes.unknown.items() if host in self._kinds}
-        self._trainer.lose(lost)
+        probes = self._leave_out_lost(probes)
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
             self._clocks.update(probes.hosts)
@@ -216,6 +215,22 @@ class HostQualification:
         if is_open_links:
             self._link_conditions = next((format_conditions(each.how) for each in probes.links.values()), "")
             self._links.add_round(self._pair_readings.add_round(_list_pair_rates(probes)))
+
+    def _leave_out_lost(self, probes: Probes) -> Probes:
+        """Return the probes of the hosts that answered. Leave out the others, and those with impossible readings."""
+        readings = {host: _select_readings(probe) for host, probe in probes.hosts.items()}
+        for (source, _), per_s in _list_pair_rates(probes).items():
+            found = readings.setdefault(source, {})
+            found[LINK_OUT] = max(per_s, found.get(LINK_OUT, 0.0))
+        why = {host: text for host, text in probes.unknown.items() if host in self._kinds} | find_impossible(
+            readings, self._kinds
+        )
+        self._trainer.lose({host: InfrastructureError(text, host=host) for host, text in why.items()})
+        return replace(
+            probes,
+            hosts={host: probe for host, probe in probes.hosts.items() if host not in why},
+            links={name: link for name, link in probes.links.items() if not set(name.split(">")) & why.keys()},
+        )
 
     def _draw_matchings(self) -> list[list[Pair]]:
         first, left = self._matchings, self._left

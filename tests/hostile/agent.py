@@ -1,6 +1,7 @@
-"""An agent that trains nothing and says all that an honest one would, but for one lie: `python -m tests.hostile.agent LIE`.
+"""An agent that trains nothing and sends what an honest one would, but for one lie: `python -m tests.hostile.agent LIE [FILE]`.
 
-Of several hosts the first lies. Of the standard library alone, and without this package, so that it starts at once.
+Of several hosts the first lies. With FILE, only the first agent of all that start lies, from its second probe on, and makes
+that file. It uses the standard library alone, and not this package, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -51,14 +52,24 @@ GPU: Message = {
 }
 
 
-class Agent:
-    """One host's, as honest as `tell` lets it be."""
+PROBED = ("core.matmul", "core.convolution", "cores.matmul", "cores.convolution", "memory")
+READING: Message = {"per_s": 1e9, "spread": 0.0, "repeats": 5, "how": {"threads": 1}, "cpu_share": 1.0}
+PARTS = [{"bytes": 10_000_000, "counted_s": 0.1}] * 4
+FACTS: Message = {"limits": {}, "clock_hz": None, "most_clock_hz": None, "state": STATE}
+TRUSTED_PROBES = 1  # before the first lie of an agent that lies in the middle
 
-    def __init__(self, answer_to: Callable[[Message], Iterator[Sent]]) -> None:
+
+class Agent:
+    """The agent of one host, which sends its messages through `answer_to` if it is the first one."""
+
+    def __init__(self, answer_to: Callable[[Message], Iterator[Sent]], once: str | None = None) -> None:
         self._host = int(os.environ["DTFPERF_HOST_INDEX"])
         self._answer_to = answer_to
+        self._lies = self._host == 0 and (once is None or _is_first(once))
+        self._trusted_probes = -1 if once is None else TRUSTED_PROBES
         self._run = ""
         self._tasks: list[tuple[str, Message]] = []
+        self._probe: Message | None = None
 
     def serve(self) -> None:
         self._say(
@@ -88,7 +99,9 @@ class Agent:
 
     def obey_start(self, order: Message) -> None:
         self._run = order["run"]
-        self._steps = order["common"]["spec"]["steps"]
+        self._probe = order["common"].get("probe")
+        self._trusted_probes -= bool(self._probe)
+        self._steps = 0 if self._probe else order["common"]["spec"]["steps"]
         self._tasks = [(task["task"], task["order"]) for task in order["tasks"] if task["host"] == self._host]
         for task, _ in self._tasks:
             self._say("started", run=self._run, task=task, pid=7)
@@ -96,6 +109,10 @@ class Agent:
 
     def obey_notify(self, order: Message) -> None:
         for task, own in self._tasks:
+            if self._probe:
+                if task in order["tasks"]:
+                    self._answer_probe(task, order["word"], self._probe)
+                continue
             if task not in order["tasks"] or own["job"] == {"go": "ps", "leave": "worker"}[order["word"]]:
                 continue
             report: Message = {"job": own["job"], "index": own["index"]}
@@ -116,12 +133,34 @@ class Agent:
         for task, _ in self._tasks:
             self._say("log", run=order["run"], task=task, text=f"{task} was here\n")
 
+    def _answer_probe(self, task: str, phase: str, probe: Message) -> None:
+        """Send equal readings of every capacity and every link."""
+        if phase == "compute":
+            for name in PROBED:
+                self._say("task", run=self._run, task=task, kind="reading", name=name, reading=READING, error=None)
+            self._say("task", run=self._run, task=task, kind="facts", **FACTS)
+        elif phase.startswith("round"):
+            number = int(phase.split()[1])
+            for target in probe["rounds"][number].get(str(self._host), {}):
+                stream = {"round": number, "to": int(target), "parts": PARTS, "error": None}
+                self._say("task", run=self._run, task=task, kind="stream", **stream)
+        self._say("task", run=self._run, task=task, kind="done", phase=phase)
+
     def _say(self, event: str, **data: Any) -> None:
         message = {"event": event, "host": self._host, **data}
-        for output in self._answer_to(message) if self._host == 0 else [message]:
+        for output in self._answer_to(message) if self._lies and self._trusted_probes < 0 else [message]:
             line = output if isinstance(output, bytes) else json.dumps({"v": VERSION, **output}).encode() + b"\n"
             while line:
                 line = line[os.write(1, line) :]
+
+
+def _is_first(path: str) -> bool:
+    """Return whether no agent has made this file, and make it."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 # Lies. Each is given what an honest agent would say next, and says something else.
@@ -284,6 +323,25 @@ LIES: dict[str, Lie] = {
     "a log of the other host's task": instead("log", task="worker:1"),
     "a log twice": twice("log"),
 }
+# In a probe, with the reason for which the host is left out.
+PROBE_LIES: dict[str, tuple[Lie, str]] = {
+    "a rate below zero": (
+        within("reading", "reading", "per_s", value=-1.0),
+        "per_s must be a finite number > 0 <= 1e+24, not -1",
+    ),
+    "a rate beyond all": (within("reading", "reading", "per_s", value=1e30), "not 1e+30"),
+    "a rate that is no number": (within("reading", "reading", "per_s", value=NOT_A_NUMBER), "not nan"),
+    "a rate that no host has": (within("reading", "reading", "per_s", value=1e20), "impossible"),
+    "a link that no host has": (instead("stream", parts=[{"bytes": 1 << 49, "counted_s": 0.1}] * 4), "impossible"),
+    "bytes of a stream below zero": (instead("stream", parts=[{"bytes": -1, "counted_s": 0.1}] * 4), "bytes"),
+    "a stream without a part": (instead("stream", parts=PARTS[1:]), "3 parts of a stream that has 4"),
+    "a stream to itself": (instead("stream", to=0), "was not requested"),
+    "a reading that was not requested": (instead("reading", name="input"), "'input' that was not requested"),
+    "a reading twice": (twice("reading"), "'core.matmul' that was not requested"),
+    "facts twice": (twice("facts"), "reported its limits twice"),
+    "another event": (after("done", {"event": "reboot"}), "unknown message"),
+    "lines without end": (without_end("done", b"all work and no play\n"), "lines that are not messages"),
+}
 # What is strange, but does no harm.
 HARMLESS: dict[str, Lie] = {
     "nothing": honest,
@@ -297,4 +355,5 @@ HARMLESS: dict[str, Lie] = {
 
 
 if __name__ == "__main__":
-    Agent({**LIES, **HARMLESS}[sys.argv[1]]).serve()
+    probe_lies = {name: lie for name, (lie, _) in PROBE_LIES.items()}
+    Agent({**LIES, **HARMLESS, **probe_lies}[sys.argv[1]], *sys.argv[2:3]).serve()

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.qualify import QualifyCase, measure_rates
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
-from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy
+from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
 
 FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
 MEMORY = "memory"
@@ -135,3 +135,21 @@ def test_policy_analyses_double() -> None:
     """The numbers of rounds before the analyses of the confirmation double, and the last is at its end."""
     assert QualifyPolicy(confirming=24).analyses == [3, 6, 12, 24]
     assert QualifyPolicy(confirming=2).analyses == [2]
+
+
+@pytest.mark.parametrize(
+    ("rates", "impossible"),
+    [
+        ({"n0": 1e9, "n1": 1e9, "n2": 1e13}, ["n2"]),
+        ({"n0": 1e9, "n1": 1e9, "n2": 9e11}, []),  # fast, as with another library
+        ({"n0": 1e9, "n1": 1e9, "n2": 1e3}, []),  # slow
+        ({"n0": 1e9, "n1": 1e13}, []),  # either could be wrong
+        ({"n0": 1e9, "n1": 1e9, "n2": 1e9, "other": 1e13}, []),  # of another kind
+    ],
+)
+def test_reading_of_a_thousand_times_its_peers_is_impossible(rates: Mapping[str, float], impossible: Sequence[str]) -> None:
+    """Of three hosts of a kind or more, one with more than 1,000 times the median is named, with the reading."""
+    kinds = {host: "other" if host == "other" else "kind" for host in rates}
+    found = find_impossible({host: {MEMORY: rate} for host, rate in rates.items()}, kinds)
+    assert list(found) == impossible
+    assert all("impossible memory of 1e+13 per second" in text for text in found.values())
