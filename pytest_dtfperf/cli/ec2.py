@@ -1,7 +1,6 @@
 """`dtfperf ec2 ...`: the commands for instances of perf tests, with `up` and `cost`; ec2_instances.py has the others."""
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli import ec2_instances
@@ -91,8 +90,7 @@ def _compute_size(config: ClusterConfig, account: "Account", gpus: int | None) -
     from pytest_dtfperf.clusters.ec2 import instance_types
 
     offer = instance_types.get_offer(account, config.backend_keys["instance_type"])
-    on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1
-    config = replace(config, devices_per_host=on_each)
+    config = instance_types.set_devices(config, offer)
     if gpus is None:
         return config, config.max_hosts or 1
     if gpus < 1:

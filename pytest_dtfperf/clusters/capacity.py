@@ -57,7 +57,7 @@ def count_devices(config: ClusterConfig) -> int | None:
     there, on_each = count_hosts(config), predict_devices_per_host(config)
     if there is None or on_each is None:
         return None
-    return (there if config.ps_on_worker_hosts else there - 1) * on_each
+    return (there - count_server_hosts(config, 1)) * on_each
 
 
 def predict_devices_per_host(config: ClusterConfig) -> int | None:
@@ -70,10 +70,25 @@ def predict_devices_per_host(config: ClusterConfig) -> int | None:
     return count_devices_of_host(config, "cpu", cores=cores, gpus=0)
 
 
+def count_server_hosts(config: ClusterConfig, num_ps: int) -> int:
+    """Return how many hosts are only for so many parameter servers; 0 if they are on the hosts of workers."""
+    return 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
+
+
+def count_worker_hosts(config: ClusterConfig, devices: int, on_each: int) -> int:
+    """Return how many hosts workers need: the number in the file for so many devices, or else with `on_each` on each host."""
+    return get_worker_hosts(config, devices) or -(-devices // on_each)
+
+
+def compute_need(config: ClusterConfig, gpus: int, num_ps: int) -> Resources:
+    """Return the requirements of a training, but no more than the cluster has."""
+    return Resources(devices=min(gpus, count_devices(config) or gpus), separate_ps_hosts=count_server_hosts(config, num_ps))
+
+
 def count_hosts_for(config: ClusterConfig, resources: Resources) -> int:
     """Return how many hosts these resources need: those for workers, and those for parameter servers only."""
-    spread = get_worker_hosts(config, resources.devices)
-    return (spread or -(-resources.devices // (predict_devices_per_host(config) or 1))) + resources.separate_ps_hosts
+    on_each = predict_devices_per_host(config) or 1
+    return count_worker_hosts(config, resources.devices, on_each) + resources.separate_ps_hosts
 
 
 def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:

@@ -169,7 +169,7 @@ def allocate_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[
 def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
     """Return the request to the cluster. Raises `UsageError` if no option or key sets the number of hosts."""
     session = new_session_id()
-    apart = 0 if config.ps_on_worker_hosts else 1
+    apart = capacity.count_server_hosts(config, 1)
     if gpus is not None:
         return Resources(gpus, apart, session=session, on_status=on_status)
     there = capacity.count_hosts(config)

@@ -14,6 +14,8 @@ from typing import Any
 from pytest_dtfperf.clusters.capacity import (
     choose_device,
     count_devices_of_host,
+    count_server_hosts,
+    count_worker_hosts,
     get_worker_hosts,
     predict_device,
     predict_devices_per_worker,
@@ -92,15 +94,14 @@ def count_devices(host: HostView, device: str, config: ClusterConfig) -> int:
 
 def _find_server_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
     """Return how many hosts, the first ones, are only for parameter servers."""
-    if config.ps_on_worker_hosts or spec.num_ps == 0:
+    apart = count_server_hosts(config, spec.num_ps)
+    if not apart:
         return 0
-    on_each = config.most_ps_per_host or 1
-    apart = -(-spec.num_ps // on_each)
     needed = _find_worker_hosts(spec, hosts, config)
     if apart + needed > len(hosts):
         raise SpecError(
             f"{spec.label} needs {format_count(needed, 'host')} for {format_count(spec.gpus, 'device')}, "
-            f"and {apart} for {format_count(spec.num_ps, 'parameter server')} alone, {on_each} on each, "
+            f"and {apart} for {format_count(spec.num_ps, 'parameter server')} alone, {config.most_ps_per_host or 1} on each, "
             f"but cluster {config.name!r} has {format_count(len(hosts), 'host')} in all. "
             "Ask for fewer parameter servers or devices, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
         )
@@ -109,12 +110,12 @@ def _find_server_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterCon
 
 def _find_worker_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
     """Return how many hosts the workers need, if all are like the last one."""
-    if spread := _spread(spec, config):
-        return spread
+    if spec.in_one_process:
+        return 1
     device = get_device(hosts[-1:], config)
     per_worker = _count_per_worker(spec, device, config)
     workers_on_each = max(1, count_devices(hosts[-1], device, config) // per_worker)
-    return -(-spec.gpus // (per_worker * workers_on_each))
+    return count_worker_hosts(config, spec.gpus, per_worker * workers_on_each)
 
 
 def _count_per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.clusters.capacity import count_hosts_for
+from pytest_dtfperf.clusters.capacity import compute_need, count_hosts_for
 from pytest_dtfperf.clusters.slurm.request import make_drain_command
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
@@ -36,7 +36,6 @@ from pytest_dtfperf.qualify.pairs import (
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
 from pytest_dtfperf.qualify.recorded import judge_by_records
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
-from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
@@ -101,7 +100,7 @@ class HostQualification:
         with self._session.measuring(self._spec, TEST):
             self._began_s = time.monotonic()
             config = self._session.config
-            count = count_hosts_for(config, compute_need(self._spec.gpus, self._spec.num_ps, config))
+            count = count_hosts_for(config, compute_need(config, self._spec.gpus, self._spec.num_ps))
             self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
             launcher = self._trainer.get_launcher()
             self._hosts = [*launcher.hosts, *self._trainer.lost]

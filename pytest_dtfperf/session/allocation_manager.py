@@ -254,20 +254,16 @@ def most_servers(gpus: int, config: ClusterConfig) -> int:
     there = capacity.count_hosts(config)
     if there is None:
         return gpus
-    fitting = (n for n in range(gpus, 1, -1) if capacity.count_hosts_for(config, compute_need(gpus, n, config)) <= there)
+    fitting = (
+        n for n in range(gpus, 1, -1) if capacity.count_hosts_for(config, capacity.compute_need(config, gpus, n)) <= there
+    )
     return next(fitting, 1)
-
-
-def compute_need(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
-    """Return the requirements of a training, but no more than the cluster has."""
-    apart = 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
-    return Resources(devices=min(gpus, capacity.count_devices(config) or gpus), separate_ps_hosts=apart)
 
 
 def compute_need_of_test(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
     """Return a test's requirements by its parameters, or by the device counts `given` for all tests; None if both are open."""
     gpus = test.get("gpus") or max(given or (0,))
-    return compute_need(gpus, _num_ps(test, gpus, config), config) if gpus else None
+    return capacity.compute_need(config, gpus, _num_ps(test, gpus, config)) if gpus else None
 
 
 def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
@@ -287,7 +283,7 @@ def choose_request(spec: Spec | None, expected: Sequence[Resources], config: Clu
     Raises:
         UsageError: hosts are allocated for each measurement, and there is none.
     """
-    now = [compute_need(spec.gpus, spec.num_ps, config)] if spec else []
+    now = [capacity.compute_need(config, spec.gpus, spec.num_ps)] if spec else []
     if config.allocation == "session":
         return find_largest([*now, *expected] or [Resources(devices=1)], config)
     if not now:
@@ -312,7 +308,7 @@ def explain_lack_of_hosts(test: Mapping[str, Any], config: ClusterConfig) -> str
     """Return why the cluster has too few hosts for a test with these parameters, or None."""
     gpus = test.get("gpus", 1)
     num_ps = _num_ps(test, gpus, config)
-    need = compute_need(gpus, num_ps, config)
+    need = capacity.compute_need(config, gpus, num_ps)
     there = capacity.count_hosts(config)
     if there is None or capacity.count_hosts_for(config, need) <= there:
         return None

@@ -36,7 +36,6 @@ from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.series import PublishedPoint, find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.session import preflight, signals
-from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.comparison import ABComparison, StackComparing
 from pytest_dtfperf.session.context import SessionContext, commit_of, versions
 from pytest_dtfperf.session.experiment import Experiment, Judged
@@ -116,7 +115,7 @@ class Session(SessionContext):
             command=[mask_passwords(word.encode(errors="replace").decode()) for word in sys.argv],
             make_progress=lambda: progress or _make_progress(quiet),
             tests=tests,
-            expected=[compute_need(spec.gpus, spec.num_ps, config) for spec in specs],
+            expected=[capacity.compute_need(config, spec.gpus, spec.num_ps) for spec in specs],
             injected_slowdowns=read_slowdowns(os.environ),
         )
         session.check_baselines(f"cluster {config.name}")

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.capacity import compute_need
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.session.allocation_manager import (
     choose_request,
-    compute_need,
     compute_need_of_test,
     explain_lack_of_hosts,
     find_largest,
@@ -40,7 +40,7 @@ def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, *
 )
 def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resources) -> None:
     """Devices as ordered, but not more than there are; hosts for parameter servers only where they have their own."""
-    assert compute_need(gpus, num_ps, cluster(**given)) == expected
+    assert compute_need(cluster(**given), gpus, num_ps) == expected
 
 
 @pytest.mark.parametrize(

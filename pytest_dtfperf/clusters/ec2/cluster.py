@@ -26,7 +26,7 @@ from pytest_dtfperf.clusters.ec2 import costs, instance_types, instances, launch
 from pytest_dtfperf.clusters.ec2.account import Account, iterate_attempts, translate_errors
 from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact, make_endpoints, make_keys
 from pytest_dtfperf.clusters.ec2.costs import Ask, CostEstimate, InstanceLifetime, Price, confirm_cost, make_bill
-from pytest_dtfperf.clusters.ec2.instance_types import Offer
+from pytest_dtfperf.clusters.ec2.instance_types import Offer, count_used_gpus, set_devices
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
 from pytest_dtfperf.clusters.ec2.launcher import Launch, allow_ingress
@@ -245,7 +245,7 @@ class Ec2:
             if problem := instance_types.find_problem(offer, self._backend_keys):
                 raise ClusterFileError(f"{self._where}: {problem}")
             price = costs.get_price(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
-        count = require_hosts(self._count_devices(offer), resources, "count or devices_per_host")
+        count = require_hosts(set_devices(self._config, offer), resources, "count or devices_per_host")
         give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
         if self._backend_keys.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
             try:
@@ -322,7 +322,7 @@ class Ec2:
         resources.on_status(
             f"{format_count(len(lot.instances), 'instance')} in {lot.instances[0].zone}; waiting until they can be logged in to"
         )
-        gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
+        gpus = count_used_gpus(self._config, lot.offer)
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
         with translate_errors(lot.account, self._where):
             contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _format_hint(lot.plan))
@@ -377,11 +377,6 @@ class Ec2:
                 lives = [InstanceLifetime(each.id, max(each.launched, record.held_since), now) for each in found.values()]
                 placement = _make_placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
                 resources.spent(make_bill(price, lives, run=ledger.run, placement=placement))
-
-    def _count_devices(self, offer: Offer) -> ClusterConfig:
-        """Return the configuration with its GPUs as devices per host, unless the file sets a number."""
-        gpus = 0 if self._config.device == "cpu" else offer.gpus
-        return replace(self._config, devices_per_host=self._config.devices_per_host or gpus or None)
 
     @property
     def _spot(self) -> bool:

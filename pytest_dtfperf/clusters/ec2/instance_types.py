@@ -9,7 +9,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_dtfperf.clusters.answer_cache import cached
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef, NetworkInfoTypeDef
 
     from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.named import ClusterConfig
 
 
 MAX_AGE_S = 30 * 86400.0  # a type does not change, but regions gain and lose types
@@ -52,6 +53,16 @@ class Offer:
         gpus = f"{self.gpus} x {self.gpu_model}" if self.gpus else "no GPU"
         baseline = f"{self.baseline_gbps:g} Gbit/s" if self.baseline_gbps is not None else self.network
         return f"{self.instance_type} ({gpus}, {self.vcpus} vCPUs, {baseline})"
+
+
+def count_used_gpus(config: "ClusterConfig", offer: Offer) -> int:
+    """Return the GPUs of an instance that the cluster uses: none if its device is the CPU."""
+    return 0 if config.device == "cpu" else offer.gpus
+
+
+def set_devices(config: "ClusterConfig", offer: Offer) -> "ClusterConfig":
+    """Return the cluster with the GPUs of an instance as devices per host, unless the file sets a number."""
+    return replace(config, devices_per_host=config.devices_per_host or count_used_gpus(config, offer) or None)
 
 
 def get_offer(account: "Account", instance_type: str) -> Offer:
