@@ -14,6 +14,8 @@ from tests.plugin.conftest import PerfTests, perf_tests_in
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = (REPOSITORY / "docs" / "adding.md").read_text()
+ROWS_ONLY = ("A cause", "A field of a run")
+FILES = {"A field of a run": 4}  # the most that one change touches beside docs/, where it is more than three
 BLOCK = re.compile(r"```python\n# (\S+?)(?:, above (\S+))?\n(.*?)```", re.DOTALL)
 
 
@@ -22,12 +24,15 @@ def add(what: str, site: Path) -> None:
     section = EXAMPLES.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
     blocks = BLOCK.findall(section)
     is_row = [bool(above) for _, above, _ in blocks]
-    assert is_row in ([True], [False, True]) or (what == "A field of a run" and all(is_row)), "at most one file and one row"
+    assert is_row in ([True], [False, True]) or (what in ROWS_ONLY and all(is_row)), "at most one file and one row"
+    assert len({name for name, _, _ in blocks}) <= FILES.get(what, 3)
     for name, above, code in blocks:
         path = site / name
         if above:
             lines = path.read_text().splitlines(keepends=True)
-            (at,) = (number for number, line in enumerate(lines) if re.match(rf" +{re.escape(above)}[ :=]", line))
+            (at,) = (number for number, line in enumerate(lines) if re.match(rf" *{re.escape(above)}[ :=]", line))
+            while lines[at - 1].lstrip().startswith("#"):  # a comment on the row below
+                at -= 1
             code = "".join([*lines[:at], code, *lines[at:]])
         else:
             assert not path.exists()
@@ -101,6 +106,37 @@ def test_a_verdict(site: Path, perf: PerfTests) -> None:
     ended.line("1 undecided in")
     (found,) = ET.parse(perf.folder / "junit.xml").iterfind(".//property")
     assert (found.get("name"), found.get("value")) == ("dtfperf_verdict", "OUTDATED")
+
+
+EXPLAINED = """
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.explain.causes import explain
+from pytest_dtfperf.explain.experiments import plan_experiments
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.session.post_analysis import list_candidate_causes
+from tests.explain.sides import side, slower
+from tests.records.samples import measurement, spec
+
+where = {"cluster": "lab", "hosts": {"worker:0": "a", "worker:1": "b", "ps:0": "c"}}
+found = explain(side(*slower(copy=5.0)), side(*slower(copy=40.0), more=where))
+print([each.trial.name for each in plan_experiments(list_candidate_causes(found), {}, spare_hosts=1, most=4)])
+folder = SessionFolder.create(Path(sys.argv[1]), cluster="lab", command=["pytest"], versions={})
+folder.explain(folder.add("test_x.py::test_y", measurement(spec(), [9.8, 9.9])).id, explanation=found)
+folder.finish(exit_code=0, wall_s=1.0)
+"""
+
+
+def test_a_cause(site: Path, perf: PerfTests) -> None:
+    """Its rows are enough: it is found in the steps of two sides, has an experiment, is stored and shown with a command."""
+    add("A cause", site)
+    assert perf.run_python("-c", EXPLAINED, str(perf.folder / "results")).out == "['another host']\n"
+    (folder,) = (perf.folder / "results").iterdir()
+    shown = perf.run_python("-m", "pytest_dtfperf.cli", "explain", str(folder)).out
+    assert "copy at worker:1: +35.0 ms, 100 % of the change; confidence medium" in shown
+    assert "worker:1 (b) copies for 40.0 ms of a step, 5.00 ms then; all wait for it" in shown
+    assert "next: dtfperf doctor --cluster=lab --hosts=b,c" in shown
 
 
 def test_a_backend(site: Path, perf: PerfTests) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.task_report import rate
@@ -69,22 +69,59 @@ class SweepState(JsonData):
     )
 
 
-class CauseKind(StrEnum):
-    """The kinds of causes of a longer step: docs/causes.md."""
+Trial = Literal[
+    "synthetic input", "no exchange", "own work alone", "forward only", "another host", "other placement"
+]  # what `explain/experiments.py` changes in a training
 
-    COMPUTE = "compute"  # the arithmetic takes longer: on all hosts, on one host or on one device
-    INPUT = "input"  # steps wait for their next batch, or compute on cores that decoding uses
-    LINK = "link"  # bytes take longer between two tasks or hosts
-    SERVER = "server"  # a parameter server answers or updates more slowly
-    STRAGGLER = "straggler"  # one worker is late, for another reason than its arithmetic or its links, or for an unknown one
-    WAITING = "waiting"  # workers wait for each other in turn, or for the update
-    OTHERS = "others"  # other processes use the cores of the training
-    CLOCK = "clock"  # a lower clock, because of heat, power or a setting
-    MEMORY = "memory"  # there is too little memory, or other processes use its bandwidth
-    SOFTWARE = "software"  # versions differ
-    PROGRAM = "program"  # another graph, or other settings
-    HARDWARE = "hardware"  # other hosts, of another kind
-    HOST = "host"  # Python and TensorFlow's own host code take longer on all workers
+
+@dataclass(frozen=True, kw_only=True)
+class CauseKindRow:
+    """The commands and experiments that investigate one kind of cause further."""
+
+    trials: Sequence[Trial]  # experiments that confirm or refute it, the most conclusive first
+    doctor: bool = False  # `dtfperf doctor` can show it on its hosts or links
+    isolate: bool = False  # one host or link can have it, and the others not, so that `dtfperf isolate` finds that one
+
+
+class CauseKind(StrEnum):
+    """The kinds of causes of a longer step: docs/causes.md. A kind is a row here."""
+
+    row: CauseKindRow
+
+    # `row` is never omitted; mypy takes CauseKind("compute"), a look-up by value, for a call of this.
+    def __new__(cls, name: str, row: CauseKindRow | None = None) -> Self:
+        assert row is not None
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.row = row
+        return member
+
+    # The arithmetic takes longer: on all hosts, on one host or on one device.
+    COMPUTE = ("compute", CauseKindRow(trials=("another host", "own work alone", "forward only"), doctor=True, isolate=True))
+    # Steps wait for their next batch, or compute on cores that decoding uses.
+    INPUT = ("input", CauseKindRow(trials=("synthetic input",), doctor=True))
+    # Bytes take longer between two tasks or hosts.
+    LINK = ("link", CauseKindRow(trials=("another host", "no exchange"), doctor=True, isolate=True))
+    # A parameter server answers or updates more slowly.
+    SERVER = ("server", CauseKindRow(trials=("another host", "other placement", "no exchange"), doctor=True, isolate=True))
+    # One worker is late before it begins a step, for another reason than its arithmetic or its links, or for an unknown one.
+    STRAGGLER = ("straggler", CauseKindRow(trials=("another host", "own work alone"), isolate=True))
+    # Workers wait for each other in turn, or for the update.
+    WAITING = ("waiting", CauseKindRow(trials=("no exchange",)))
+    # Other processes use the cores of the training.
+    OTHERS = ("others", CauseKindRow(trials=("another host",), doctor=True, isolate=True))
+    # A lower clock, because of heat, power or a setting.
+    CLOCK = ("clock", CauseKindRow(trials=("another host", "own work alone"), doctor=True, isolate=True))
+    # There is too little memory, or other processes use its bandwidth.
+    MEMORY = ("memory", CauseKindRow(trials=("another host", "own work alone"), doctor=True, isolate=True))
+    # Versions differ.
+    SOFTWARE = ("software", CauseKindRow(trials=("own work alone",)))
+    # Another graph, or other settings.
+    PROGRAM = ("program", CauseKindRow(trials=("own work alone", "forward only")))
+    # Other hosts, of another kind.
+    HARDWARE = ("hardware", CauseKindRow(trials=("another host", "own work alone"), isolate=True))
+    # Python and TensorFlow's own host code take longer on all workers.
+    HOST = ("host", CauseKindRow(trials=("own work alone",)))
 
 
 class Confidence(StrEnum):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS, LinkTraffic, StepBreakdown, WorkKind
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import (
-    COMPUTE,
+    GROUPS,
     CandidateCause,
     CandidateKind,
     Cell,
@@ -263,15 +263,6 @@ def _pair(ends: Ends) -> Pair:
     return min(ends), max(ends)
 
 
-# Kinds of work that lengthen together. "apply" is the parameter servers' where there are any.
-GROUPS: Mapping[CandidateKind, tuple[str, ...]] = {
-    CandidateKind.COMPUTE: (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.COMPILED, COMPUTE),
-    CandidateKind.INPUT: (WorkKind.INPUT,),
-    CandidateKind.TRANSFER: (WorkKind.RECEIVE, WorkKind.SEND),
-    CandidateKind.PYTHON: (WorkKind.PYTHON,),
-    CandidateKind.APPLY: (WorkKind.APPLY,),
-    CandidateKind.HOST: (WorkKind.HOST,),
-}
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 

@@ -127,15 +127,6 @@ def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> lis
     return found
 
 
-_OF_HOSTS = (
-    CauseKind.COMPUTE,
-    CauseKind.INPUT,
-    CauseKind.LINK,
-    CauseKind.SERVER,
-    CauseKind.OTHERS,
-    CauseKind.CLOCK,
-    CauseKind.MEMORY,
-)
 _SHARED = frozenset(
     {WorkKind.RECEIVE, WorkKind.SEND, WorkKind.HOST}
 )  # with other workers: links, servers, and TensorFlow's code around them
@@ -262,7 +253,7 @@ def _bounds(gain: Gain) -> str:
 
 def _next(case: ExplainCase, reason: Reason) -> str | None:
     """Return the doctor's command for a cause of hosts or links, with one host for comparison beside a single one."""
-    if not case.now.cluster or reason.kind not in _OF_HOSTS:
+    if not case.now.cluster or not reason.kind.row.doctor:
         return None
     every = dict.fromkeys(case.hosts[task] for task in sorted(case.hosts))
     named = [host for host in dict.fromkeys(case.hosts.get(end, end) for end in list_ends(reason.location)) if host in every]

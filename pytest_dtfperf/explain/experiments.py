@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Trial, Tried
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain.thresholds import MIN_SHARE_OF_CAUSE
 
@@ -37,7 +37,7 @@ _OWN_WORK = frozenset(
 class ExperimentTrial:
     """One kind of experiment."""
 
-    name: str
+    name: Trial
     words: str  # "with synthetic input the step takes ..."
     reading: Reading
     changes: Mapping[str, Any] = field(default_factory=dict)  # of the spec
@@ -58,21 +58,8 @@ SERVERS_ELSEWHERE = ExperimentTrial(
     "other placement", "with parameter servers placed otherwise", "gone", {"variable_placement": "round_robin"}
 )
 
-# Kind of cause -> its experiments, the most conclusive first.
-TRIALS: Mapping[CauseKind, Sequence[ExperimentTrial]] = {
-    CauseKind.INPUT: (SYNTHETIC,),
-    CauseKind.LINK: (OTHER_HOST, INDEPENDENT),
-    CauseKind.SERVER: (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
-    CauseKind.WAITING: (INDEPENDENT,),
-    CauseKind.STRAGGLER: (OTHER_HOST, OWN_WORK),  # it is late before it begins a step, also when no worker waits for it
-    CauseKind.COMPUTE: (OTHER_HOST, OWN_WORK, FORWARD),
-    CauseKind.PROGRAM: (OWN_WORK, FORWARD),
-    CauseKind.HARDWARE: (OTHER_HOST, OWN_WORK),
-    CauseKind.SOFTWARE: (OWN_WORK,),
-    CauseKind.OTHERS: (OTHER_HOST,),
-    CauseKind.CLOCK: (OTHER_HOST, OWN_WORK),
-    CauseKind.MEMORY: (OTHER_HOST, OWN_WORK),
-    CauseKind.HOST: (OWN_WORK,),
+TRIALS: Mapping[Trial, ExperimentTrial] = {
+    each.name: each for each in (SYNTHETIC, INDEPENDENT, OWN_WORK, FORWARD, OTHER_HOST, SERVERS_ELSEWHERE)
 }
 
 
@@ -106,7 +93,7 @@ def plan_experiments(
 
 
 def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
-    for trial in TRIALS.get(subject.kind, ()):
+    for trial in (TRIALS[name] for name in subject.kind.row.trials):
         if trial.applies(spec, subject.location) and (spare_hosts > 0 or not trial.leaves_out):
             yield Planned(subject, trial)
 

@@ -91,7 +91,7 @@ COMPUTE = "compute"  # forward, backward and compiled work together, where only 
 class CandidateKind(StrEnum):
     """The kinds of candidate causes. Each has a row in `reasons.ROWS`, except for REST and LATE."""
 
-    # Kinds of work that lengthen together: `candidate_causes.GROUPS`.
+    # Kinds of work that lengthen together: `GROUPS`.
     COMPUTE = "compute"
     INPUT = "input"
     TRANSFER = "transfer"
@@ -106,6 +106,17 @@ class CandidateKind(StrEnum):
     SERVER = "server"
     STARVED = "starved"  # a host without free cores
     DECODING = "decoding"  # of the input, on the cores that compute
+
+
+# Kinds of work that lengthen together. "apply" is the parameter servers' where there are any.
+GROUPS: Mapping[CandidateKind, tuple[str, ...]] = {
+    CandidateKind.COMPUTE: (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.COMPILED, COMPUTE),
+    CandidateKind.INPUT: (WorkKind.INPUT,),
+    CandidateKind.TRANSFER: (WorkKind.RECEIVE, WorkKind.SEND),
+    CandidateKind.PYTHON: (WorkKind.PYTHON,),
+    CandidateKind.APPLY: (WorkKind.APPLY,),
+    CandidateKind.HOST: (WorkKind.HOST,),
+}
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from functools import cached_property
 from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
 from pytest_dtfperf.datamodel.step_times import WorkKind
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.explain.candidate_causes import GROUPS
 from pytest_dtfperf.explain.host_pressure import HostPressure, find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
+    GROUPS,
     CandidateCause,
     CandidateKind,
     Cell,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain import merge_causes, thresholds
-from pytest_dtfperf.explain.candidate_causes import GROUPS
 from pytest_dtfperf.explain.measurement_profile import (
+    GROUPS,
     CandidateKind,
     MeasurementProfile,
     add_host,

@@ -99,21 +99,6 @@ def _graph(fingerprint: Mapping[str, Any]) -> str | None:
     return found
 
 
-# Kinds of causes that one host or link can have, and the others not.
-OF_ONE_HOST = frozenset(
-    (
-        CauseKind.COMPUTE,
-        CauseKind.LINK,
-        CauseKind.SERVER,
-        CauseKind.STRAGGLER,
-        CauseKind.OTHERS,
-        CauseKind.CLOCK,
-        CauseKind.MEMORY,
-        CauseKind.HARDWARE,
-    )
-)
-
-
 class CheckWording(NamedTuple):
     """The names of a comparison's other side in messages."""
 
@@ -172,7 +157,7 @@ def explain_check(check: Check, measurement: Measurement, other: Measurement | N
 
 def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -> str:
     """Return the command that searches slow hosts with a training; empty if no cause is at one of several hosts."""
-    is_at_host = any(cause.location and cause.kind in OF_ONE_HOST for cause in found.causes)
+    is_at_host = any(cause.location and cause.kind.row.isolate for cause in found.causes)
     words = measurement.spec.to_arguments()
     if not (is_at_host and words and len(measurement.hosts) > 1) or measurement.injected_slowdowns:
         return ""
