@@ -14,8 +14,10 @@ import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,20 +101,30 @@ class Code:
     modules: Mapping[str, str]  # path -> text
     pages: Mapping[str, str]
 
+    @cached_property
+    def trees(self) -> Mapping[str, ast.Module]:
+        """The syntax tree of each module, by its path."""
+        return {path: ast.parse(text) for path, text in self.modules.items()}
+
+    @cached_property
+    def functions(self) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """The path and node of each function and method."""
+        return [(path, node) for path, tree in self.trees.items() for node in _iterate_functions(tree)]
+
     def count(self) -> list[Count]:
         """Return all counts."""
-        functions = list(self.iterate_functions())
+        frequencies = [_measure_frequencies(texts) for texts in (self.modules, self.pages)]
         return [
             Count("modules", len(self.modules), 372, 350),
             Count("lines of the package", sum(len(text.splitlines()) for text in self.modules.values()), 78_500, 52_000),
             Count(f"modules of more than {LONGEST_MODULE} lines", len(self.find_long_modules()), 0, 0),
-            Count("lines of a function, median", statistics.median(_count_lines(each) for _, each in functions), 8, 8),
+            Count("lines of a function, median", statistics.median(_count_lines(each) for _, each in self.functions), 8, 8),
             Count("class names in several modules", len(self.find_duplicate_classes()), 5, 10),
             Count("functions named by a participle", len(self.find_participles()), 0, 0),
             *(
-                Count(f"{word!r} per 10,000 lines of {where}", _measure_frequency(word, texts), limit, GOAL_OF_WORDS)
+                Count(f"{word!r} per 10,000 lines of {where}", found[word], limit, GOAL_OF_WORDS)
                 for word, limits in WORDS.items()
-                for where, texts, limit in zip(("code", "docs"), (self.modules, self.pages), limits, strict=True)
+                for where, found, limit in zip(("code", "docs"), frequencies, limits, strict=True)
             ),
         ]
 
@@ -123,8 +135,8 @@ class Code:
     def find_duplicate_classes(self) -> dict[str, list[str]]:
         """Return public class names that are defined in several modules, with their paths."""
         found: dict[str, list[str]] = {}
-        for path, text in self.modules.items():
-            for node in ast.parse(text).body:
+        for path, tree in self.trees.items():
+            for node in tree.body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(path)
         return {name: paths for name, paths in found.items() if len(paths) > 1}
@@ -133,16 +145,9 @@ class Code:
         """Return "path: name" of functions whose name is one participle. Properties are none: they read as attributes."""
         return [
             f"{path}: {node.name}"
-            for path, node in self.iterate_functions()
+            for path, node in self.functions
             if _is_participle(node.name.strip("_")) and not any(_is_property(each) for each in node.decorator_list)
         ]
-
-    def iterate_functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-        """Yield the path and node of each function and method."""
-        for path, text in self.modules.items():
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield path, node
 
 
 def read_code() -> Code:
@@ -155,6 +160,16 @@ def read_code() -> Code:
         return {path: (ROOT / path).read_text(encoding="utf-8") for path in chosen}
 
     return Code(read(PACKAGE, ".py"), read("docs", ".md"))
+
+
+def _iterate_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield each function and method. No expression contains one, and most nodes are expressions."""
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
 
 
 def _count_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -173,11 +188,12 @@ def _is_property(decorator: ast.expr) -> bool:
     return ast.unparse(decorator).rpartition(".")[2] in {"property", "cached_property", "setter"}
 
 
-def _measure_frequency(word: str, texts: Mapping[str, str]) -> float:
-    """Return how often a word occurs per 10,000 lines, alone and not as a part of an identifier."""
-    pattern = re.compile(rf"(?<![\w.-]){word}(?![\w(=-])", re.IGNORECASE)
+def _measure_frequencies(texts: Mapping[str, str]) -> dict[str, float]:
+    """Return how often each word occurs per 10,000 lines, alone and not as a part of an identifier."""
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(WORDS)})(?![\w(=-])")
     lines = sum(len(text.splitlines()) for text in texts.values())
-    return round(1e4 * sum(len(pattern.findall(text)) for text in texts.values()) / max(lines, 1), 1)
+    counts = Counter(word for text in texts.values() for word in pattern.findall(text.lower()))
+    return {word: round(1e4 * counts[word] / max(lines, 1), 1) for word in WORDS}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
