@@ -142,9 +142,9 @@ def run_show(args: argparse.Namespace) -> int:
 
 def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return given and default settings. Defaults that depend on the hosts are unknown here."""
-    from pytest_dtfperf.clusters.named import ClusterConfig
+    from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 
-    usual = ClusterConfig(name=config.name)
+    usual = ClusterConfig(name=config.name, limits=BACKENDS[config.backend].limits)
     own = [each.name for each in fields(config) if each.name not in ("name", "folder", "backend_keys", "limits")]
     given = {"backend": config.backend, **config.backend_keys}
     given |= {name: value for name in own if (value := getattr(config, name)) != getattr(usual, name)}

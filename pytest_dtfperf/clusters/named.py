@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,7 @@ class Backend:
     python: str | None = None  # of the hosts; None: this interpreter, which they have, too
     requires: tuple[str, str] | None = None  # a module, and the extra of this package that installs it
     max_jobs: int = 1  # default number of allocations at the same time
+    limits: Limits = Limits()  # default time limits of the parts of a run
 
     def open_cluster(self, config: ClusterConfig) -> Cluster:
         """Return the cluster, from which hosts can be allocated."""
@@ -352,7 +353,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
         ]
     )
     common = {key: value for key, value in table.items() if key in KEYS}
-    common["limits"] = Limits(**common.get("limits", {}))
+    common["limits"] = replace(backend.limits, **limits)
     backend_keys = {key: value for key, value in table.items() if key in backend.keys}
     config = ClusterConfig(name=name, folder=Path(path).absolute().parent, backend_keys=backend_keys, **common)
     if problem := backend.validate(table) or _find_conflict(config, table):

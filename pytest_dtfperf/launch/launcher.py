@@ -53,6 +53,7 @@ class Launcher:
         self._views = agents.hosts
         self._fingerprints = agents.fingerprints
         self.hosts: Sequence[str] = [host.name for host in agents.hosts]
+        self._numbers = {name: at for at, name in enumerate(self.hosts)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -70,7 +71,7 @@ class Launcher:
 
     def collect_fingerprint(self, hosts: Sequence[str]) -> Mapping[str, Any]:
         """Return the properties of a run's hosts, and whether they match the request."""
-        used = [at for at, name in enumerate(self.hosts) if name in hosts]
+        used = sorted(self._numbers[name] for name in hosts if name in self._numbers)
         placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
         return {**_merge_fingerprints([self._fingerprints[at] for at in used]), "placement": placed}
 

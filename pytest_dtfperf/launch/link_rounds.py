@@ -119,8 +119,7 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
     alone = [worker for worker in workers if worker not in servers] if len(servers) > 1 else []
     turns = [*_take_turns(servers, workers, MOST_TURNS), *_take_turns(alone, servers, MOST_WORKERS_TURNS)]
     found = [fans for turn in turns for fans in _in_and_out(turn)]
-    links = {pair: None for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps))}
-    rounds = [*found, *(_is_alone(each) for each in split(list(links)))] if pairs else found
+    rounds = [*found, *(_is_alone(each) for each in split(_list_pairs(servers, workers)))] if pairs else found
     servers_of, workers_of = (Counter(task.host for task in tasks if task.job == job) for job in ("ps", "worker"))
     return [
         [
@@ -129,6 +128,12 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
         ]
         for each in rounds
     ]
+
+
+def _list_pairs(servers: Sequence[int], workers: Sequence[int]) -> list[Pair]:
+    """Return the hosts of each link between a parameter server and a worker, both ways: their number is the product."""
+    links = (pair for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps)))
+    return list(dict.fromkeys(links))
 
 
 def _count_connections(servers: Mapping[int, int], workers: Mapping[int, int], pair: Pair) -> int:
@@ -152,7 +157,8 @@ def _take_turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) 
         while count > 1 and len(set(around) - set(left[:count])) < count:  # each needs a host around it
             count -= 1
         centres, left = left[:count], left[count:]
-        others = [host for host in around if host not in centres]
+        taken = set(centres)
+        others = [host for host in around if host not in taken]
         found.append([(centre, others[i::count]) for i, centre in enumerate(centres) if others[i::count]])
     return [turn for turn in found if turn]
 

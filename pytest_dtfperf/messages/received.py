@@ -7,7 +7,7 @@ that is invalid or does not fit the run, after too many lines that are not messa
 import ipaddress
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -265,12 +265,14 @@ class MessageReceiver:
         self._clock = clock
         self._run: str | None = None
         self._tasks: Mapping[str, int] = {}
+        self._task_counts: Counter[int] = Counter()  # by host
         self._tunnel: int | None = None  # the host at its other end
         self._sent: set[tuple[Any, ...]] = set()
 
     def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
         """Start a run with these tasks, by host, and a tunnel to one host. Messages of other runs are ignored from now on."""
         self._run, self._tasks, self._tunnel, self._sent = run, tasks, tunnel, set()
+        self._task_counts = Counter(tasks.values())
 
     def receive(self, host: int, line: bytes) -> Message | None:
         """Return the message in a line; None if it is to be ignored. Raises `MessageError`: the host must be disconnected."""
@@ -308,7 +310,7 @@ class MessageReceiver:
                 raise MessageError(f"sent a message about the task {task}, which is not its own")
         if event == "task" and message["kind"] == "report" and message["report"].name != message["task"]:
             raise MessageError(f"sent a report of {message['report'].name} as that of {message['task']}")
-        if event == "reserved" and len(message["ports"]) != (wanted := sum(each == host for each in self._tasks.values())):
+        if event == "reserved" and len(message["ports"]) != (wanted := self._task_counts[host]):
             raise MessageError(f"reserved {len(message['ports'])} ports instead of {wanted}")
         what = message["kind"] if event == "task" else event
         if what in _ONCE:

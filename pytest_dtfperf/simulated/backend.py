@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import sweep_machine
 from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.local import LocalAllocation
-from pytest_dtfperf.clusters.named import Backend, ClusterConfig
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Resources
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import AllocationOver
@@ -28,6 +28,7 @@ class SimulatedBackend(Backend):
     device = "gpu"
     is_simulated = True
     max_jobs = MOST_SESSIONS
+    limits = Limits(silence_s=600.0)  # no message is late on a virtual clock, and each one costs real time
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], SessionState] = {}
@@ -103,6 +104,7 @@ class SimulatedAllocation:
         return shared
 
     def start(self, argv: Sequence[str]) -> Channel:
+        limits = self._config.limits
         if AGENT not in argv:
             return LocalAllocation(self.hosts, environment=self._config.environment).start(argv)
         if dead := [host.name for host in self.hosts if host.name in self._dead]:
@@ -115,7 +117,7 @@ class SimulatedAllocation:
             dead=self._dead,
             allocated_s=self._allocated_s,
             unix_s=self._unix_s,
-            beat_s=0.8 * self._config.limits.silence_s,  # nothing is late on a virtual clock
+            beat_s=0.8 * min(limits.silence_s, limits.progress_s),
         )
 
 

@@ -66,6 +66,21 @@ def test_what_is_shown_is_what_the_file_says(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["defaults"] == usual
 
 
+def test_limits_of_a_backend_are_shown_as_defaults(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend's own default limits are not shown as limits of the file, and the file overrides each of them."""
+    (project / "clusters.toml").write_text(
+        '[sim]\nbackend = "simulated"\ngpus_per_host = 1\n'
+        '[set]\nbackend = "simulated"\ngpus_per_host = 1\nlimits = { silence_s = 5 }\n'
+    )
+    found = {}
+    for name in ("sim", "set"):
+        assert main(["clusters", "show", name, "--json"]) == 0
+        found[name] = json.loads(capsys.readouterr().out)
+    assert "limits" not in found["sim"]["given"]
+    assert found["sim"]["defaults"]["limits"]["silence_s"] == 600.0
+    assert found["set"]["given"]["limits"] == {"silence_s": 5}
+
+
 def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """A cluster with a missing file fails the check with the reason, and no other; an unknown name is refused."""
     assert main(["clusters", "check"]) == 1
