@@ -192,9 +192,10 @@ class HostIsolation:
             suspects = list(self._late)
         if len(suspects) > MOST_SUSPECTS or 2 * len(suspects) >= len(self._hosts):
             suspects = []
-        self._search = HostSearch(self._hosts, self._policy, noise=self._find_noise(), suspects=suspects)
-        self._group_size = self._search.size
+        search = HostSearch(self._hosts, self._policy, noise=self._find_noise(), suspects=suspects)
+        self._group_size = search.size
         self._estimate(self._round_s or None)
+        self._search = search  # from here on, there is a result
         for text in self._late.values():
             self._on_status(text)
         if suspects:

@@ -112,9 +112,15 @@ def test_isolate_names_a_host_where_trainings_fail(perf: PerfTests, lab: Lab, wh
     assert all("m2" in each for each in found["failures"])
 
 
-def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab: Lab) -> None:
-    """Ctrl-C while groups train side by side ends them, prints what is known, and leaves no session on any host."""
-    command = _prepare(perf, lab, {"m3": SLOW_S}, "export TOY_WALL_S=2")
+@pytest.mark.parametrize("phase", ["connection", "training on all hosts", "groups"])
+def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab: Lab, tmp_path: Path, phase: str) -> None:
+    """Ctrl-C ends it in each phase, prints what is known of a search, and leaves no session on any host."""
+    held = tmp_path / "held"
+    held.mkdir()
+    waits = [f"touch {held}/1 {held}/2; sleep 300"] if phase == "connection" else []
+    command = _prepare(perf, lab, {"m3": SLOW_S}, f"export TOY_HOLD={held}", *waits)
+    if phase == "training on all hosts":
+        (held / "hold").touch()
     with subprocess.Popen(
         [sys.executable, "-m", "pytest_dtfperf.cli", *command, "--json"],
         cwd=perf.folder,
@@ -124,12 +130,18 @@ def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab:
         text=True,
     ) as process:
         assert process.stderr
-        while "round 2:" not in process.stderr.readline():
+        while phase == "groups" and "round 1:" not in process.stderr.readline():
             assert process.poll() is None
+        if phase == "groups":
+            (held / "hold").touch()  # no round ends from now on, so the search cannot end before the signal
+        wait_until("two workers train, or two hosts are being connected", lambda: len(list(held.glob("[0-9]*"))) > 1)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=ENDS_S)
     assert process.returncode == 130, errors
-    assert read("isolate", out)["conclusion"]["outcome"] == "stopped"
+    if phase == "groups":
+        assert read("isolate", out)["conclusion"]["outcome"] == "stopped"
+    else:
+        assert not out
 
 
 def test_isolate_names_a_host_that_is_switched_off(perf: PerfTests) -> None:

@@ -5,6 +5,7 @@ slower than the one before it, TOY_LOSS. An injected sleep makes a step longer b
 TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as it says.
 TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
 TOY_SLOW_HOSTS is such seconds by addresses, `{"198.18.7.1+198.18.7.2": 0.02}`, of a training with all hosts of one key.
+TOY_HOLD is a folder: while it has a file `hold`, a worker leaves a file with its process's number there, and does not train.
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 
 It imports next to nothing that its agent has not: every session of toys would pay for that.
@@ -69,6 +70,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         connection.send("report", job="ps", index=order.index)
         return
     _misbehave(order)
+    _wait_while_held()
     time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
     step_s = _step_s(order) + _slowest(order) + _input_s(order)
     time.sleep(step_s * order.steps)  # whoever says that it took longer than the whole run did is not believed
@@ -126,6 +128,13 @@ def _step_s(order: Order) -> float:
         counter.truncate(0)
         counter.write(str(number + 1))
     return step_s * (1 + noise * number)
+
+
+def _wait_while_held() -> None:
+    folder = os.environ.get("TOY_HOLD", "")
+    while folder and os.path.exists(os.path.join(folder, "hold")):
+        with open(os.path.join(folder, str(os.getpid())), "w"):
+            time.sleep(0.05)
 
 
 def _loss(order: Order) -> float:
