@@ -105,11 +105,10 @@ class Kept:
         found = self.then.measurement.disturbances
         run = self.now.measurement.runs[-1]
         taken = {core for task in tasks for core in run.state[run.task_hosts[task]].core_numbers}
-        for words in self.now.measurement.disturbances:
-            host = words.partition(":")[0].rpartition(" ")[2]
-            if host in run.state and not taken & run.state[host].core_numbers:  # others tell of clocks
-                found = [*found, words]
-        return "; ".join(found)
+        for each in self.now.measurement.disturbances:
+            if each.host and each.host in run.state and not taken & run.state[each.host].core_numbers:  # others tell of clocks
+                found = [*found, each]
+        return "; ".join(map(str, found))
 
     def to_json(self) -> dict[str, Any]:
         return {"case": asdict(self.case), "strength": self.strength, "then": self.then.to_json(), "now": self.now.to_json()}

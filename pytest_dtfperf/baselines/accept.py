@@ -51,7 +51,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
     if measurement.misplaced:
         return f"it ran on other hosts than requested ({measurement.misplaced})"
     if measurement.disturbances:
-        return f"all its runs were disturbed ({'; '.join(measurement.disturbances)}){hint(measurement.disturbances)}"
+        return f"all its runs were disturbed ({'; '.join(map(str, measurement.disturbances))}){hint(measurement.disturbances)}"
     if not verdict.may_become_baseline:
         return f"{verdict}: {judgement.reason}"
     if len(measurement.rates) < LEAST_RUNS:

@@ -15,6 +15,8 @@ from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.datamodel.task_report import rate as rate_range
 from pytest_dtfperf.formats import change, format_count, percent, rate
@@ -82,20 +84,16 @@ def find_misplaced(*measurements: Measurement) -> str:
 def find_disturbed(*measurements: Measurement) -> str:
     """Return which of these measurements have only disturbed runs, and why; empty: none."""
     return "; ".join(
-        f"every run of {each.spec.label} was disturbed: {'; '.join(each.disturbances)}{hint(each.disturbances)}"
+        f"every run of {each.spec.label} was disturbed: {'; '.join(map(str, each.disturbances))}{hint(each.disturbances)}"
         for each in measurements
         if each.disturbances
     )
 
 
-def hint(disturbances: Iterable[str]) -> str:
-    """Return how to avoid disturbances, if other processes caused them."""
-    is_shared = any(phrase in each for each in disturbances for phrase in _OTHERS_AT_WORK)
+def hint(disturbances: Iterable[Disturbance]) -> str:
+    """Return how to avoid disturbances, if other processes caused them, which is reported of exclusive hosts alone."""
+    is_shared = any(each.kind is CauseKind.OTHERS for each in disturbances)
     return ". Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml" * is_shared
-
-
-# Disturbances that `launch/disturbance.py` reports only for exclusive hosts.
-_OTHERS_AT_WORK = ("other processes used", "the hypervisor gave", "in use before the run")
 
 
 def noise_of(measurement: Measurement, entry: Entry | None) -> Noise:

@@ -89,8 +89,8 @@ class Block:
 
     @property
     def disturbances(self) -> list[str]:
-        """Return what disturbed its runs."""
-        return list(dict.fromkeys(each for run in self.runs for each in run.disturbances))
+        """Return messages of what disturbed its runs, each once."""
+        return list(dict.fromkeys(str(each) for run in self.runs for each in run.disturbances))
 
 
 @dataclass(frozen=True)

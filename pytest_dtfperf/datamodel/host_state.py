@@ -1,4 +1,4 @@
-"""The state of a host during one run, from its own counters: cores, memory, clocks and GPUs."""
+"""The state of a host during one run, from its own counters: cores, memory, clocks and GPUs; and what disturbed the run."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, ValidationError, describe
+from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.task_report import count, seconds
 
 MAX_CPUS = 1 << 16  # of a host
@@ -145,3 +146,18 @@ def _are_few_enough(ranges: Iterable[Sequence[str]]) -> bool:
     """Return whether ranges are ascending and have at most `MAX_CPUS` cores, before they are expanded."""
     sizes = [int(ends[-1]) - int(ends[0]) + 1 for ends in ranges]
     return min(sizes, default=1) > 0 and sum(sizes) <= MAX_CPUS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance(JsonData):
+    """A reason why a run does not show the speed of its hosts."""
+
+    message: str = field(metadata=describe("The reason, as a phrase"))
+    kind: CauseKind | None = field(default=None, metadata=describe("Kind of cause; null: of no known kind"))
+    host: str | None = field(default=None, metadata=describe("Host of the cause; null: not that of one host"))
+    gpu: str | None = field(default=None, metadata=describe("Index of the GPU of the cause; null: not a GPU", omit_empty=True))
+
+    def __str__(self) -> str:
+        """Return `host n3: other processes used ...` or `gpu 0 of n3: clocks lowered ...`."""
+        where = f"gpu {self.gpu} of {self.host}" if self.gpu is not None else f"host {self.host}"
+        return f"{where}: {self.message}" if self.host else self.message

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData, describe, written
-from pytest_dtfperf.datamodel.host_state import HostState
+from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, rate, seconds
@@ -70,9 +70,7 @@ class Run(JsonData):
     state: Mapping[str, HostState] = field(
         default_factory=dict, metadata=describe("Host to its own state before, during and after the run")
     )
-    disturbances: Sequence[str] = field(
-        default_factory=list, metadata=describe("Disturbances of the run, one phrase each; empty: none")
-    )
+    disturbances: Sequence[Disturbance] = field(default_factory=list, metadata=describe("Disturbances of the run; empty: none"))
     out_of_step: Mapping[str, float] = field(
         default_factory=dict,
         metadata=describe(
@@ -144,11 +142,11 @@ class Measurement(JsonData):
         return [run.images_per_sec for run in self.samples]
 
     @property
-    def disturbances(self) -> list[str]:
+    def disturbances(self) -> list[Disturbance]:
         """The disturbances of its runs, each once, if all runs were disturbed."""
         if not all(run.disturbances for run in self.runs):
             return []
-        return list(dict.fromkeys(words for run in self.runs for words in run.disturbances))
+        return list(dict.fromkeys(each for run in self.runs for each in run.disturbances))
 
     @property
     @written(describe("Median of the undisturbed runs, or of all runs if all were disturbed", **rate))

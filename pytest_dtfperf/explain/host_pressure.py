@@ -1,6 +1,6 @@
 """Find the pressure on hosts and links: other processes, heat, too little memory, limits, and lower probed capacity.
 
-It is read from the counters of hosts (`node/host_state.py`), from the descriptions of disturbed runs
+It is read from the counters of hosts (`node/host_state.py`), from the disturbances of runs
 (`launch/disturbance.py`), and from probes (`probes.py`).
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.datamodel.explanation import CauseKind
-from pytest_dtfperf.datamodel.host_state import HostState
+from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, find_limits, find_slower
@@ -36,15 +36,6 @@ LIMITS: Mapping[str, CauseKind] = {
     "clock_hz": CauseKind.CLOCK,
     "governor": CauseKind.CLOCK,
     "memory_bytes": CauseKind.MEMORY,
-}
-
-# A phrase of each disturbance, and the kind of cause that it supports.
-PHRASES: Mapping[str, CauseKind] = {
-    "other processes used": CauseKind.OTHERS,
-    "(steal)": CauseKind.OTHERS,
-    "in use before the run": CauseKind.OTHERS,
-    "lowered": CauseKind.CLOCK,
-    "memory pressure": CauseKind.MEMORY,
 }
 
 
@@ -151,13 +142,11 @@ def _had_no_core(found: Slower) -> bool:
     return found.cpu_share is not None and found.cpu_share < thresholds.MIN_CPU_SHARE_OF_PROBE
 
 
-def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
-    """Yield the findings in texts such as `host node03: other processes used ...` and `gpu 0 of node03: clocks lowered ...`."""
-    for disturbance in dict.fromkeys(disturbances):
-        where, _, what = disturbance.partition(": ")
-        kind = next((kind for phrase, kind in PHRASES.items() if phrase in disturbance), None)
-        if kind:
-            yield HostPressure([where.rpartition(" ")[2]], kind, what if where.startswith("host ") else disturbance)
+def _find_disturbances(disturbances: Sequence[Disturbance]) -> Iterator[HostPressure]:
+    """Yield a finding for each disturbance of a known kind; its message names a GPU, but not the host."""
+    for each in dict.fromkeys(disturbances):
+        if each.kind and each.host:
+            yield HostPressure([each.host], each.kind, each.message if each.gpu is None else str(each))
 
 
 def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:

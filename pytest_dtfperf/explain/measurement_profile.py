@@ -21,7 +21,7 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Literal
 
-from pytest_dtfperf.datamodel.host_state import HostState
+from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings, WorkKind
 from pytest_dtfperf.explain import thresholds
@@ -39,7 +39,7 @@ class MeasurementProfile:
     worker_timings: WorkerTimings | None = None  # of the same run's measured steps
     probes: Probes | None = None  # of the hosts and links it was on
     states: Mapping[str, HostState] = field(default_factory=dict)  # host -> its state in the last run
-    disturbances: Sequence[str] = ()
+    disturbances: Sequence[Disturbance] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
     sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
     cluster: str | None = None  # its name, for suggested commands

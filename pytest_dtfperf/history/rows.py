@@ -149,7 +149,7 @@ def _make_run_rows(session: str, record: Record) -> list[Row]:
             "elapsed_s": run.elapsed_s,
             "wall_s": run.wall_s,
             "accuracy": run.accuracy,
-            "disturbances": list(run.disturbances),
+            "disturbances": [str(each) for each in run.disturbances],
         }
         for number, run in enumerate(record.measurement.runs, start=1)
     ]

@@ -1,12 +1,14 @@
 """Why a run does not show its hosts' speed: other processes used them, or they lacked resources. Pure.
 
-Converts the state that each host reports (`node/host_run.py`) to phrases. A disturbed run is discarded and repeated, so in
+Finds them in the state that each host reports (`node/host_run.py`). A disturbed run is discarded and repeated, so in
 doubt a run counts as undisturbed: the record contains the state in any case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from pytest_dtfperf.datamodel.host_state import GpuReading, GpuState, HostState
+from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.host_state import Disturbance, GpuReading, GpuState, HostState
 from pytest_dtfperf.formats import format_count
 
 LEAST_S = 0.1  # of any counted time: kernels count some of it in ticks of 10 ms, and windows may be short
@@ -33,21 +35,21 @@ GPU_SLOWDOWNS = {
 }
 
 
-def find_disturbances(states: Mapping[str, HostState], *, alone: bool = True) -> list[str]:
-    """Return phrases in this order: other processes, what each machine lacked, and what slowed its GPUs.
+def find_disturbances(states: Mapping[str, HostState], *, alone: bool = True) -> list[Disturbance]:
+    """Return the disturbances in this order: other processes, what each machine lacked, and what slowed its GPUs.
 
     Args:
         states: host -> its state.
         alone: whether the hosts are exclusive; otherwise other processes are no disturbance.
     """
-    found = []
+    found: list[Disturbance] = []
     of_machine = group_by_machine(states)
     for host, state in states.items():
         others = _describe_others(host, of_machine[host]) if alone else ()
-        found += [f"host {host}: {phrase}" for phrase in (*others, *_describe_heat(state), *_describe_memory(state))]
+        found += [replace(each, host=host) for each in (*others, *_describe_heat(state), *_describe_memory(state))]
         for gpu in state.gpus:
             others = _describe_gpu_processes(gpu) if alone else ()
-            found += [f"gpu {gpu.index} of {host}: {phrase}" for phrase in (*_describe_gpu(gpu), *others)]
+            found += [replace(each, host=host, gpu=gpu.index) for each in (*_describe_gpu(gpu), *others)]
     return found
 
 
@@ -84,7 +86,7 @@ def _find_others_on_cores(host: str, states: Mapping[str, HostState]) -> Sequenc
     ]
 
 
-def _describe_others(host: str, states: Mapping[str, HostState]) -> Iterator[str]:
+def _describe_others(host: str, states: Mapping[str, HostState]) -> Iterator[Disturbance]:
     state = states[host]
     window_s, cores = max(state.window_s, LEAST_S), state.cores
     # A host of parameter servers is sampled while the workers still build their graphs, which is not counted. What other
@@ -95,46 +97,52 @@ def _describe_others(host: str, states: Mapping[str, HostState]) -> Iterator[str
     if not state.quota and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         used = theirs_s / window_s
         digits = f"{used:.2g}" if used < 99.5 else f"{used:.0f}"  # 128 cores are not 1.3e+02
-        yield f"other processes used {digits} of {format_count(cores, 'core')} for the length of the run"
+        message = f"other processes used {digits} of {format_count(cores, 'core')} for the length of the run"
+        yield Disturbance(message=message, kind=CauseKind.OTHERS)
     steal_s = state.cpu.steal_s
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
-        yield f"the hypervisor gave {_format_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
+        message = f"the hypervisor gave {_format_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
+        yield Disturbance(message=message, kind=CauseKind.OTHERS)
 
 
-def _describe_heat(state: HostState) -> Iterator[str]:
+def _describe_heat(state: HostState) -> Iterator[Disturbance]:
     window_s, heat_s = max(state.window_s, LEAST_S), state.throttled_s
     if heat_s is not None and heat_s > max(CORE_HEAT_SHARE * window_s, LEAST_S):
-        yield f"a core's clock was lowered for heat for {_format_percent(heat_s, window_s)} of the run"
+        message = f"a core's clock was lowered for heat for {_format_percent(heat_s, window_s)} of the run"
+        yield Disturbance(message=message, kind=CauseKind.CLOCK)
 
 
-def _describe_memory(state: HostState) -> Iterator[str]:
+def _describe_memory(state: HostState) -> Iterator[Disturbance]:
     stalled_s, swapped_mib = state.memory.some_s, state.memory.swapped_in_mib
     window_s = max(state.window_s, LEAST_S)
     if stalled_s is not None and stalled_s > max(MEMORY_STALL_SHARE * window_s, LEAST_S):
-        yield f"memory pressure: stalled for {_format_percent(stalled_s, window_s)} of the run"
+        message = f"memory pressure: stalled for {_format_percent(stalled_s, window_s)} of the run"
+        yield Disturbance(message=message, kind=CauseKind.MEMORY)
     if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):
-        yield f"memory pressure: {swapped_mib} MiB came back from swap"
+        message = f"memory pressure: {swapped_mib} MiB came back from swap"
+        yield Disturbance(message=message, kind=CauseKind.MEMORY)
 
 
-def _describe_gpu(gpu: GpuState) -> Iterator[str]:
+def _describe_gpu(gpu: GpuState) -> Iterator[Disturbance]:
     samples = gpu.during.samples
     slow = {why: count for why, count in gpu.during.reasons.items() if why in GPU_SLOWDOWNS}
     # The general reason is set together with the particular one.
     particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow
     for why, count in particular.items():
         if count >= GPU_LEAST_SAMPLES and count >= GPU_HEAT_SHARE * samples:
-            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_format_percent(count, samples)} of the run"
+            message = f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_format_percent(count, samples)} of the run"
+            yield Disturbance(message=message, kind=CauseKind.CLOCK)
     before, after = ((reading or GpuReading()).ecc_uncorrected for reading in (gpu.before, gpu.after))
     if before is not None and after is not None and after > before:
         count = round(after - before)
-        yield f"ECC: {format_count(count, 'uncorrected error')}"
+        yield Disturbance(message=f"ECC: {format_count(count, 'uncorrected error')}")
 
 
-def _describe_gpu_processes(gpu: GpuState) -> Iterator[str]:
+def _describe_gpu_processes(gpu: GpuState) -> Iterator[Disturbance]:
     utilisation = (gpu.before or GpuReading()).utilisation or 0
     if gpu.others and utilisation >= GPU_OTHERS_PERCENT:
         processes = ", ".join(f"{each.name.rpartition('/')[2] or 'unnamed'} ({each.pid})" for each in gpu.others)
-        yield f"{utilisation:.0f} % in use before the run, by {processes}"
+        yield Disturbance(message=f"{utilisation:.0f} % in use before the run, by {processes}", kind=CauseKind.OTHERS)
 
 
 def _format_percent(fraction: float, whole: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from pytest_dtfperf.datamodel.host_state import HostState
+from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Run
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import TaskReport
@@ -152,7 +152,7 @@ def summarise(
     launch_s: Mapping[str, float],
     wall_s: float,
     state: Mapping[str, HostState] | None = None,
-    disturbances: Sequence[str] = (),
+    disturbances: Sequence[Disturbance] = (),
     others_s: Mapping[str, float] | None = None,
     explained: tuple[StepBreakdown | None, str] = (None, ""),
     scored: tuple[WorkerTimings | None, str] = (None, ""),
@@ -293,14 +293,14 @@ def _excuse_workers(
     others_s: Mapping[str, float],
     *,
     is_disturbed: bool,
-) -> list[str]:
-    """Return messages of workers that disagree with the chief if disturbances explain all. Raises `InvalidMeasurement`."""
+) -> list[Disturbance]:
+    """Return a disturbance for each worker apart from the chief, if others explain all; else raise `InvalidMeasurement`."""
     contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, even if they are disturbed
     waited = {name: _describe_delay(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
     wrong = [message for name, (_, message) in apart.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
         raise InvalidMeasurement(f"{(wrong or [message for _, message in apart.values()])[0]}{_format_consequence(spec)}")
-    return [f"{message}{waited[name]}" for name, (_, message) in apart.items()]
+    return [Disturbance(message=f"{message}{waited[name]}") for name, (_, message) in apart.items()]
 
 
 def _format_consequence(spec: Spec) -> str:

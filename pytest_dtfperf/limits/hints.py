@@ -108,7 +108,7 @@ def find_hint(record: Record) -> str | None:
         return f"{record.spec.label}: {tight}"
     typical = find_typical_share(record, found.binding.resource)
     own = list(_find_own_causes(record))
-    causes = [*dict.fromkeys(each for run in record.measurement.runs for each in run.disturbances), *own]
+    causes = [*dict.fromkeys(str(each) for run in record.measurement.runs for each in run.disturbances), *own]
     if typical is None and not own:
         return None
     if typical is not None and record.share_of_limit >= (BELOW if causes else FAR_BELOW) * typical.low:

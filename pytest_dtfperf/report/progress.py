@@ -138,11 +138,11 @@ class Progress:
         if self._console is None and self._is_quiet:
             self._print_short(shown + ", disturbed" * bool(run.disturbances))
         elif self._console is None:
-            why = f", disturbed: {'; '.join(run.disturbances)}" if run.disturbances else ""
+            why = f", disturbed: {'; '.join(map(str, run.disturbances))}" if run.disturbances else ""
             self._print_line(f"{self._headline}: {shown} ({run.wall_s:.1f} s){why}")
         self._erase()
         if self._console is not None and run.disturbances:
-            self._print_line(f"{self._title}: {shown}, disturbed: {'; '.join(run.disturbances)}")
+            self._print_line(f"{self._title}: {shown}, disturbed: {'; '.join(map(str, run.disturbances))}")
 
     @_ignore_errors
     def remark(self, text: str) -> None:

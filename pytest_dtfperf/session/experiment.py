@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
 from pytest_dtfperf.launch.summary import check_repetition
@@ -263,7 +264,7 @@ class Experiment:
             return True
         settings = self._session.settings
         if settings.update_baselines and not clean and made >= HOPELESS_RUNS and not case.plan.is_fixed:
-            why = "; ".join(dict.fromkeys(each for run in case.runs for each in run.disturbances))
+            why = "; ".join(dict.fromkeys(str(each) for run in case.runs for each in run.disturbances))
             self._session.progress.remark(f"{case.spec.label}: no baseline: its first {made} runs were disturbed ({why})")
             return True
         if case.plan.is_fixed or settings.makes_all_repeats:
@@ -475,7 +476,7 @@ def _size(spec: Spec) -> tuple[int, int]:
 
 def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
     """Return the runs on other hosts as disturbed, so that they do not count for the rate."""
-    reason = f"it was on other hosts than the runs after it ({'; '.join(other)})"
+    reason = Disturbance(message=f"it was on other hosts than the runs after it ({'; '.join(other)})")
     return [replace(run, disturbances=[*run.disturbances, reason]) for run in runs] if other else list(runs)
 
 

@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.blocks import Block
 from pytest_dtfperf.compare.record import make_log_name
 from pytest_dtfperf.compare.variants import Variant
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import (
     AllocationError,
@@ -29,7 +30,7 @@ from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import shorten
 from pytest_dtfperf.spec import Spec
 
-OTHER_HOSTS = "its runs were on different hosts"
+OTHER_HOSTS = Disturbance(message="its runs were on different hosts")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, Provenance
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
@@ -40,7 +41,7 @@ def run_of(images_per_sec: float, accuracy: float | None = None, disturbances: S
         cpu_s={"ps:0": 0.1, "worker:0": 1.0, "worker:1": 1.0},
         wall_s=2.5,
         accuracy=accuracy,
-        disturbances=list(disturbances),
+        disturbances=[Disturbance(message=each) for each in disturbances],
     )
 
 

@@ -11,6 +11,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import UsageError
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, SOFTWARE, entry_of, measurement_of
+from tests.records.host_states import BUSY
 
 BASELINE = [99.0, 100.0, 101.0, 100.0, 100.0]  # its median is 100, and its runs spread by 0.7 %
 TERMS = ComparisonPolicy(margin=0.05)
@@ -110,13 +111,13 @@ def test_calibrated_noise_makes_one_run_enough() -> None:
 def test_disturbed_runs_are_left_out() -> None:
     """A disturbed run is no sample, and the reason states that; if all were disturbed, the verdict is TAINTED."""
     measured = measurement_of([100, 60, 100.5])
-    one = replace(measured.runs[1], disturbances=["host n1: other processes used 0.9 of 2 cores"])
+    one = replace(measured.runs[1], disturbances=[BUSY])
     judgement = judge(replace(measured, runs=[measured.runs[0], one, measured.runs[2]]), entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.PASSED
     assert "1 disturbed run left out" in judgement.reason
     tainted = judge(replace(measured, runs=[one, one]), entry_of(BASELINE), TERMS)
     assert tainted.verdict is Verdict.TAINTED
-    assert "host n1: other processes used 0.9 of 2 cores" in tainted.reason
+    assert f"{BUSY}. Measure when the machine is quiet" in tainted.reason
 
 
 def test_unsteady_runs_decide_nothing() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Explanation
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS
 from pytest_dtfperf.datamodel.step_times import LinkTraffic as Traced
@@ -22,7 +23,7 @@ from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, timestamped, told, top
 from tests.explain.test_worker_timings import ending_apart, reported, reported_steps
-from tests.records.host_states import make_state
+from tests.records.host_states import BUSY, make_state
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
 PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}
@@ -45,6 +46,12 @@ def starved_reading(per_s: float) -> Reading:
 def counted(host: str, **cpu: float) -> dict[str, Any]:
     """What a host says of ten seconds on its one core."""
     return {"states": {host: make_state(cpus="0", cores=1, cpu={"busy_s": 5.0, "own_s": 5.0, **cpu})}}
+
+
+def hot(host: str) -> Disturbance:
+    """The clock of a core of this host was lowered for 40 % of the run."""
+    message = "a core's clock was lowered for heat for 40 % of the run"
+    return Disturbance(message=message, kind=CauseKind.CLOCK, host=host)
 
 
 def waiting(**waited_s: float) -> dict[str, Any]:
@@ -161,7 +168,7 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
         side(
             *slower(forward=15, backward=30),
             cpu_ms=[90, 135],
-            more={"disturbances": ["host b: a core's clock was lowered for heat for 40 % of the run"]},
+            more={"disturbances": [hot("b")]},
         ),
         "clock",
         "worker:1",
@@ -654,11 +661,11 @@ def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str,
     assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
 
 
-@pytest.mark.parametrize(("hot", "kind", "sure"), [("b", "compute", "medium"), ("ab", "clock", "high")], ids=["one", "both"])
-def test_heat_of_one_host_slows_no_other(hot: str, kind: str, sure: str) -> None:
+@pytest.mark.parametrize(("hosts", "kind", "sure"), [("b", "compute", "medium"), ("ab", "clock", "high")], ids=["one", "both"])
+def test_heat_of_one_host_slows_no_other(hosts: str, kind: str, sure: str) -> None:
     """Where all workers compute more slowly, it is not for what one of their hosts alone was under."""
-    told_of = [f"host {host}: a core's clock was lowered for heat for 40 % of the run" for host in hot]
-    now = side(*alike(backward=40), cpu_ms=[130, 130], more={"disturbances": told_of, "hosts": HOSTS})
+    disturbances = [hot(host) for host in hosts]
+    now = side(*alike(backward=40), cpu_ms=[130, 130], more={"disturbances": disturbances, "hosts": HOSTS})
     found = top(side(more={"hosts": HOSTS}), now)
     assert (found.kind, found.location, found.confidence) == (kind, None, sure)
 
@@ -895,7 +902,7 @@ GUESSED: Mapping[str, tuple[dict[str, Any], str | None]] = {
     "software": ({"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}, "software"),
     "hardware": ({"hardware_changes": ["cores: 4 then, 2 now"]}, "hardware"),
     "straggler": ({"sleeps": {"worker:1": 0.02}}, "straggler"),
-    "others": ({"disturbances": ["host a: other processes used 1 of 2 cores for the length of the run"]}, "others"),
+    "others": ({"disturbances": [replace(BUSY, host="a")]}, "others"),
     "two": ({"program_changes": ["x"], "software_changes": ["y 1 -> 2"]}, None),
     "nothing": ({}, None),
 }

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import check_repetition, summarise
 from pytest_dtfperf.spec import Spec
+from tests.records.host_states import BUSY
 
 
 def report(index: int = 0, **changes: Any) -> TaskReport:
@@ -18,7 +20,7 @@ def report(index: int = 0, **changes: Any) -> TaskReport:
     return TaskReport(job="worker", index=index, **{**own, **changes})
 
 
-def run_of(*reports: TaskReport, disturbances: Sequence[str] = (), **changes: Any) -> Run:
+def run_of(*reports: TaskReport, disturbances: Sequence[Disturbance] = (), **changes: Any) -> Run:
     spec = Spec(model="own", batch_size=0, gpus=len(reports), num_ps=1, command=("own",), **changes)
     hosts = {each.name: "n1" for each in reports}
     return summarise(spec, reports, hosts=hosts, launch_s={}, wall_s=10.0, disturbances=disturbances)
@@ -107,13 +109,12 @@ def test_what_cannot_be_is_invalid(changes: dict[str, Any], words: str) -> None:
 def test_a_disturbed_host_is_no_wrong_clock(changes: dict[str, Any], words: str) -> None:
     """Where others had a host's cores, a window that is not the chief's is one more disturbance, so that the run is made again;
     that steps are missing is no matter of cores."""
-    busy = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
-    assert run_of(report(0), report(1, **changes), disturbances=busy).disturbances == [*busy, words]
+    found = run_of(report(0), report(1, **changes), disturbances=[BUSY]).disturbances
+    assert [str(each) for each in found] == [str(BUSY), words]
     with pytest.raises(InvalidMeasurement, match="worker:1 measured 3 steps, the chief 4"):
-        run_of(report(0), report(1, step_s=[0.5] * 3, **changes), disturbances=busy)
+        run_of(report(0), report(1, step_s=[0.5] * 3, **changes), disturbances=[BUSY])
 
 
-BUSY = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
 LATE = {"window_at_s": 8.1}
 SLOW = {"window_s": 5.9}
 REPEATED: dict[str, tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]], str]] = {
@@ -131,7 +132,7 @@ def test_what_repeats_is_no_disturbance(case: str) -> None:
     """A worker that is out of step in two runs in the same way makes the second one invalid, however busy its host was then."""
     first, second, words = REPEATED[case]
     before, again = (
-        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=BUSY)
+        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
         for changes in (first, second)
     )
     with pytest.raises(InvalidMeasurement, match=f"{words}.*: no other process does the same twice: they have not stepped"):
@@ -146,7 +147,7 @@ def test_what_repeats_is_no_disturbance(case: str) -> None:
 def test_what_happens_once_may_be_a_disturbance(first: dict[int, Any], second: dict[int, Any]) -> None:
     """A worker that is out of step once, or in two directions, may have waited for other processes."""
     before, again = (
-        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=BUSY)
+        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
         for changes in (first, second)
     )
     check_repetition(Spec(model="own", command=("own",), batch_size=0), before, again)

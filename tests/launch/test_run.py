@@ -74,7 +74,7 @@ def test_injected_sleep_slows_its_task(stage: Stage) -> None:
     except InvalidMeasurement as error:
         told = str(error)
     else:  # on a machine that others use it is one more disturbance
-        told = " ".join(run.disturbances)
+        told = " ".join(map(str, run.disturbances))
     assert "steps of worker:1" in told
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.datamodel.explanation import Bound, Explanation, Limit
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
 from pytest_dtfperf.records.record import Record
 from tests.records.host_states import make_state
@@ -34,7 +35,7 @@ def measured(
             task_hosts=dict.fromkeys([*threads, "ps:0"], "n1"),
             task_threads=dict(threads),
             state={"n1": make_state(cpu={"own_s": busy_cores * 2.0}, window_s=2.0)},
-            disturbances=list(disturbances),
+            disturbances=[Disturbance(message=each) for each in disturbances],
         )
         for run in found.measurement.runs
     ]

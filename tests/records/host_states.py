@@ -1,9 +1,10 @@
-"""States of hosts, made from the few values that a test sets."""
+"""States of hosts and disturbances, made from the few values that a test sets."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.datamodel.host_state import HostState
+from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 
 # As agents send it: two cores that worked for ten seconds on nothing but the run.
 UNDISTURBED: Mapping[str, Any] = {
@@ -26,3 +27,7 @@ def make_state(**changes: Any) -> HostState:
     for name, value in changes.items():
         state[name] = {**state[name], **value} if isinstance(value, dict) else value
     return HostState.from_json(state)
+
+
+ANOTHER_USER = Disturbance(message="another user")
+BUSY = Disturbance(message="other processes used 1.6 of 2 cores for the length of the run", kind=CauseKind.OTHERS, host="n1")

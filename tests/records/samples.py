@@ -10,6 +10,7 @@ from pytest_dtfperf.datamodel.explanation import Limit
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.spec import Spec
+from tests.records.host_states import ANOTHER_USER
 
 
 def spec(**changes: Any) -> Spec:
@@ -78,5 +79,5 @@ def record(
 def disturbed_but_one(found: Record) -> Record:
     """The same with a disturbance in each run but the first."""
     first, *others = found.measurement.runs
-    runs = [first, *(replace(each, disturbances=["another user"]) for each in others)]
+    runs = [first, *(replace(each, disturbances=[ANOTHER_USER]) for each in others)]
     return replace(found, measurement=replace(found.measurement, runs=runs))

@@ -25,6 +25,7 @@ from tests.explain.probed import FULL
 from tests.forks import PROCESSES
 from tests.full_disk import full_behind
 from tests.records.damage import judge
+from tests.records.host_states import ANOTHER_USER
 from tests.records.samples import measurement, spec
 
 
@@ -544,7 +545,7 @@ def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: Sessi
     folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
     folder.judge(folder.add("t.py::test_a", measurement(spec(), [99.0])).id, verdict=Verdict.TAINTED, reason="busy")
     disturbed = measurement(spec(), [5.0, 5.1])
-    runs = [replace(run, disturbances=["another user"]) for run in disturbed.runs]
+    runs = [replace(run, disturbances=[ANOTHER_USER]) for run in disturbed.runs]
     folder.add("t.py::test_a", replace(disturbed, runs=runs))
 
     found = folder.find(spec())

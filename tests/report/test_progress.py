@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from pytest_dtfperf.report.progress import REDRAW_S, Progress, wrap_line
+from tests.records.host_states import BUSY
 from tests.records.samples import run, spec
 
 SPEC = spec(gpus=2, num_ps=1)
@@ -174,7 +175,6 @@ def test_a_closed_terminal_ends_no_measurement(is_terminal: bool) -> None:
 
 
 LONG = spec(gpus=128, num_ps=64, precision="bf16", data_format="NCHW")
-BUSY = "host vm: other processes used 1.8 of 2 cores for the length of the run"
 
 
 def lines_of(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -> list[str]:

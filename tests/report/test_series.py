@@ -9,6 +9,7 @@ from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.report.series import PublishedPoint, ScalingSeries, make_measured_series, make_published_series
+from tests.records.host_states import ANOTHER_USER
 from tests.records.samples import record, spec
 
 LONE = record(spec(), 10.0)
@@ -82,7 +83,7 @@ def test_what_was_disturbed_is_marked() -> None:
 def test_what_is_invalid_is_not_shown() -> None:
     """Numbers that cannot be true are no point, and take no other's place, though something disturbed their runs as well."""
     disturbed = replace(ps(2, 1, 9.0), verdict=Verdict.TAINTED)
-    runs = [replace(run, disturbances=["another user"]) for run in ps(2, 1, 99.0).measurement.runs]
+    runs = [replace(run, disturbances=[ANOTHER_USER]) for run in ps(2, 1, 99.0).measurement.runs]
     invalid = replace(ps(2, 1), verdict=Verdict.INVALID, measurement=replace(ps(2, 1).measurement, runs=runs))
     assert (invalid.is_disturbed, invalid.is_tainted, invalid.is_valid) == (True, False, False)
     (line,) = lines_of([ps(1, 1, 10.0), invalid])

@@ -20,6 +20,7 @@ from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.session import accept_records
 from pytest_dtfperf.session.settings import Settings
 from tests.baselines.examples import entry_of, measurement_of
+from tests.records.host_states import BUSY
 
 TERMS = ComparisonPolicy(margin=0.05)
 
@@ -80,9 +81,6 @@ def test_what_another_has_become_the_baseline_of_lacks_none(session: SessionCont
     records = session.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
     assert suggest_accepting(records) == []
-
-
-BUSY = "host vm: other processes used 1.8 of 2 cores for the length of the run"
 
 
 def busy(measurement: Measurement) -> Measurement:

@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import InvalidMeasurement
@@ -26,6 +27,7 @@ from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, run_of, spec_of
+from tests.records.host_states import BUSY
 
 OTHER = {**HARDWARE, "cores": 64}
 Rates = Iterable[tuple[float, Mapping[str, Any]]]
@@ -93,7 +95,7 @@ class Busy(Changing):
 
     def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
         run = super().run(spec, test, number=number, of=of, explain=explain)
-        return replace(run, disturbances=["a compiler"]) if number - 1 in self.disturbed else run
+        return replace(run, disturbances=[Disturbance(message="a compiler")]) if number - 1 in self.disturbed else run
 
 
 def changing(tmp_path: Path, rates: Rates) -> Changing:
@@ -111,7 +113,9 @@ def test_runs_on_other_hardware_do_not_count(tmp_path: Path) -> None:
     measured = measured_on(tmp_path, (100.0, HARDWARE), (800.0, OTHER), (802.0, OTHER), (0.0, OTHER))
     assert measured.measurement.rates == [800.0, 802.0]
     assert measured.measurement.fingerprint["hardware"]["cores"] == 64
-    assert measured.measurement.runs[0].disturbances == ["it was on other hosts than the runs after it (cores: 2 then, 64 now)"]
+    assert measured.measurement.runs[0].disturbances == [
+        Disturbance(message="it was on other hosts than the runs after it (cores: 2 then, 64 now)")
+    ]
     assert not measured.measurement.disturbances
 
 
@@ -175,7 +179,7 @@ def test_what_was_measured_before_ctrl_c_is_recorded(tmp_path: Path) -> None:
     assert [(record.measurement.rates, record.verdict) for record in session.folder.measurements()] == [([100.0], None)]
 
 
-OUT_OF_STEP = {"disturbances": ["host n1: other processes used 2 of 2 cores"], "out_of_step": {"worker:1": 3.1}}
+OUT_OF_STEP = {"disturbances": [BUSY], "out_of_step": {"worker:1": 3.1}}
 
 
 @dataclass

@@ -13,9 +13,10 @@ from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
 from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
-from pytest_dtfperf.explain.host_pressure import PHRASES
 from pytest_dtfperf.explain.host_pressure import find_host_pressures as strains_of
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.launch.disturbance import find_disturbances
@@ -115,7 +116,9 @@ def test_a_traced_run_is_preferred() -> None:
 def test_disturbances_count_where_the_runs_do() -> None:
     """What disturbed a run that was thrown away slowed no run that counts; what disturbed all of them is told."""
     assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
-    assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == ["somebody else's job"]
+    assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == [
+        Disturbance(message="somebody else's job")
+    ]
 
 
 def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Check, Measurement, Measurement]:
@@ -264,5 +267,5 @@ def test_every_disturbance_is_understood() -> None:
     phrases = find_disturbances({"node03": state})
     found = strains_of(MeasurementProfile(), MeasurementProfile(disturbances=phrases))
     assert len(found) == len(phrases) >= 7
-    assert {each.kind for each in found} == set(PHRASES.values())
+    assert {each.kind for each in found} == {CauseKind.OTHERS, CauseKind.CLOCK, CauseKind.MEMORY}
     assert {host for each in found for host in each.hosts} == {"node03"}

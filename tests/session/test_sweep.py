@@ -19,9 +19,9 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.sweep import Sweep
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import run_of
+from tests.records.host_states import BUSY
 
 FASTEST = 3
-BUSY = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
 
 
 @dataclass
@@ -56,7 +56,7 @@ class OneHost:
         if not self.disturbed[spec.num_ps]:
             return run_of(rate)
         self.disturbed[spec.num_ps] -= 1
-        return replace(run_of(rate / 10), disturbances=BUSY)
+        return replace(run_of(rate / 10), disturbances=[BUSY])
 
 
 @pytest.fixture

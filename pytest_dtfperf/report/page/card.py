@@ -325,7 +325,7 @@ def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None
 def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> list[Fact]:
     measurement = record.measurement
     count = len(measurement.runs)
-    disturbed = [message for run in measurement.runs for message in run.disturbances]
+    disturbed = [str(each) for run in measurement.runs for each in run.disturbances]
     facts = [
         Fact("why", record.reason or ""),
         Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
