@@ -8,21 +8,65 @@ Nothing is measured, and the same rows give the same tables. docs/predict.md has
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from benchmarks.capacity import KEPT, Result
 from benchmarks.shaped import kept
+from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
-from pytest_dtfperf.predict.inputs import HeldOutRate, predict_held_out
+from pytest_dtfperf.predict.inputs import find_hosts, group_by_series, make_measured
+from pytest_dtfperf.predict.prediction import PredictedRate, Predictor
 from tests.machines.machine import bit_per_s
 
 # Rates of links to which all rows of these systems fit best, 128 devices among them: no held-out check of the largest sizes.
 FITTED_LINKS = {"piz-daint": 2.5e9, "cscs-ec2-p2.xlarge": 0.28e9}
 PAYLOAD = 0.954  # of a shaped link's rate: the rest is headers, which a probe does not count
 OUTSIDE = "!"  # marks a rate outside of its interval
+
+
+FITTED_OF_MANY, FITTED_OF_FEW = 8, 2  # devices of the largest rate that is fitted, of series that go beyond 8, and of others
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutRate:
+    """A published rate that was not fitted, with its prediction."""
+
+    reference: Reference
+    largest_fitted: int  # devices
+    prediction: PredictedRate
+
+    @property
+    def error(self) -> float:
+        """Return predicted / published - 1."""
+        return self.prediction.images_per_sec / self.reference.images_per_sec - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether the interval has the published rate."""
+        return self.prediction.low <= self.reference.images_per_sec <= self.prediction.high
+
+
+def predict_held_out(link_bytes_per_s: Mapping[str, float] | None = None) -> list[HeldOutRate]:
+    """Fit the small sizes of each published series, and predict the others.
+
+    `link_bytes_per_s`: by system, measured rates of links; other links are those of data sheets, or not known.
+    """
+    found: list[HeldOutRate] = []
+    for rows in group_by_series(references()):
+        most = FITTED_OF_MANY if rows[-1].gpus > FITTED_OF_MANY else FITTED_OF_FEW
+        fitted = [row for row in rows if row.gpus <= most]
+        if not fitted or fitted == rows:
+            continue
+        measured = [make_measured(row) for row in fitted]
+        predictor = Predictor(measured, find_hosts(rows[0].system, (link_bytes_per_s or {}).get(rows[0].system)))
+        for row in rows[len(fitted) :]:
+            rate = make_measured(row)
+            prediction = predictor.predict(rate.spec, rate.layout)
+            found.append(HeldOutRate(reference=row, largest_fitted=fitted[-1].gpus, prediction=prediction))
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.nights import BUDGET, CASES, NightPlan
 from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Outcomes, Trial, judged
 from pytest_dtfperf.baselines.compare import VERDICTS
-from pytest_dtfperf.baselines.terms import FIRST_CHECK, ComparisonPolicy
+from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import compare_in_turns
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
@@ -278,7 +278,7 @@ def _earlier_case(
 ) -> tuple[str, int, int]:
     """The verdict, and how many runs of n devices and of the anchor it took from the beginning."""
     noise = replace(ASSUMED, degrees_of_freedom=20) if is_calibrated else ASSUMED
-    terms = ComparisonPolicy(false_alarm=BUDGET * FIRST_CHECK)
+    terms = ComparisonPolicy(false_alarm=share(BUDGET, tests=1, red=0, check=0))
     question = terms.question(0.9, noise, noise)
     now = 0.0  # of the machine
 

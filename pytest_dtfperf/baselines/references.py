@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.files import published_folder, read_published_file
-from pytest_dtfperf.datamodel.measurement import io_overhead, scaling_efficiency
+from pytest_dtfperf.datamodel.measurement import scaling_efficiency
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.spec import Spec
 
@@ -120,27 +120,6 @@ def find(system: str, gpus: int, **wanted: Any) -> Reference:
         asked = ", ".join(f"{name}={value}" for name, value in {"gpus": gpus, **wanted}.items())
         raise BaselineFileError(f"{len(found)} published numbers of {system} have {asked}; exactly one was expected")
     return found[0]
-
-
-def published_efficiency(
-    system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "synthetic", **wanted: Any
-) -> float:
-    """Return a published system's scaling efficiency, relative to its own 1-device row. Raises `BaselineFileError`."""
-    reference = find(system, gpus, model=model, batch_size=batch_size, data=data, **wanted)
-    if reference.efficiency is None:
-        raise BaselineFileError(f"{reference.citation} has no 1-device row to derive an efficiency from")
-    return reference.efficiency
-
-
-def published_overhead(
-    system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "imagenet", **wanted: Any
-) -> float:
-    """Return a published system's cost of real input, as a fraction of the synthetic rate; may be negative."""
-    rates = [
-        find(system, gpus, model=model, batch_size=batch_size, data=kind, **wanted).images_per_sec
-        for kind in ("synthetic", data)
-    ]
-    return io_overhead(*rates)
 
 
 def _of_file(data: Mapping[str, Any]) -> Iterable[Reference]:

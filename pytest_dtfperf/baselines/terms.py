@@ -11,7 +11,6 @@ from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, runs_to_confirm
 
 ASSUMED = Noise(run=0.01)  # without a calibration: the least coefficient of variation that is plausible for a machine
-FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, if it does not declare its number of checks
 
 _PROBABILITY: Mapping[str, Any] = {"at_least": 1e-12, "below": 1}
 _RUNS: Mapping[str, Any] = {"at_least": 1, "at_most": 10_000}

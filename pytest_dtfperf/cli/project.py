@@ -26,9 +26,10 @@ def find_configured_path(name: str, start: Path | None = None) -> Path | None:
     return _make_path(found[0], name, found[1].get(name)) if found else None
 
 
-def find_configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
-    """Return the same for an option with a URL or a keyword as further values."""
+def find_configured_history(start: Path | None = None) -> Path | str | None:
+    """Return the same for `dtfperf_history`, which may also be a URL or a keyword."""
     found = _find_configuration(start)
+    name = "dtfperf_history"
     value = found[1].get(name) if found else None
     if isinstance(value, str) and ("://" in value or value == NEVER):
         return value

@@ -304,7 +304,7 @@ def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compu
     return {count: images / predict_step(spec.but(num_ps=count), layout, links, compute_s) for count, layout in layouts.items()}
 
 
-def choose_counts(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
+def choose_counts(rates: Mapping[int, float]) -> list[int]:
     """Return the counts to try, the most promising first: the fewest servers of the best rate, then others near it.
 
     `rates` are the predicted ones. A count that is predicted to be more than 10 % slower than the best is left out; of the
@@ -312,7 +312,7 @@ def choose_counts(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[in
     """
     near = [count for count in sorted(rates) if rates[count] >= (1 - WITHIN) * max(rates.values())]
     chosen = [propose_count(rates)]
-    while len(chosen) < min(most, len(near)):
+    while len(chosen) < min(MOST_TRIED, len(near)):
         left = [count for count in near if count not in chosen]
         chosen.append(max(left, key=lambda count: (round(_distance(count, chosen), 9), rates[count], -count)))
     return [chosen[0], *sorted(chosen[1:], key=lambda count: (-rates[count], count))]

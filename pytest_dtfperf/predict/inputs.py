@@ -1,9 +1,8 @@
-"""What predictions start from: measured and published rates; the check with rates that were held out; and advice. Pure."""
+"""What predictions start from: measured and published rates; and advice. Pure."""
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from pytest_dtfperf.baselines.references import Reference, references
@@ -13,53 +12,12 @@ from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
 from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, has_known_bytes
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import StepModel
-from pytest_dtfperf.predict.prediction import Gain, Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
+from pytest_dtfperf.predict.prediction import Gain, Hosts, LinkRange, MeasuredRate, Predictor
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 
 LOW_EFFICIENCY = 0.8  # below, or where it is slower than its baseline, a measurement has advice
 LEAST_GAIN = 1.05  # of the lower end of a predicted gain, to be worth a line
-
-FITTED_OF_MANY, FITTED_OF_FEW = 8, 2  # devices of the largest rate that is fitted, of series that go beyond 8, and of others
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutRate:
-    """A published rate that was not fitted, with its prediction."""
-
-    reference: Reference
-    largest_fitted: int  # devices
-    prediction: PredictedRate
-
-    @property
-    def error(self) -> float:
-        """Return predicted / published - 1."""
-        return self.prediction.images_per_sec / self.reference.images_per_sec - 1
-
-    @property
-    def is_covered(self) -> bool:
-        """Return whether the interval has the published rate."""
-        return self.prediction.low <= self.reference.images_per_sec <= self.prediction.high
-
-
-def predict_held_out(link_bytes_per_s: Mapping[str, float] | None = None) -> list[HeldOutRate]:
-    """Fit the small sizes of each published series, and predict the others.
-
-    `link_bytes_per_s`: by system, measured rates of links; other links are those of data sheets, or not known.
-    """
-    found: list[HeldOutRate] = []
-    for rows in group_by_series(references()):
-        most = FITTED_OF_MANY if rows[-1].gpus > FITTED_OF_MANY else FITTED_OF_FEW
-        fitted = [row for row in rows if row.gpus <= most]
-        if not fitted or fitted == rows:
-            continue
-        measured = [make_measured(row) for row in fitted]
-        predictor = Predictor(measured, find_hosts(rows[0].system, (link_bytes_per_s or {}).get(rows[0].system)))
-        for row in rows[len(fitted) :]:
-            rate = make_measured(row)
-            prediction = predictor.predict(rate.spec, rate.layout)
-            found.append(HeldOutRate(reference=row, largest_fitted=fitted[-1].gpus, prediction=prediction))
-    return found
 
 
 def group_by_series(rows: Iterable[Reference]) -> list[list[Reference]]:

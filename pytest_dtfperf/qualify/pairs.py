@@ -80,18 +80,18 @@ class PairReadings:
         for pair, per_s in rates.items():
             self.again[pair].append(per_s)
 
-    def find_suspects(self, policy: QualifyPolicy = LINK_POLICY) -> list[Pair]:
+    def find_suspects(self) -> list[Pair]:
         """Return the pairs that are slower than both hosts are with others, the slowest first."""
         expected = self._expect()
         losses = {pair: 1 - statistics.median(rates) / expected[pair] for pair, rates in self.rates.items() if pair in expected}
-        return sorted((pair for pair, loss in losses.items() if loss > policy.slow), key=lambda pair: -losses[pair])
+        return sorted((pair for pair, loss in losses.items() if loss > LINK_POLICY.slow), key=lambda pair: -losses[pair])
 
-    def judge_suspects(self, policy: QualifyPolicy = LINK_POLICY) -> Iterator[PairResult]:
+    def judge_suspects(self) -> Iterator[PairResult]:
         """Yield the suspect pairs that were slow each time."""
         expected = self._expect()
-        for pair in self.find_suspects(policy)[:MOST_SUSPECT_PAIRS]:
+        for pair in self.find_suspects()[:MOST_SUSPECT_PAIRS]:
             again = self.again.get(pair, [])
-            if len(again) >= PAIR_READINGS and max(again) > (1 - policy.slow) * expected[pair]:
+            if len(again) >= PAIR_READINGS and max(again) > (1 - LINK_POLICY.slow) * expected[pair]:
                 continue
             verdict = HostVerdict.SLOW if len(again) >= PAIR_READINGS else HostVerdict.NOT_JUDGED
             per_s = statistics.median(again or self.rates[pair])

@@ -251,8 +251,11 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return -float(stdtrit(degrees_of_freedom, probability))
 
 
-def half_widths(nights: Sequence[tuple[int, float | None]], *, confidence: float = 0.95) -> list[float | None]:
-    """Half of the interval of each night's mean, in the unit of the spreads; `nights`: (number of runs, their spread).
+NIGHT_CONFIDENCE = 0.95  # of the interval of a night's mean
+
+
+def half_widths(nights: Sequence[tuple[int, float | None]]) -> list[float | None]:
+    """Return half of the 95 % interval of each night's mean. `nights`: (number of runs, their spread); both in one unit.
 
     The spread is a standard deviation with n - 1; None of a single run. Nights are taken to scatter alike within: variances are
     pooled by degrees of freedom, and the interval is Student's t with all of these (as in a one-way layout: H. Scheffe, The
@@ -266,7 +269,7 @@ def half_widths(nights: Sequence[tuple[int, float | None]], *, confidence: float
     if not degrees_of_freedom:
         return [None for _ in nights]
     pooled = math.sqrt(sum((runs - 1) * spread**2 for runs, spread in known) / degrees_of_freedom)
-    critical = float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))
+    critical = float(stdtrit(degrees_of_freedom, (1 + NIGHT_CONFIDENCE) / 2))
     return [critical * pooled / math.sqrt(runs) for runs, _ in nights]
 
 

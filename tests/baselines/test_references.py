@@ -10,13 +10,12 @@ from pytest_dtfperf.baselines.files import published_folder
 from pytest_dtfperf.baselines.references import (
     Reference,
     find,
-    published_efficiency,
-    published_overhead,
     references,
     references_for,
 )
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.spec import Spec
+from tests.baselines.published import published_efficiency, published_overhead
 
 INCEPTION = Spec(model="inception3", batch_size=64, gpus=8, num_ps=2)
 EC2, EC2_DISTRIBUTED = "google-ec2-p2.8xlarge", "google-ec2-p2.8xlarge-distributed"

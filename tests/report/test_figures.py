@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from pytest_dtfperf.baselines.references import published_efficiency, published_overhead, references
+from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import parse_address
@@ -27,6 +27,7 @@ from pytest_dtfperf.report import figures
 from pytest_dtfperf.report.charts import NamedFigure, convert_to_png, convert_to_svg
 from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.spec import Spec
+from tests.baselines.published import published_efficiency, published_overhead
 from tests.history.sessions import HARDWARE, folder_of
 from tests.records.samples import measurement, run, spec
 

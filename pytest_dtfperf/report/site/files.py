@@ -17,7 +17,7 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.files import read_file, replace_file
 from pytest_dtfperf.records.session import FOLDER_NAME
 
-INDEX, CHANGES, SESSIONS = "index", "changes", "sessions"  # prefixes of the names of list pages
+CHANGES, SESSIONS = "changes", "sessions"  # prefixes of the names of list pages
 ATOM, JSON = "changes.atom", "changes.json"
 PAGE = re.compile(r"(?:(?:systems|trainings|sessions)/)?[a-z0-9][A-Za-z0-9-]*\.html|changes\.(?:atom|json)")  # all names
 
