@@ -108,9 +108,12 @@ class TimeBudget:
             if test not in self.left_out:
                 self.left_out.append(test)
             return False
-        tests_left = max(1, self._tests() - len(self._ends_s) - len(self.left_out))
-        self._ends_s[test] = self._clock() + self.remaining_s / tests_left
+        self._ends_s[test] = self._clock() + self.remaining_s / max(1, self._count_later_tests())
         return True
+
+    def _count_later_tests(self) -> int:
+        """Return how many tests have not begun yet."""
+        return max(0, self._tests() - len(self._ends_s) - len(self.left_out))
 
     def get_remaining_s(self, test: str) -> float:
         """Return the seconds that remain of a test's share; below 0 if it has taken more."""
@@ -119,7 +122,7 @@ class TimeBudget:
     def has_time(self, test: str, *, runs: int, fewest: int, run_s: float) -> bool:
         """Return whether a measurement may have another run, and note the test as shortened if not.
 
-        Below the fewest runs for a verdict, a measurement takes time from later tests, but only as long as there is some.
+        Below the fewest runs for a verdict, a measurement takes time from later tests, but leaves each that of one such run.
 
         Args:
             runs: how many it has.
@@ -129,6 +132,8 @@ class TimeBudget:
         left_s = self.remaining_s
         if runs >= fewest and test in self._ends_s:
             left_s = min(left_s, self.get_remaining_s(test))
+        else:
+            left_s -= self._count_later_tests() * run_s
         if left_s >= run_s:
             return True
         self.shortened.add(test)

@@ -82,14 +82,28 @@ def test_test_without_time_is_left_out(clock: Clock) -> None:
 
 def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
     """A further run is made if it fits; below the fewest that a verdict needs, it may take the time of later tests."""
-    budget = TimeBudget(40.0, lambda: 2, clock)
+    budget = TimeBudget(40.0, lambda: 4, clock)
     budget.begin("a")
-    assert budget.has_time("a", runs=2, fewest=2, run_s=20.0)
-    assert not budget.has_time("a", runs=2, fewest=2, run_s=21.0)
-    assert budget.has_time("a", runs=1, fewest=2, run_s=40.0)
-    assert not budget.has_time("a", runs=1, fewest=2, run_s=41.0)
-    assert budget.has_time("what another test measured", runs=5, fewest=2, run_s=40.0)
+    assert budget.has_time("a", runs=2, fewest=2, run_s=10.0)
+    assert not budget.has_time("a", runs=2, fewest=2, run_s=11.0)
+    assert budget.has_time("what another test measured", runs=5, fewest=2, run_s=10.0)
+    clock.now_s += 4.0
+    assert budget.has_time("a", runs=1, fewest=2, run_s=9.0)
     assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: wider intervals"]
+
+
+def test_later_tests_keep_the_time_of_one_run_each(clock: Clock) -> None:
+    """A run below the fewest leaves each of two later tests the time of such a run, so that none is left out for it."""
+    budget = TimeBudget(60.0, lambda: 3, clock)
+    budget.begin("a")
+    clock.now_s += 30.0
+    assert budget.has_time("a", runs=1, fewest=4, run_s=10.0)
+    assert not budget.has_time("a", runs=1, fewest=4, run_s=10.1)
+    budget.begin("b")
+    budget.begin("c")
+    assert budget.has_time("c", runs=1, fewest=4, run_s=30.0), "no test is later"
+    assert not budget.has_time("c", runs=1, fewest=4, run_s=30.1)
+    assert budget.describe() == ["--time-budget=1min left fewer runs for 2 tests: wider intervals"]
 
 
 def test_steps_fit_into_half_of_the_share(clock: Clock) -> None:
