@@ -177,14 +177,25 @@ class Night:
     pytest: Sequence[str] = field(default_factory=list)  # further arguments
 
     @property
-    def command(self) -> list[str]:
+    def arguments(self) -> list[str]:
+        """The arguments of pytest."""
         # By the names that are always ours: a short one may be another plugin's, or turned off.
         options = [f"--dtfperf-cluster={self.cluster}", f"--dtfperf-perf-results={self.results}"]
         if self.history:
             options.append(f"--dtfperf-history={self.history}")
         if self.baselines:
             options.append(f"--dtfperf-baselines={self.baselines}")
-        return make_project_command(sys.executable, "pytest", *self.tests, *options, *self.pytest)
+        return [*self.tests, *options, *self.pytest]
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs pytest."""
+        return make_project_command(sys.executable, "pytest", *self.arguments)
+
+    def select_own(self, folders: Sequence[SessionFolder]) -> Sequence[SessionFolder]:
+        """Return the sessions that pytest made with this night's arguments; others may measure on the cluster beside it."""
+        arguments = [mask_passwords(word) for word in self.arguments]
+        return [folder for folder in folders if list(folder.session.command[1:]) == arguments]
 
     @property
     def kept_in(self) -> Address | None:
@@ -308,7 +319,7 @@ def _write_summary(
         path = night.results / "summary.md"
         summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
-    folder = new[-1]
+    folder = (night.select_own(new) or new)[-1]
     previous = next((each for each in reversed(earlier) if each.session.exit_code is not None), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary reports itself

@@ -211,6 +211,35 @@ def test_json_is_what_the_night_came_to(measuring: Night) -> None:
     assert "test session starts" in process.stderr
 
 
+BESIDE_ANOTHER_SESSION = """
+import os
+from pathlib import Path
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
+
+def make_session(command):
+    folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=command, versions={})
+    folder.add("test_rate", measurement(spec(), [10.0, 10.0]))
+    folder.finish(exit_code=0, wall_s=1.0)
+
+def test_rate(request):
+    make_session(["pytest", *request.config.invocation_params.args])
+    time.sleep(1.1)  # a later name
+    make_session(["pytest", "perf_tests", "--cluster=local"])
+"""
+
+
+def test_session_of_another_user_is_not_that_of_the_night(tmp_path: Path) -> None:
+    """Of two sessions that began during the night, on the same cluster and in the same folder, its own is reported."""
+    night = Night(tmp_path, f"import time\n{BESIDE_ANOTHER_SESSION}")
+    code, output = night.run("--json")
+    assert code == 0, output
+    own, other = night.sessions
+    assert own.session.command != other.session.command
+    assert (own.path / "summary.md").exists()
+    assert not (other.path / "summary.md").exists()
+
+
 def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
     """What the program does not know goes to pytest, beside the cluster, the results and the baselines."""
     _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
