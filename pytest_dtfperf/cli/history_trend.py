@@ -213,7 +213,12 @@ HOSTS_SHAPE: Shape = {
     "changes": [{"id": "of the change", OTHER_KEYS: "as of dtfperf history changes"}],
 }
 Key = tuple[str, str, str]  # cluster, host, kind
-UNITS = {"training": "images/s", "link in": "bytes/s", "link out": "bytes/s"}  # of readings that only qualifications have
+UNITS = {
+    "training": "images/s",
+    "training in pairs": "images/s",
+    "link in": "bytes/s",
+    "link out": "bytes/s",
+}  # of readings that only qualifications have
 
 
 def add_hosts_parser(commands: "Commands[argparse.ArgumentParser]") -> None:

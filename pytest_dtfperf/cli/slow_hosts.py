@@ -92,8 +92,9 @@ Find the hosts of a cluster that are slower than the other hosts of the same har
     dtfperf qualify --host --json                  # this host alone, by the history: in a Slurm prolog
 
 In several rounds all hosts are probed side by side (arithmetic of cores or GPUs, memory), stream to each other in pairs, and
-train a small model by themselves. Hosts of one kind are compared with each other. At most 2 % of qualifications call any fit
-host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts` (docs/qualify.md).
+train a small model by themselves and in pairs. Hosts of one kind are compared with each other. At most 2 % of qualifications
+call any fit host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts`
+(docs/qualify.md).
 """
 QUALIFY_ENDS = {
     DONE: "all hosts are fit",

@@ -58,7 +58,7 @@ class HostResult(JsonData):
     kind: str = field(default="", metadata=describe("Its hardware: hosts are compared within their kind"))
     capacities: Mapping[str, CapacityResult] = field(
         default_factory=dict,
-        metadata=describe("Name to the result: core.matmul, memory, ..., training, link in, link out"),
+        metadata=describe("Name to the result: core.matmul, memory, ..., training, link in, link out, training in pairs"),
     )
     reason: str = field(default="", metadata=describe("Why it is not fit, for a person", omit_empty=True))
     clock_hz: float | None = field(default=None, metadata=describe("Mean of its cores' clocks", unit="Hz", above=0))

@@ -19,6 +19,7 @@ from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
 from pytest_dtfperf.qualify.peers import QualifyPolicy
 
 LINK_IN, LINK_OUT = "link in", "link out"
+PAIR_TRAINING = "training in pairs"
 CAPACITIES = LINK_OUT, LINK_IN  # of the source and of the target of a stream
 LINK_POLICY = QualifyPolicy(tolerance=0.10, slow=0.25)
 PAIR_READINGS = 5  # of a suspect pair, all of which must be slow: by chance one in ten is
@@ -45,6 +46,35 @@ def count_matchings(hosts: int) -> int:
     Of an odd number of hosts, each matching leaves one out. With three hosts, one is slow only if it is with both others.
     """
     return 3 if hosts == 3 else 1 + hosts % 2
+
+
+def count_training_matchings(hosts: int) -> int:
+    """Return how many matchings of trainings one round of readings takes, so that each host trains with two others or more."""
+    return 2 + hosts % 2
+
+
+@dataclass
+class Tournament:
+    """Draws one matching after the other, so that each host meets others that it has not met."""
+
+    seed: int
+    number: int = 0  # of the next matching
+
+    def draw(self, hosts: Sequence[str], count: int) -> list[list[Pair]]:
+        """Return the next matchings of these hosts, which have no pair in common."""
+        rounds = max(1, count_rounds(len(hosts)))
+        first = self.number if self.number % rounds + count <= rounds else rounds * (self.number // rounds + 1)
+        self.number = first + count
+        return [draw_matching(hosts, number, self.seed) for number in range(first, self.number)]
+
+
+def select_better(rates: Mapping[Pair, float]) -> dict[str, float]:
+    """Return the better rate of each host, if it trained with two others or more: the other partner may be the slow one."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for pair, per_s in rates.items():
+        for host in pair:
+            found[host].append(per_s)
+    return {host: max(each) for host, each in found.items() if len(each) > 1}
 
 
 @dataclass

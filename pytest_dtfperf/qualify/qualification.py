@@ -22,16 +22,20 @@ from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed
 from pytest_dtfperf.formats import format_count, percent, with_prefix
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.launch.link_rounds import Fan, Round
+from pytest_dtfperf.qualify.group_rates import Group
 from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.pairs import (
     LINK_IN,
     LINK_OUT,
     LINK_POLICY,
     PAIR_READINGS,
+    PAIR_TRAINING,
     Pair,
     PairReadings,
+    Tournament,
     count_matchings,
-    draw_matching,
+    count_training_matchings,
+    select_better,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
 from pytest_dtfperf.qualify.recorded import judge_by_records
@@ -80,7 +84,8 @@ class HostQualification:
         self._policy = policy or QualifyPolicy()
         self._trains = trains
         self._time_limit_s = time_limit_s
-        self._seed = secrets.randbits(32) if seed is None else seed
+        seed = secrets.randbits(32) if seed is None else seed
+        self._streams, self._pair_trainings = Tournament(seed), Tournament(seed + 1)
         self._on_status = on_status
         self._recorded, self._names = recorded, names
         self._hosts: list[str] = []
@@ -88,7 +93,6 @@ class HostQualification:
         self._clocks: dict[str, HostProbe] = {}
         self._link_conditions = ""
         self._pair_readings = PairReadings()
-        self._matchings = 0
         self._why_stopped = ""
 
     def carry_out(self) -> Qualification:
@@ -125,7 +129,7 @@ class HostQualification:
     def _list_conditions(self) -> dict[str, dict[str, str]]:
         """Return the conditions of each reading, by host. Readings under other conditions are not compared."""
         links = dict.fromkeys((LINK_IN, LINK_OUT), self._link_conditions)
-        common = {TRAINING: self._trainer.shrink(1).key, **links}
+        common = {TRAINING: self._trainer.shrink(1).key, PAIR_TRAINING: self._trainer.shrink(2).key, **links}
         probed = {
             host: {name: format_conditions(each.how) for name, each in probe.readings.items()}
             for host, probe in self._clocks.items()
@@ -198,22 +202,25 @@ class HostQualification:
     def _make_round(self) -> None:
         """Measure what is not decided, of all hosts."""
         is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
-        open_names = {name for _, name in self._own.iterate_open()}
-        probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(self._draw_matchings() if is_open_links else []))
-        probes = self._leave_out_lost(probes)
+        open_names = {name for each in (self._own, self._links) for _, name in each.iterate_open()}
+        probes = self._leave_out_lost(self._trainer.repeat_without_lost_hosts(lambda: self._probe_all(is_open_links)))
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
             self._clocks.update(probes.hosts)
             if self._trains and (self._own.is_screening or TRAINING in open_names):
-                for host, per_s in self._train_all().items():
+                for (host,), per_s in self._train([(host,) for host in self._left]).items():
                     readings.setdefault(host, {})[TRAINING] = per_s
             self._own.add_round(readings)
+        if is_open_links:
+            self._link_conditions = next((format_conditions(each.how) for each in probes.links.values()), "")
+            found = {host: dict(each) for host, each in self._pair_readings.add_round(_list_pair_rates(probes)).items()}
+            if self._trains and (self._links.is_screening or PAIR_TRAINING in open_names):
+                for host, per_s in self._train_in_pairs().items():
+                    found.setdefault(host, {})[PAIR_TRAINING] = per_s
+            self._links.add_round(found)
         for host in self._trainer.lost:
             self._own.leave_out(host)
             self._links.leave_out(host)
-        if is_open_links:
-            self._link_conditions = next((format_conditions(each.how) for each in probes.links.values()), "")
-            self._links.add_round(self._pair_readings.add_round(_list_pair_rates(probes)))
 
     def _leave_out_lost(self, probes: Probes) -> Probes:
         """Return the probes of the hosts that answered. Leave out the others, and those with impossible readings."""
@@ -231,10 +238,10 @@ class HostQualification:
             links={name: link for name, link in probes.links.items() if not set(name.split(">")) & why.keys()},
         )
 
-    def _draw_matchings(self) -> list[list[Pair]]:
-        first, left = self._matchings, self._left
-        self._matchings += count_matchings(len(left))
-        return [draw_matching(left, number, self._seed) for number in range(first, self._matchings)]
+    def _probe_all(self, with_links: bool) -> Probes:
+        """Probe all hosts that are left, and links between pairs of them."""
+        left = self._left
+        return self._probe(self._streams.draw(left, count_matchings(len(left))) if with_links else [])
 
     def _probe(self, matchings: Iterable[Sequence[Pair]]) -> Probes:
         launcher = self._session.allocations.get_launcher(self._spec)
@@ -253,15 +260,22 @@ class HostQualification:
                 self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
                 return
 
-    def _train_all(self) -> dict[str, float]:
-        """Train each host by itself, and return the images per second of those that trained undisturbed."""
-        hosts = self._left
-        rates: dict[str, float] = {}
-        for host, each in zip(hosts, self._trainer.train([(host,) for host in hosts]), strict=True):
+    def _train_in_pairs(self) -> dict[str, float]:
+        """Train each host with two others, one after the other, and return the better rate of each."""
+        left = self._left
+        rates: dict[Pair, float] = {}
+        for matching in self._pair_trainings.draw(left, count_training_matchings(len(left))) if len(left) > 2 else []:
+            rates |= {(here, there): per_s for (here, there), per_s in self._train(matching).items()}
+        return select_better(rates)
+
+    def _train(self, groups: Sequence[Group]) -> dict[Group, float]:
+        """Train each group by itself, and return the images per second of those that trained undisturbed."""
+        rates: dict[Group, float] = {}
+        for group, each in zip(groups, self._trainer.train(groups), strict=True):
             if each.run and not each.run.disturbances:
-                rates[host] = each.run.images_per_sec
-            elif not each.run and host not in self._trainer.lost:
-                self._on_status(f"{host} cannot train: {' '.join(each.failure.split())}")
+                rates[group] = each.run.images_per_sec
+            elif not each.run and not set(group) & self._trainer.lost.keys():
+                self._on_status(f"{' and '.join(group)} cannot train: {' '.join(each.failure.split())}")
         return rates
 
     # Results
@@ -269,7 +283,7 @@ class HostQualification:
     def _judge_host(self, host: str, capacities: Mapping[str, CapacityResult]) -> HostResult:
         verdicts = {each.verdict for each in capacities.values()}
         slow = {name: each for name, each in capacities.items() if each.verdict is HostVerdict.SLOW}
-        is_read = any(name not in (LINK_IN, LINK_OUT) for name in capacities)  # not only by its links
+        is_read = any(name not in (LINK_IN, LINK_OUT, PAIR_TRAINING) for name in capacities)  # not only with others
         expected = self._trains and TRAINING not in capacities
         if slow:
             verdict, reasons = HostVerdict.SLOW, [_describe_loss(name, each) for name, each in slow.items()]

@@ -224,10 +224,13 @@ def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys
     found = Qualification.from_json(read("qualify", ended.out))
     assert ended.code == 1, ended.err
     assert found.list_hosts(HostVerdict.SLOW) == ["m3"]
+    pairs = {host: result.capacities["training in pairs"].verdict for host, result in found.hosts.items()}
+    assert pairs == {host: HostVerdict.SLOW if host == "m3" else HostVerdict.FIT for host in lab.names}
     assert main(["history", "hosts", "m3", f"--history={perf.folder / 'history.sqlite'}", "--json"]) == 0
     (host,) = read("history hosts", capsys.readouterr().out)["hosts"]
     readings = {series["capacity"]: series["points"][0]["verdict"] for series in host["series"]}
     assert (host["cluster"], host["verdict"], readings["training"], readings["core.matmul"]) == ("lab", "SLOW", "SLOW", "FIT")
+    assert readings["training in pairs"] == "SLOW"
 
 
 def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rounds of pairs, and whether a slow stream is due to its sender, its receiver, or the pair."""
 
+import math
 from collections.abc import Callable, Mapping
 from random import Random
 
@@ -11,10 +12,14 @@ from pytest_dtfperf.qualify.pairs import (
     LINK_OUT,
     LINK_POLICY,
     PAIR_READINGS,
+    PAIR_TRAINING,
     Pair,
     PairReadings,
+    Tournament,
     count_matchings,
+    count_training_matchings,
     draw_matching,
+    select_better,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison
 
@@ -120,3 +125,36 @@ def test_pairs_that_are_slow_once_are_not_named() -> None:
     for _ in range(PAIR_READINGS):
         readings.add_again({("n0", "n1"): 1e9})
     assert list(readings.judge_suspects()) == []
+
+
+def train_in_pairs(hosts: int, losses: Mapping[str, float], seed: int) -> Mapping[str, HostVerdict]:
+    """Return the verdict on each host by trainings in pairs, which are as fast as the slower host; their CV is 1 %."""
+    random, names, tournament = Random(seed), name_hosts(hosts), Tournament(seed)
+    comparison = PeerComparison(dict.fromkeys(names, "kind"), LINK_POLICY)
+    while not comparison.is_decided:
+        rates: dict[Pair, float] = {}
+        for matching in tournament.draw(names, count_training_matchings(hosts)):
+            for pair in matching:
+                loss = max(losses.get(host, 0.0) for host in pair)
+                rates[pair] = 1000.0 * (1 - loss) * math.exp(random.gauss(0, 0.01))
+        comparison.add_round({host: {PAIR_TRAINING: rate} for host, rate in select_better(rates).items()})
+    return {host: found[PAIR_TRAINING].verdict for host, found in comparison.results().items()}
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 5, 8, 9, 32])
+@pytest.mark.parametrize("loss", [0.3, 0.6])
+def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> None:
+    """One slow host makes each of its partners slow for one training, and is named alone; without one, all are fit."""
+    for seed in range(20):
+        assert train_in_pairs(hosts, {"n1": loss}, seed) == {host: SLOW if host == "n1" else FIT for host in name_hosts(hosts)}
+        assert set(train_in_pairs(hosts, {}, seed).values()) == {FIT}
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 5, 6, 9])
+def test_host_trains_with_two_others_in_each_round(hosts: int) -> None:
+    """In the matchings of one round, each host has two partners or more, which differ."""
+    tournament = Tournament(SEED)
+    for _ in range(4):
+        pairs = [pair for matching in tournament.draw(name_hosts(hosts), count_training_matchings(hosts)) for pair in matching]
+        for host in name_hosts(hosts):
+            assert len({name for pair in pairs if host in pair for name in pair} - {host}) >= 2
