@@ -6,6 +6,8 @@ character (latin-1, ASCII) gets a substitute if it has `errors=DEGRADE`.
 """
 
 import codecs
+import json
+import math
 import re
 from typing import Any
 
@@ -70,6 +72,22 @@ def in_minutes(minutes: int) -> str:
 TIME_BUDGET_FORM = "a time, as 6min, 1h30min or 90s, or none"
 _TIME_BUDGET = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,5})min)?(?:(\d{1,6})s)?", re.ASCII)
 _UNITS_S = {"h": 3600, "min": 60, "s": 1}
+
+
+def parse_number(text: str) -> float:
+    """Return the number, or NaN, which is outside any bounds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def parse_json_value(text: str) -> Any:
+    """Return a JSON value: a number, true, false, null, a list; any other text is a string."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def parse_time_budget(text: str) -> float | None:

@@ -31,12 +31,11 @@ from pytest_dtfperf.cli.run import (
     make_spec,
     open_session,
     parse_specs,
-    parse_value,
     print_simulated,
 )
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
-from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.formats import format_count, parse_json_value
 
 if TYPE_CHECKING:
     from pytest_dtfperf.session import Session
@@ -172,7 +171,7 @@ def parse_trainings(words: Sequence[str], command: str | None) -> list[WantedSpe
         name, is_field, value = word.partition("=")
         if not is_field:
             raise UsageError(f"{word}: --command is the training, and a model is another one")
-        found.fields[name] = parse_value(value)
+        found.fields[name] = parse_json_value(value)
     return [found]
 
 

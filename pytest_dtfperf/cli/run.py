@@ -1,7 +1,6 @@
 """`dtfperf run`: measure trainings that the command line names, without a test."""
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ from pytest_dtfperf.errors import (
     UsageError,
     unknown_name,
 )
-from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
+from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_json_value, parse_time_budget
 from pytest_dtfperf.history.where import NEVER
 from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.tables import is_own_model_name
@@ -270,7 +269,7 @@ def parse_specs(arguments: Sequence[str]) -> Iterator[WantedSpec]:
         elif name in found.fields:
             raise UsageError(f"{found.model} has {name} twice: {found.fields[name]!r} and {value!r}")
         else:
-            found.fields[name] = parse_value(value)
+            found.fields[name] = parse_json_value(value)
     if found:
         yield found
 
@@ -280,14 +279,6 @@ def _raise_unknown(name: str) -> str:
         module, _, attribute = name.rpartition(".")
         return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
     return unknown_name("model", name, MODELS)
-
-
-def parse_value(text: str) -> Any:
-    """Return a JSON value: a number, true, false, null, a list; any other text is a string."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def make_spec(session: "Session", wanted: WantedSpec) -> "Spec":

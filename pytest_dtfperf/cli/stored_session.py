@@ -1,7 +1,6 @@
 """`dtfperf judge` and `dtfperf explain`: judge a stored session again, and explain its measurements, offline."""
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import SessionFileError, UsageError
-from pytest_dtfperf.formats import printable
+from pytest_dtfperf.formats import parse_number, printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.datamodel.explanation import Explanation
@@ -119,24 +118,17 @@ def run_judge(args: argparse.Namespace) -> int:
 
 
 def _parse_fraction(text: str) -> float:
-    value = _parse_number(text)
+    value = parse_number(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value
 
 
 def _parse_efficiency(text: str) -> float:
-    value = _parse_number(text)
+    value = parse_number(text)
     if not 0 < value <= MOST_EFFICIENT:
         raise argparse.ArgumentTypeError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
     return value
-
-
-def _parse_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 EXPLAIN = """\

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig
 from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
+from pytest_dtfperf.formats import parse_json_value
 from pytest_dtfperf.spec import Spec
 
 STACK_KEYS = ("python", "setup", "environment", "container", "container_python")  # of a cluster's table
@@ -113,7 +114,7 @@ def parse_variant(text: str) -> Variant:
         elif key in settings:
             raise UsageError(f"variant {name}: {key} is given twice: {settings[key]!r} and {value!r}")
         else:
-            settings[key] = value if key in (*STACK_KEYS, *SOURCE_KEYS) else _parse_value(value)
+            settings[key] = value if key in (*STACK_KEYS, *SOURCE_KEYS) else parse_json_value(value)
     return Variant.of(name, settings, f"variant {name}:")
 
 
@@ -202,16 +203,8 @@ def _check_value(variant: str, key: str, value: Any, validator: Validator) -> No
 
 def _parse_list(text: str) -> Any:
     """Return the items of a JSON list, or the text as the only one; `uv` is a value of its own."""
-    parsed = _parse_value(text)
+    parsed = parse_json_value(text)
     return parsed if isinstance(parsed, list) else text if text == "uv" else [text]
-
-
-def _parse_value(text: str) -> Any:
-    """Return a JSON value, or the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _extend(before: Any, more: Any) -> Any:

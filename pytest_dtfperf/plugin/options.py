@@ -4,7 +4,6 @@ Every option exists as `--dtfperf-NAME` and, unless another plugin uses it, as `
 `dtfperf_NAME`.
 """
 
-import math
 import os
 import re
 import shlex
@@ -13,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import pytest
 
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
 from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value, unknown_name
-from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
+from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_number, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -30,8 +29,6 @@ if TYPE_CHECKING:  # imported where the option is given
 NumPsWord = Literal["best", "sweep"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> its name on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
-UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
-EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
 
 
 @dataclass(frozen=True)
@@ -83,17 +80,9 @@ def _parse_history(text: str) -> Path | str:
     return Path(text) if address and address.path and "://" not in text else text
 
 
-def _parse_number(text: str) -> float:
-    """Return the number, or NaN, which is outside any bounds."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _parse_fraction(text: str) -> float:
     """Return a number between 0 and 1."""
-    value = _parse_number(text)
+    value = parse_number(text)
     if not 0 < value < 1:
         raise UsageError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value
@@ -101,7 +90,7 @@ def _parse_fraction(text: str) -> float:
 
 def _parse_efficiency(text: str) -> float:
     """Return an efficiency, which may be above 1."""
-    value = _parse_number(text)
+    value = parse_number(text)
     if not 0 < value <= MOST_EFFICIENT:
         raise UsageError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
     return value
@@ -128,18 +117,15 @@ def _parse_variable_updates(text: str) -> tuple[str, ...]:
     return names
 
 
-def _update(text: str) -> UpdateWord:
-    for word in UPDATE_WORDS:
-        if text == word:
-            return word
-    raise UsageError(f"takes `all` or `new`, not {text!r}")
+def _make_word_parser(*words: str) -> Callable[[str], str]:
+    """Return a function that takes one of these words."""
 
+    def parse(text: str) -> str:
+        if text not in words:
+            raise UsageError(f"takes {', '.join(f'`{word}`' for word in words[:-1])} or `{words[-1]}`, not {text!r}")
+        return text
 
-def _explain(text: str) -> ExplainWord:
-    for word in EXPLAIN_WORDS:
-        if text == word:
-            return word
-    raise UsageError(f"takes `always`, `auto` or `never`, not {text!r}")
+    return parse
 
 
 def _time_budget(text: str) -> float | Literal["none"]:
@@ -207,11 +193,11 @@ OPTIONS = (
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),
     Option("update-baselines", "all|new", "accept the measured rates as baselines; `new`: only those without a baseline",
-           _update, "all"),
+           _make_word_parser(*get_args(UpdateWord)), "all"),
     Option("allow-regression", "WHY", "accept slower rates as baselines, too; the reason is stored with them", str),
     Option("explain", "always|auto|never",
            "trace some more steps and show their breakdown; `auto`, the default: for new baselines and bad verdicts",
-           _explain, "always"),
+           _make_word_parser(*get_args(ExplainWord)), "always"),
     Option("diagnose", "BOOL", "test possible causes of a slower measurement by short runs on hosts that are still allocated",
            _parse_flag, "true"),
     Option("strict-verdicts", "BOOL", "undecided verdicts (INCONCLUSIVE, NO_BASELINE, ...) fail, too", _parse_flag, "true"),

@@ -5,8 +5,6 @@ import io
 import json
 import re
 import signal
-import subprocess
-import sys
 import venv
 from pathlib import Path
 from typing import Any
@@ -309,16 +307,11 @@ def test_stacks_on_nodes_of_slurm(perf: PerfTests, site: Site) -> None:
 def test_an_interrupted_comparison_keeps_its_blocks(perf: PerfTests) -> None:
     """Ctrl-C ends all agents, and the blocks up to then are in the session's folder."""
     arguments = ["ab", "old:", "new: num_intra_threads=1", "trivial", "--clusters-file=perf/clusters.toml"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest_dtfperf.cli", *arguments],
-        cwd=perf.folder,
-        env=perf.environ({"TOY_STEP_S": "0.2"}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with perf.start_command(*arguments, TOY_STEP_S="0.2") as process:
         wait_until("a block is made", lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")))
         process.send_signal(signal.SIGINT)
-        assert process.wait(ENDS_S) == 130
+        process.communicate(timeout=ENDS_S)
+    assert process.returncode == 130
     (found,) = comparisons(perf)
     assert found["blocks"]
     assert found["blocks"][0]["order"] in ("ABBA", "BAAB")

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -249,13 +248,7 @@ def test_a_killed_bisection_continues(perf: PerfTests) -> None:
     """--resume has the blocks of a session that was killed, and makes only further ones."""
     variants = series(*[0.01] * 9, *[0.02] * 3)
     arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "bisect", *arguments],
-        cwd=perf.folder,
-        env=perf.environ(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with perf.start_command("bisect", *arguments) as process:
         wait_until("two blocks are made", lambda: _count_blocks(perf) >= 2)
         process.send_signal(signal.SIGKILL)
         process.wait(ENDS_S)

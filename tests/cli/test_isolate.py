@@ -3,8 +3,6 @@
 import functools
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import Machine
-from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in, wait_for_progress
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
 
@@ -121,18 +119,9 @@ def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab:
     command = _prepare(perf, lab, {"m3": SLOW_S}, f"export TOY_HOLD={held}", *waits)
     if phase == "training on all hosts":
         (held / "hold").touch()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest_dtfperf.cli", *command, "--json"],
-        cwd=perf.folder,
-        env=perf.environ({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr
-        while phase == "groups" and "round 1:" not in process.stderr.readline():
-            assert process.poll() is None
+    with perf.start_command(*command, "--json") as process:
         if phase == "groups":
+            wait_for_progress(process, "round 1:")
             (held / "hold").touch()  # no round ends from now on, so the search cannot end before the signal
         wait_until("two workers train, or two hosts are being connected", lambda: len(list(held.glob("[0-9]*"))) > 1)
         process.send_signal(signal.SIGINT)
@@ -150,17 +139,8 @@ def test_isolate_names_a_host_that_is_switched_off(perf: PerfTests) -> None:
         pytest.skip(reason)
     with Lab(3) as lab:
         command = _prepare(perf, lab, {}, "export TOY_WALL_S=4", patience_s=10)
-        with subprocess.Popen(
-            [sys.executable, "-m", "pytest_dtfperf.cli", *command, "--json"],
-            cwd=perf.folder,
-            env=perf.environ({}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr
-            while "round 1:" not in process.stderr.readline():
-                assert process.poll() is None
+        with perf.start_command(*command, "--json") as process:
+            wait_for_progress(process, "round 1:")
             lab["m3"].power_off()
             out, errors = process.communicate(timeout=2 * ENDS_S)
             assert all(_is_quiet(lab[name]) for name in ("m1", "m2"))

@@ -21,7 +21,7 @@ from pytest_dtfperf.qualify.qualification import list_drain_commands
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in
+from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in, wait_for_progress
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
 
 SIM = """
@@ -270,17 +270,8 @@ def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: s
         lines = ["connect_s = 20", "heartbeat_timeout_s = 10", f"setup = {json.dumps([SETUP])}"]
         (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, *lines))
         command = ["qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--json"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "pytest_dtfperf.cli", *command],
-            cwd=perf.folder,
-            env=perf.environ({}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr
-            while "round 2:" not in process.stderr.readline():
-                assert process.poll() is None
+        with perf.start_command(*command) as process:
+            wait_for_progress(process, "round 2:")
             if what == "switched off":
                 machines["m4"].power_off()
             else:

@@ -85,6 +85,12 @@ class PerfTests:
         argv = self.command("perf", *arguments)[1:]
         return zygote.start(argv, self.folder, self.environ(variables), stdout=out, stderr=out, leads=leads)
 
+    def start_command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start `dtfperf ARGUMENTS`, with these variables set."""
+        argv = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=self.folder, env=self.environ(environment), stdout=pipe, stderr=pipe, text=True)
+
     def run_python(self, *arguments: str, **environment: str) -> "Ended":
         """`python ARGUMENTS`, with these variables set."""
         env = self.environ(environment)
@@ -100,6 +106,13 @@ class PerfTests:
             check=False,
         )
         return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def wait_for_progress(process: subprocess.Popen[str], text: str) -> None:
+    """Read what a command prints on stderr, up to a line with this text."""
+    assert process.stderr
+    while text not in process.stderr.readline():
+        assert process.poll() is None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from pytest_dtfperf.node.retry import compute_pause_s, retry
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_pricing import PricingClient
-    from mypy_boto3_s3 import S3Client
     from mypy_boto3_service_quotas import ServiceQuotasClient
     from mypy_boto3_ssm import SSMClient
 
@@ -138,10 +137,6 @@ class Account:
     @cached_property
     def quotas(self) -> "ServiceQuotasClient":
         return self.session.client("service-quotas", region_name=self.region, config=_PATIENT)
-
-    @cached_property
-    def s3(self) -> "S3Client":
-        return self.session.client("s3", region_name=self.region, config=_PATIENT)
 
     @property
     def endpoint(self) -> str:

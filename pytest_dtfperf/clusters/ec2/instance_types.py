@@ -34,7 +34,6 @@ class Offer:
     instance_type: str
     gpus: int  # as a program sees them: a part of a GPU counts as one
     gpu_model: str | None
-    gpu_memory_mib: int | None  # of each
     vcpus: int
     baseline_gbps: float | None  # permanent bandwidth of one interface
     peak_gbps: float | None  # of one interface until its credits are used up
@@ -168,7 +167,6 @@ def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
         # For a type with a part of a GPU, Count is 0.
         gpus=sum(gpu.get("LogicalGpuCount") or gpu.get("Count", 0) for gpu in gpus),
         gpu_model=" + ".join(gpu.get("Name", "unnamed") for gpu in gpus) or None,
-        gpu_memory_mib=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=None),
         vcpus=info["VCpuInfo"]["DefaultVCpus"],
         baseline_gbps=card.get("BaselineBandwidthInGbps"),
         peak_gbps=card.get("PeakBandwidthInGbps"),

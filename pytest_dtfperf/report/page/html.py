@@ -136,10 +136,8 @@ class Card:
     rate: str
     rate_value: float
     efficiency: str
-    efficiency_value: float | None
     of_limit: str
     baseline: str
-    baseline_value: float | None
     change: str
     change_value: float | None
     interval: Markup | None

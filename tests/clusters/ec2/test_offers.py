@@ -12,35 +12,35 @@ from tests.clusters.ec2.stubbed import StubbedAccount
 
 
 @pytest.mark.parametrize(
-    "name, gpus, model, memory_mib, vcpus, baseline_gbps, bursts, efa",
+    "name, gpus, model, vcpus, baseline_gbps, bursts, efa",
     [
-        ("t3.micro", 0, None, None, 2, 0.064, True, 0),
-        ("g4dn.xlarge", 1, "T4", 16384, 4, 5.0, True, 0),
-        ("g5.12xlarge", 4, "A10G", 22888, 48, 40.0, False, 1),
-        ("g6f.large", 1, "L4", 2861, 2, None, None, 0),
-        ("p4d.24xlarge", 8, "A100", 40960, 96, 100.0, False, 4),
-        ("p5.48xlarge", 8, "H100", 81920, 192, None, None, 32),
+        ("t3.micro", 0, None, 2, 0.064, True, 0),
+        ("g4dn.xlarge", 1, "T4", 4, 5.0, True, 0),
+        ("g5.12xlarge", 4, "A10G", 48, 40.0, False, 1),
+        ("g6f.large", 1, "L4", 2, None, None, 0),
+        ("p4d.24xlarge", 8, "A100", 96, 100.0, False, 4),
+        ("p5.48xlarge", 8, "H100", 192, None, None, 32),
     ],
 )  # fmt: skip
 def test_reads_what_ec2_says(
-    name: str, gpus: int, model: str | None, memory_mib: int | None, vcpus: int, baseline_gbps: float | None,
+    name: str, gpus: int, model: str | None, vcpus: int, baseline_gbps: float | None,
     bursts: bool | None, efa: int,
 ) -> None:  # fmt: skip
-    """GPUs (a part of one counts as one), their memory each, vCPUs and EFA; of several network cards, the first one's speed."""
+    """GPUs (a part of one counts as one), vCPUs and EFA; of several network cards, the first one's speed."""
     found = instance_types.parse_offer(INSTANCE_TYPES[name])
 
-    assert (found.instance_type, found.gpus, found.gpu_model, found.gpu_memory_mib) == (name, gpus, model, memory_mib)
+    assert (found.instance_type, found.gpus, found.gpu_model) == (name, gpus, model)
     assert (found.vcpus, found.efa_interfaces) == (vcpus, efa)
     if baseline_gbps is not None:
         assert (found.baseline_gbps, found.bursts) == (baseline_gbps, bursts)
 
 
 def test_reads_every_type_there_is() -> None:
-    """None of more than a thousand types lacks what is read, and those with a GPU model have GPUs and memory."""
+    """None of more than a thousand types lacks what is read, and those with a GPU model have GPUs."""
     found = [instance_types.parse_offer(info) for info in INSTANCE_TYPES.values()]
 
     assert len(found) > 1000
-    assert all((each.gpus > 0) == (each.gpu_model is not None) == (each.gpu_memory_mib is not None) for each in found)
+    assert all((each.gpus > 0) == (each.gpu_model is not None) for each in found)
     assert all(each.vcpus > 0 and each.usage_classes and each.architectures for each in found)
 
 
@@ -169,7 +169,7 @@ def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -
 )
 def test_complaint_about_usage(usage: list[str], spot: bool, words: str) -> None:
     """A type that cannot be had on demand, or as spot instance, is refused as such."""
-    only = Offer("z", 0, None, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
+    only = Offer("z", 0, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
     assert instance_types.find_problem(only, {"spot": spot}) == words
 
 

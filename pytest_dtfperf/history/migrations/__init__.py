@@ -1,1 +1,0 @@
-"""Migrations of older histories to this version, for Alembic."""

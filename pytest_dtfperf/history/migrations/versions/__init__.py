@@ -1,1 +1,0 @@
-"""The migrations of a history, one module for each version."""
