@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.cli import main as dtfperf
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
@@ -96,7 +96,7 @@ class Seen:
             runs=len(runs),
             disturbed=sum(bool(run.disturbances) for run in runs),
             images_per_sec=record.images_per_sec,
-            change=record.baseline.change if record.baseline else None,
+            change=record.change,
             window_s=min(run.elapsed_s for run in runs),
             wall_s=session.wall_s or 0.0,
             is_slow=is_slow,

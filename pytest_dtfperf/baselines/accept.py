@@ -7,8 +7,9 @@ from typing import Literal
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.entry import BaselineChange, Entry, Provenance
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS
 from pytest_dtfperf.datamodel.measurement import Measurement
 
 Mode = Literal["all", "new"]  # "new": only if nothing comparable is stored

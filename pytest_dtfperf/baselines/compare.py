@@ -6,19 +6,17 @@ A published rate is one value without a stated spread, so a spread is assumed fo
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.references import Reference
+from pytest_dtfperf.baselines.judgement import Judgement, PublishedRate, describe_estimate
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
-from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
-from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
-from pytest_dtfperf.datamodel.task_report import rate as rate_range
 from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import RARE, Noise, drift
@@ -60,7 +58,12 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
     if verdict is not Verdict.INCONCLUSIVE and (unsteady := _unsteady(measurement, terms.margin)):
         verdict, reason = Verdict.INCONCLUSIVE, f"{unsteady}; {reason}"
     reason = "; ".join([reason, *about_slow_runs(estimate, "the baseline"), *_caveats(measurement, entry, terms)])
-    return Judgement(verdict, reason, change=estimate.ratio - 1, baseline_rate=baseline_rate, estimate=estimate)
+    return _conclude(verdict, reason, estimate, entry.images_per_sec)
+
+
+def _conclude(verdict: Verdict, reason: str, estimate: RatioEstimate, stored: float) -> Judgement:
+    found = describe_estimate(estimate, lambda ratio: ratio - 1)
+    return Judgement(verdict, reason, change=estimate.ratio - 1, baseline_rate=stored, **found)
 
 
 def format_rate_against(measurement: Measurement, stored: float) -> str:
@@ -108,7 +111,7 @@ NO_INTERVAL = "no interval yet"
 
 def interval(estimate: RatioEstimate, of: float = 1.0, suffix: str = "") -> str:
     """Format `95.1 % to 98.2 %` with the suffix, as fractions of `of`."""
-    if not estimate.degrees_of_freedom or estimate.low == 0:
+    if not estimate.has_interval:
         return NO_INTERVAL
     return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}{suffix}"
 
@@ -140,7 +143,7 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, ru
 def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int) -> str:
     """Return what is missing for an interval, or for a confirmed loss, if there are too few runs; else empty."""
     needed = least_runs_to_confirm(terms.false_alarm)
-    if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
+    if estimate.answer is Answer.OPEN and not estimate.has_interval:
         if runs < needed:
             return f"; too few runs for a verdict: at least {needed} are needed (--repeats={needed})"
         return f"; the other side has too few runs for a verdict: at least {LEAST_RUNS} are needed"
@@ -214,30 +217,6 @@ _GPU_MODEL = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")  # K80, P100, GH200
 _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC \w+\b")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedRate(JsonData):
-    """The properties of a published rate that a comparison needs."""
-
-    system: str = field(metadata=describe("System of the published rate"))
-    citation: str = field(metadata=describe("Source of the published rate"))
-    images_per_sec: float = field(metadata=describe("Published rate", **rate_range))
-    gpu: str | None = field(metadata=describe("Type of its GPUs; null: none, or not known"))
-    cpu: str | None = field(metadata=describe("Type of its processor; null: not known"))
-    gpus_per_node: int = field(metadata=describe("GPUs of one node", at_least=0))
-
-    @classmethod
-    def of(cls, reference: Reference) -> Self:
-        machine = reference.machine
-        return cls(
-            system=reference.system,
-            citation=reference.citation,
-            images_per_sec=reference.images_per_sec,
-            gpu=machine.gpu,
-            cpu=machine.cpu,
-            gpus_per_node=machine.gpus_per_node,
-        )
-
-
 def judge_published(
     measurement: Measurement, published: PublishedRate, terms: ComparisonPolicy, *, entry: Entry | None = None
 ) -> Judgement:
@@ -260,7 +239,7 @@ def judge_published(
         f"value, noise {percent(estimate.spread)} (2.0 % is assumed of the published value)"
     )
     reason += explain_no_answer(estimate, terms, len(measurement.rates), asked="the margin", other="the published value")
-    return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
+    return _conclude(VERDICTS[estimate.answer], reason, estimate, stored)
 
 
 def find_other_hardware(published: PublishedRate, hardware: Mapping[str, Any]) -> str:

@@ -21,8 +21,9 @@ from pytest_dtfperf.baselines.compare import (
     noise_of,
 )
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.judgement import Judgement, describe_estimate
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
-from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, format_count, percent, rate
@@ -166,7 +167,8 @@ def judge_efficiency(
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
         verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
-    return Judgement(verdict, reason, baseline_rate=found.other.images_per_sec, value=value, estimate=estimate)
+    ends = describe_estimate(estimate, lambda ratio: ratio / gpus)
+    return Judgement(verdict, reason, baseline_rate=found.other.images_per_sec, value=value, **ends)
 
 
 def _efficiency(measurement: Measurement, anchor: Measurement) -> tuple[float, str]:
@@ -202,14 +204,14 @@ def judge_overhead(
     compared = compare_in_turns(real, synthetic, noises, 1 - at_most, terms)
     estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
-    known = estimate.degrees_of_freedom and estimate.low
-    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else NO_INTERVAL
+    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if estimate.has_interval else NO_INTERVAL
     reason = (
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
         f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
     )
     reason += _explain_no_answer(compared, terms, "the synthetic input")
-    return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
+    ends = describe_estimate(estimate, lambda ratio: 1 - ratio)
+    return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, **ends)
 
 
 def judge_accuracy(measurement: Measurement, terms: ComparisonPolicy) -> Judgement:
@@ -346,15 +348,14 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
     value = found.steps / usual.steps
     (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
     estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
-    is_known = estimate.degrees_of_freedom and estimate.low
-    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if is_known else NO_INTERVAL
+    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if estimate.has_interval else NO_INTERVAL
     reason = (
         f"{measurement.spec.label} needed {found.steps:g} steps ({found.trained_s:.3g} s) for a {target}, and "
         f"{anchor.spec.label} {usual.steps:g} steps ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}, "
         f"allowed at most {at_most:g}) and {found.trained_s / usual.trained_s:.2f} times the seconds; "
         f"{format_count(len(measurement.runs), 'run')} against {len(anchor.runs)}"
     )
-    return Judgement(VERDICTS[estimate.answer], reason, value=value, estimate=estimate)
+    return Judgement(VERDICTS[estimate.answer], reason, value=value, **describe_estimate(estimate, lambda ratio: 1 / ratio))
 
 
 def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:

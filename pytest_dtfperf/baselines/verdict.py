@@ -5,11 +5,7 @@ The defaults of a judgement are here, too. The module imports nothing large, bec
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Self
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.stats.comparison import RatioEstimate
-
+from typing import Literal, Self
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 Numbers = Literal["sound", "disturbed", "void"]
@@ -206,23 +202,6 @@ class Verdict(StrEnum):
 def gravest_first(verdict: Verdict | None) -> int:
     """Return a sort key by severity; unjudged records come last."""
     return len(Verdict) if verdict is None else verdict.severity
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict with its reasons. Numbers are None if the verdict does not depend on them."""
-
-    verdict: Verdict
-    reason: str  # one line, for display
-    change: float | None = None  # (measured - baseline) / baseline, of the geometric means over runs
-    baseline_rate: float | None = None  # images/sec of the baseline
-    value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a fraction
-    estimate: "RatioEstimate | None" = None  # of the ratio of rates that decided
-
-    @property
-    def needs_runs(self) -> bool:
-        """Whether further runs may be decisive."""
-        return self.estimate is not None and str(self.estimate.answer) in ("open", "unconfirmed")
 
 
 MARGIN = 0.05  # largest loss of rate, as a fraction of the baseline

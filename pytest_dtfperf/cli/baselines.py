@@ -194,7 +194,7 @@ def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
                 session=folder.id,
                 test=record.test,
                 measurement=record.measurement,
-                margin=record.baseline.margin if record.baseline else None,
+                margin=record.comparison.margin if record.comparison else None,
             )
             for record in records
             if record.is_valid

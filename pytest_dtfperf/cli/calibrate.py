@@ -265,7 +265,7 @@ def _load_measured(session: "SessionFolder") -> list["Seen"]:
             session=session.id,
             started=started,
             measurement=record.measurement,
-            margin=record.baseline.margin if record.baseline else None,
+            margin=record.comparison.margin if record.comparison else None,
             is_valid=record.verdict is None or record.verdict.row.numbers != "void",
         )
         for record in session.measurements()

@@ -76,7 +76,7 @@ def add_judge_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_judge(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselineStore
-    from pytest_dtfperf.records.again import Otherwise, judge_again
+    from pytest_dtfperf.records.again import JudgementChanges, judge_again
     from pytest_dtfperf.records.session import SessionFolder
     from pytest_dtfperf.report import terminal
 
@@ -87,10 +87,11 @@ def run_judge(args: argparse.Namespace) -> int:
             raise UsageError(f"--baselines: {args.baselines} is no folder")
         store.check()
     before = folder.measurements()
-    otherwise = Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None)
+    baseline_of = store.find_for if store else None
+    changes = JudgementChanges(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=baseline_of)
     kept: list[str] = []
     try:
-        after = judge_again(before, otherwise, kept.append)
+        after = judge_again(before, changes, kept.append)
     except SessionFileError as error:
         raise SessionFileError(f"{folder.path}: {error}") from error
     if args.json:

@@ -78,7 +78,6 @@ def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, err
     one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
     estimate = against_stored(two, one, _read_noise(now) or _read_noise(then) or assumed, question)
-    is_known = estimate.degrees_of_freedom > 0 and estimate.low > 0
     fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
     hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
     return ComparedTraining(
@@ -87,8 +86,8 @@ def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, err
         then=then["images_per_sec"],
         now=now["images_per_sec"],
         change=estimate.ratio - 1,
-        low=estimate.low - 1 if is_known else None,
-        high=estimate.high - 1 if is_known else None,
+        low=estimate.low - 1 if estimate.has_interval else None,
+        high=estimate.high - 1 if estimate.has_interval else None,
         foreign=must_match(*fingerprints) + hosts,
         noted=describe_notes(*fingerprints),
         replaced=[] if hosts or other_hardware(*fingerprints) else describe_replacements(*fingerprints),

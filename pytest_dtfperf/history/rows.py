@@ -108,9 +108,9 @@ def _make_measurement_row(session: str, position: int, record: Record) -> Row:
         "spread": statistics.stdev(logs) if len(logs) > 1 else None,
         "noise_run": noise.run if noise else None,
         "noise_session": noise.session if noise else None,
-        "efficiency": record.efficiency.value if record.efficiency else None,
-        "baseline": record.baseline.images_per_sec if record.baseline else None,
-        "change": record.baseline.change if record.baseline else None,
+        "efficiency": record.efficiency,
+        "baseline": record.baseline,
+        "change": record.change,
         "accepted": record.accepted,
         "in_series": enters_series(record),
         "step_breakdown": traced[-1].to_json() if traced else None,
@@ -135,7 +135,7 @@ def would_enter_series(record: Record) -> bool:
 
 def _read_noise(record: Record) -> Noise | None:
     """Return the noise that its last check against a baseline used."""
-    entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
+    entries = [check.entry for check in record.checks if check.kind == "baseline" and check.entry]
     return entries[-1].noise if entries else None
 
 

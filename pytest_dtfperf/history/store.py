@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.history.database import events, fingerprints, host_readings, hosts, measurements, runs, sessions, tracks
 from pytest_dtfperf.history.rows import Row, SessionRows
-from pytest_dtfperf.records.record import Compared, Efficiency, Record, with_efficiencies
+from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.spec import Spec
 
 MANY = 500  # ids per statement; SQLite allows some thousands
@@ -193,20 +194,26 @@ def _make_record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], 
         id=row["id"],
         test=row["test"],
         measurement=measurement,
-        efficiency=None if row["efficiency"] is None else Efficiency(value=row["efficiency"], anchor=""),
-        baseline=None if row["baseline"] is None else Compared(images_per_sec=row["baseline"], change=row["change"]),
+        efficiency=row["efficiency"],
+        checks=_make_judgements(row),
         verdict=Verdict(row["verdict"]) if row["verdict"] else None,
         reason=row["reason"],
         accepted=row["accepted"],
     )
 
 
+def _make_judgements(row: Row) -> tuple[Judgement, ...]:
+    """Return the comparison with the baseline, of which a history stores two numbers; empty if there was none."""
+    if row["baseline"] is None or not row["verdict"]:
+        return ()
+    numbers = {"baseline_rate": row["baseline"], "change": row["change"]}
+    return (Judgement(Verdict(row["verdict"]), row["reason"] or "", **numbers),)
+
+
 def _add_anchors(records: Sequence[Record]) -> list[Record]:
     """Return records with the anchor of each efficiency. It is not stored, but found again if its value is the same."""
     return [
-        again
-        if again.efficiency and record.efficiency and _is_same(again.efficiency.value, record.efficiency.value)
-        else record
+        again if again.efficiency and record.efficiency and _is_same(again.efficiency, record.efficiency) else record
         for record, again in zip(records, with_efficiencies(records), strict=True)
     ]
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.errors import MissingModule, TimeBudgetSpent, UsageError, show_value
 from pytest_dtfperf.plugin import installed_first
 from pytest_dtfperf.plugin.adapter import SessionAdapter
@@ -22,7 +22,7 @@ from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation
 from pytest_dtfperf.report.tables import DEFAULT_COLUMNS
 from pytest_dtfperf.report.terminal import format_failure
-from pytest_dtfperf.session.experiment import Experiment, Judged
+from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.session import will_accept
 from pytest_dtfperf.spec import Spec, labels
 
@@ -171,7 +171,7 @@ class Baseline:
     def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline. `margin` is the largest loss that passes, as a part of the baseline."""
         _check_arguments("check", measurement=measurement, margin=margin)
-        return self._conclude(self._experiment.check, measurement, margin=margin)
+        return self._conclude(partial(self._experiment.check, measurement, margin=margin), measurement)
 
     def check_published(self, measurement: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
         """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
@@ -180,45 +180,55 @@ class Baseline:
         Raises `BaselineFileError` if there is not exactly one.
         """
         _check_arguments("check_published", measurement=measurement, margin=margin)
-        return self._conclude(self._experiment.check_published, measurement, system=system, margin=margin, **wanted)
+        check = partial(self._experiment.check_published, measurement, system=system, margin=margin, **wanted)
+        return self._conclude(check, measurement)
 
     def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Compare rate(n) / (n x rate(1)) with a threshold. `anchor` is the 1-device measurement of this session."""
         _check_arguments("check_efficiency", measurement=measurement, anchor=anchor, at_least=at_least)
-        return self._conclude(self._experiment.check_efficiency, measurement, anchor=anchor, at_least=at_least)
+        check = partial(self._experiment.check_efficiency, measurement, anchor=anchor, at_least=at_least)
+        return self._conclude(check, measurement, anchor)
 
     def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
         """Compare (synthetic - real) / synthetic with a threshold."""
         _check_arguments("check_overhead", synthetic=synthetic, real=real, at_most=at_most)
-        return self._conclude(self._experiment.check_overhead, synthetic=synthetic, real=real, at_most=at_most)
+        check = partial(self._experiment.check_overhead, synthetic=synthetic, real=real, at_most=at_most)
+        return self._conclude(check, real, synthetic)
 
     def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
         """Compare the accuracy on the test set, 0 to 1, with a threshold. The spec needs evaluate=True."""
         _check_arguments("check_accuracy", measurement=measurement, at_least=at_least)
-        return self._conclude(self._experiment.check_accuracy, measurement, at_least=at_least)
+        return self._conclude(partial(self._experiment.check_accuracy, measurement, at_least=at_least), measurement)
 
     def check_learning(self, measurement: Record, *, anchor: Record, at_most: float) -> Judgement:
         """Compare the steps to the specs' stop_at_top_1_accuracy, relative to the anchor's, with a threshold."""
         _check_arguments("check_learning", measurement=measurement, anchor=anchor, at_most=at_most)
-        return self._conclude(self._experiment.check_learning, measurement, anchor=anchor, at_most=at_most)
+        check = partial(self._experiment.check_learning, measurement, anchor=anchor, at_most=at_most)
+        return self._conclude(check, measurement, anchor)
 
-    def _conclude(self, check: Callable[..., Judged], *arguments: Record, **named: Any) -> Judgement:
+    def _conclude(self, check: Callable[[], Judgement], *judged: Record) -> Judgement:
+        """Carry out a check, and fail the test if its verdict is a failure.
+
+        Args:
+            judged: the judged measurement, then the one that it is compared with.
+        """
         with installed_first():
-            judged = check(*arguments, **named)
-        perf, judgement = self._perf, judged.judgement
-        for record in judged.records:
-            if is_noted(self._item, record):  # a measurement of another test is noted there
-                note(self._item, record)
+            judgement = check()
+        perf, folder = self._perf, self._perf.session.folder
+        records = [folder.measurement(each.id) or each for each in judged]  # with the runs that the check has added
+        for each in records:
+            if is_noted(self._item, each):  # a measurement of another test is noted there
+                note(self._item, each)
+        record = records[0]
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
-        if known := list_explanation(judged.record):
+        if known := list_explanation(record):
             self._item.user_properties.append((WHY, "\n".join(known)))
-        self._item.config.hook.pytest_dtfperf_judged(item=self._item, measured=judged.record, judgement=judgement)
-        if accepted := will_accept(judged, perf.options):
+        self._item.config.hook.pytest_dtfperf_judged(item=self._item, measured=record, judgement=judgement)
+        if accepted := will_accept(judgement, record, perf.options):
             self._item.user_properties.append((ACCEPTED, True))
         if judgement.verdict.fails(perf.options.strict_verdicts) and not accepted:
-            shown = replace(judged.record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
-            logs = perf.session.folder.logs_of(judged.record.test)
-            session = perf.session.folder.path
+            shown = replace(record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
+            logs, session = folder.logs_of(record.test), folder.path
             reporter = self._item.config.pluginmanager.get_plugin("terminalreporter")  # None in a worker of xdist
             width = reporter._tw.fullwidth if reporter else DEFAULT_COLUMNS
             failure = format_failure(shown, logs=logs, options=perf.rerun_options, session=session, width=width)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.baselines.verdict import Judgement
+    from pytest_dtfperf.baselines.judgement import Judgement
     from pytest_dtfperf.records.record import Record
 
 

@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.judgement import Judgement
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.compare.blocks import ABEstimate, ABPolicy, ABVerdict, judge_estimate
 from pytest_dtfperf.compare.variants import Variant, check_variants
 from pytest_dtfperf.errors import UsageError

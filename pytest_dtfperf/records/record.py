@@ -1,14 +1,14 @@
-"""One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
+"""One line of measurements.jsonl: a measurement, its test, and its judgements."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.files import SCHEMA
-from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
+from pytest_dtfperf.baselines.judgement import Judgement
+from pytest_dtfperf.baselines.verdict import Numbers, Verdict, gravest_first
 from pytest_dtfperf.codec import JsonData, describe, written
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
@@ -19,74 +19,37 @@ from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 
 
-@dataclass(frozen=True, kw_only=True)
-class Efficiency(JsonData):
-    """rate(n) / (n x rate(1)), and which measurement rate(1) was."""
-
-    value: float = field(metadata=describe("The efficiency; 1 is ideal", above=0, at_most=1e12))
-    anchor: str = field(metadata=describe("Id of the 1-device measurement in the denominator"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared(JsonData):
-    """The baseline a measurement was held against."""
-
-    images_per_sec: float = field(metadata=describe("Accepted rate", **rate))
-    change: float = field(metadata=describe("measured / baseline - 1, of the geometric means of their runs"))
-    margin: float | None = field(default=None, metadata=describe("Allowed loss of the rate, as a fraction", at_least=0))
-    low: float | None = field(
-        default=None,
-        metadata=describe("Lower end of the interval of the change, with the probability of a miss; null: not known"),
-    )
-    high: float | None = field(
-        default=None,
-        metadata=describe("Upper end of the interval of the change, with the probability of a false alarm; null: not known"),
-    )
-    noise: float | None = field(
-        default=None, metadata=describe("Assumed noise of a single run: coefficient of variation", at_least=0)
-    )
-
-
-def efficiency_of(judgement: Judgement, check: Check) -> Efficiency | None:
-    """Return what a record keeps of a check of its efficiency; None where it was another check, or found none."""
-    if check.kind != "efficiency" or judgement.value is None or check.other is None:
-        return None
-    return Efficiency(value=judgement.value, anchor=check.other.record)
-
-
-def make_comparison(judgement: Judgement, check: Check) -> Compared | None:
-    """Return what a record keeps of a comparison with its baseline; None where it was another check, or there was none."""
-    if check.kind != "baseline" or judgement.baseline_rate is None or judgement.change is None:
-        return None
-    found = judgement.estimate
-    is_known = found is not None and found.degrees_of_freedom > 0 and found.low > 0
-    return Compared(
-        images_per_sec=judgement.baseline_rate,
-        change=judgement.change,
-        margin=check.terms.margin,
-        low=found.low - 1 if found and is_known else None,
-        high=found.high - 1 if found and is_known else None,
-        noise=found.spread if found else None,
-    )
-
-
-# For a record with a verdict that is no more: they were of that.
+# They belong to a verdict that another one has replaced.
 _WITHOUT_CAUSES: Mapping[str, Any] = {"explanation": None, "unexplained": "", "experiments": ()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(JsonData):
-    """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
+    """A measurement as a session folder stores it. `verdict` is None unless it was judged."""
+
+    schema_rules: ClassVar[Mapping[str, Any]] = {
+        "allOf": [
+            {
+                "if": {"properties": {"efficiency": {"type": "number"}}},
+                "then": {"properties": {"anchor": {"type": "string"}}},
+            }
+        ]
+    }
 
     schema: Literal[1] = field(default=SCHEMA, metadata=describe("Version of this format"))
     id: str = field(metadata=describe("Id of the measurement, for commands"))
     test: str = field(metadata=describe("pytest's node id"))
     measurement: Measurement = field(metadata=describe(is_inline=True))
-    efficiency: Efficiency | None = field(
+    # Stored, because without a check of it the anchor depends on all other measurements of the session.
+    efficiency: float | None = field(
         default=None,
-        metadata=describe("Scaling efficiency, rate(n) / (n x rate(1)). It may exceed 1; null: not known"),
+        metadata=describe(
+            "Scaling efficiency, rate(n) / (n x rate(1)). It may exceed 1; null: not known", above=0, at_most=1e12
+        ),
     )
-    baseline: Compared | None = field(default=None, metadata=describe("Baseline of the comparison; null: none"))
+    anchor: str | None = field(
+        default=None, metadata=describe("Id of the 1-device measurement in the efficiency's denominator; null: none")
+    )
     limit: Limit | None = field(
         default=None, metadata=describe("Highest rate that its devices, links and memory allow", omit_empty=True)
     )
@@ -106,13 +69,32 @@ class Record(JsonData):
             omit_empty=True,
         ),
     )
-    checks: tuple[Check, ...] = field(default=(), metadata=describe("All judgements of it. The most severe one is its verdict"))
+    checks: tuple[Judgement, ...] = field(
+        default=(), metadata=describe("All judgements of it. The most severe one is its verdict")
+    )
     accepted: bool = field(default=False, metadata=describe("Whether its session accepted it as a baseline"))
     # pytest-rerunfailures may run a test again.
     attempt: int = field(
         default=1,
         metadata=describe("Attempt of its test that measured it, if the test was run again", omit_empty=True, at_least=1),
     )
+
+    @property
+    def comparison(self) -> Judgement | None:
+        """The last judgement with a change against its baseline."""
+        return next((check for check in reversed(self.checks) if check.kind == "baseline" and check.change is not None), None)
+
+    @property
+    @written(describe("Accepted rate of the baseline that it was last compared with; null: none", **rate))
+    def baseline(self) -> float | None:
+        """The rate of the baseline that it was last compared with, in images/sec."""
+        return self.comparison.baseline_rate if self.comparison else None
+
+    @property
+    @written(describe("measured / baseline - 1, of the geometric means of their runs; null: none"))
+    def change(self) -> float | None:
+        """Its change against its baseline, as a fraction."""
+        return self.comparison.change if self.comparison else None
 
     @property
     def spec(self) -> Spec:
@@ -149,7 +131,7 @@ class Record(JsonData):
     def own_efficiency(self) -> float | None:
         """Along a scaling curve: on one device it is 1, by its meaning."""
         if self.efficiency:
-            return self.efficiency.value
+            return self.efficiency
         return 1.0 if self.spec.gpus == 1 and self.is_valid else None
 
     @property
@@ -185,31 +167,25 @@ class Record(JsonData):
     def _says_of_numbers(self) -> Numbers:
         return "sound" if self.verdict is None else self.verdict.row.numbers
 
-    def with_judgement(
-        self,
-        verdict: Verdict,
-        reason: str,
-        *,
-        baseline: Compared | None = None,
-        efficiency: Efficiency | None = None,
-        check: Check | None = None,
-    ) -> Self:
-        """Return the record with a verdict: of several verdicts the gravest stays.
+    def with_judgement(self, judgement: Judgement) -> Self:
+        """Return the record with another judgement: the gravest of several verdicts stays.
 
-        But what a later run has shown of the numbers themselves outranks whatever was, or will be, compared with them.
+        A verdict about a run outranks all comparisons, because it makes the numbers void.
         """
-        known = replace(
-            self,
-            baseline=baseline or self.baseline,
-            efficiency=efficiency or self.efficiency,
-            checks=(*self.checks, check) if check else self.checks,
-        )
-        if self._is_void_by_run:
-            return known
-        if check is None and verdict.row.numbers == "void":
-            return replace(known, verdict=verdict, reason=reason, **_WITHOUT_CAUSES)
+        known = replace(self, checks=(*self.checks, judgement))
+        if judgement.kind == "efficiency" and judgement.value is not None:
+            known = replace(known, efficiency=judgement.value, anchor=judgement.other)
+        return known if self._is_void_by_run else known._with_graver(judgement.verdict, judgement.reason)
+
+    def with_verdict(self, verdict: Verdict, reason: str) -> Self:
+        """Return the record with a verdict that results from its runs, without a comparison."""
+        if verdict.row.numbers == "void" and not self._is_void_by_run:
+            return replace(self, verdict=verdict, reason=reason, **_WITHOUT_CAUSES)
+        return self if self._is_void_by_run else self._with_graver(verdict, reason)
+
+    def _with_graver(self, verdict: Verdict, reason: str) -> Self:
         is_graver = gravest_first(verdict) < gravest_first(self.verdict)
-        return replace(known, verdict=verdict, reason=reason) if is_graver else known
+        return replace(self, verdict=verdict, reason=reason) if is_graver else self
 
 
 def without_size(label: str) -> str:
@@ -267,19 +243,20 @@ def _without_void_checks(record: Record, void: Mapping[str, Record]) -> Record:
     return replace(record, checks=checks, verdict=gravest.verdict, reason=gravest.reason, **_WITHOUT_CAUSES)
 
 
-def _without_void(check: Check, void: Mapping[str, Record]) -> Check:
-    other = void.get(check.other.record) if check.other else None
+def _without_void(check: Judgement, void: Mapping[str, Record]) -> Judgement:
+    other = void.get(check.other) if check.other else None
     if other is None or not check.verdict.row.compared:
         return check
     reason = f"{check.kind} is not known: {other.spec.label}, which it was held against, is {other.verdict}: {other.reason}"
-    return replace(check, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    without_numbers = replace(check, baseline_rate=None, value=None, low=None, high=None, noise=None, needs_runs=False)
+    return replace(without_numbers, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def without_void_efficiencies(records: Sequence[Record]) -> list[Record]:
     """Return each as it is, but recompute efficiencies with a measurement that has become void, from all others."""
     void = _void(records)
     return [
-        again if record.efficiency and void & {record.id, record.efficiency.anchor} else record
+        again if record.anchor and void & {record.id, record.anchor} else record
         for record, again in zip(records, with_efficiencies(records), strict=True)
     ]
 
@@ -289,21 +266,21 @@ def _void(records: Iterable[Record]) -> set[str]:
 
 
 def _was_judged(record: Record, void: set[str]) -> bool:
-    at = record.efficiency.anchor if record.efficiency else None
-    judged = (check.other.record for check in record.checks if check.kind == "efficiency" and check.other)
-    return at is not None and not void & {record.id, at} and at in judged
+    judged = (check.other for check in record.checks if check.kind == "efficiency")
+    return record.anchor is not None and not void & {record.id, record.anchor} and record.anchor in judged
 
 
 def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
     """Divide by the latest 1-device measurement of those with the most similar number of parameter servers."""
-    found: Efficiency | None = None
+    value: float | None = None
+    name: str | None = None
     if record.spec.gpus > 1 and record.is_valid:
         latest_first = ones[::-1]
         ordered = sorted(latest_first, key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
         anchor = next((one for one in ordered if not _differs(one.measurement, record.measurement)), None)
         if anchor:
-            found = Efficiency(value=efficiency(record.measurement, anchor.measurement), anchor=anchor.id)
-    return record if found == record.efficiency else replace(record, efficiency=found)
+            value, name = efficiency(record.measurement, anchor.measurement), anchor.id
+    return record if (value, name) == (record.efficiency, record.anchor) else replace(record, efficiency=value, anchor=name)
 
 
 def _differs(one: Measurement, many: Measurement) -> bool:

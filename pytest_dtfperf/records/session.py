@@ -29,14 +29,14 @@ from typing import Any, Self
 
 import filelock
 
-from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.records.record import Compared, Efficiency, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.stored import (
     Budget,
     Journal,
@@ -226,24 +226,16 @@ class SessionFolder:
         record = Record(id=secrets.token_hex(6), test=test, measurement=measurement, attempt=attempt)
         return self._edit(lambda _: {record.id: record})[record.id]
 
-    def judge(
-        self,
-        record_id: str,
-        *,
-        verdict: Verdict,
-        reason: str,
-        baseline: Compared | None = None,
-        efficiency: Efficiency | None = None,
-        check: Check | None = None,
-    ) -> Record:
-        """Write a record's verdict into its line, with what it rests on; returns the record as it is now.
+    def judge(self, record_id: str, *, verdict: Verdict, reason: str) -> Record:
+        """Write a verdict that results from a record's runs; returns the record as it is now."""
+        return self._change(record_id, lambda record: record.with_verdict(verdict, reason))
+
+    def add_judgement(self, record_id: str, judgement: Judgement) -> Record:
+        """Add the judgement of a check to a record; returns the record as it is now.
 
         A measurement that several tests judge keeps the gravest of their verdicts.
         """
-        return self._change(
-            record_id,
-            lambda record: record.with_judgement(verdict, reason, baseline=baseline, efficiency=efficiency, check=check),
-        )
+        return self._change(record_id, lambda record: record.with_judgement(judgement))
 
     def extend(self, record_id: str, runs: Sequence[Run]) -> Record:
         """Add runs to a measurement; returns the record as it is now."""

@@ -243,9 +243,9 @@ class Journal:
 
     def _bases(self, record: Record) -> list[str]:
         """Return the ids of all that its efficiency and its checks may rest on."""
-        sides = [check.other.record for check in record.checks if check.other]
+        others = [check.other for check in record.checks if check.other]
         anchors = [each for each in self._curve(record) if self.records[each].spec.gpus == 1] if record.spec.gpus > 1 else []
-        return [*sides, *anchors, *([record.efficiency.anchor] if record.efficiency else [])]
+        return [*others, *anchors, *([record.anchor] if record.anchor else [])]
 
     def _curve(self, record: Record) -> Sequence[str]:
         return self._by_configuration.get(configuration(record.spec), ())

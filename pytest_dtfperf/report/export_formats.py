@@ -83,7 +83,7 @@ def format_bencher(sessions: Sequence[StoredSession]) -> bytes:
 def _make_measures(record: Record) -> dict[str, dict[str, float]]:
     rates = record.measurement.rates
     throughput = {"value": record.images_per_sec, "lower_value": min(rates), "upper_value": max(rates)}
-    own = {"efficiency": {"value": record.efficiency.value}} if record.efficiency else {}
+    own = {"efficiency": {"value": record.efficiency}} if record.efficiency else {}
     return {"throughput": throughput, **own}
 
 
@@ -173,11 +173,11 @@ GAUGES: Mapping[str, Gauge] = {
     "spread_ratio": Gauge("ratio", "Half the range of the runs over their median.", lambda each: each.measurement.spread),
     "runs": Gauge("", "Runs that the rate rests on.", lambda each: len(each.measurement.rates)),
     "efficiency_ratio": Gauge("ratio", "rate(n) / (n x rate(1)).",
-                              lambda each: each.efficiency.value if each.efficiency else None),
+                              lambda each: each.efficiency),
     "baseline_images_per_second": Gauge("images_per_second", "The accepted rate that it was compared with.",
-                                        lambda each: each.baseline.images_per_sec if each.baseline else None),
+                                        lambda each: each.baseline),
     "change_ratio": Gauge("ratio", "Geometric means of the runs, rate / baseline, less 1.",
-                          lambda each: each.baseline.change if each.baseline else None),
+                          lambda each: each.change),
     "limit_images_per_second": Gauge("images_per_second", "What its hosts' cores or GPUs, links and memory allow.",
                                      lambda each: each.limit.images_per_sec if each.limit else None),
     "share_of_limit_ratio": Gauge("ratio", "rate / limit.", lambda each: each.share_of_limit),

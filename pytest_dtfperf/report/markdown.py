@@ -89,10 +89,10 @@ def _format_table(records: Iterable[Record], before: dict[Spec, Record], previou
             format_verdict(record) if record.verdict else "not judged",
             f"`{label[record.spec]}`",
             format_rate_with_spread(record.measurement),
-            percent(record.efficiency.value) if record.efficiency else NONE,
+            percent(record.efficiency) if record.efficiency else NONE,
             *([measurement_text.format_limit_share(record)] if limited else []),
-            rate(record.baseline.images_per_sec) if record.baseline else NONE,
-            change(record.baseline.change) if record.baseline else NONE,
+            rate(record.baseline) if record.baseline else NONE,
+            change(record.change) if record.change is not None else NONE,
         ]
         rows.append(cells + ([_format_change_since(record, before.get(record.spec))] if previous else []))
     alignment = [":--", ":--", *("--:" for _ in headings[2:])]

@@ -240,7 +240,7 @@ def _make_sweep_row(record: Record) -> list[str]:
         str(spec.num_ps),
         str(record.sweep.most),
         rate(record.images_per_sec),
-        percent(record.efficiency.value) if record.efficiency else NONE,
+        percent(record.efficiency) if record.efficiency else NONE,
         _format_short_runs(record.sweep) or NONE,
     ]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.baselines.accept import Acceptance
-from pytest_dtfperf.baselines.compare import PublishedRate, find_other_hardware, hint
+from pytest_dtfperf.baselines.compare import find_other_hardware, hint
+from pytest_dtfperf.baselines.judgement import PublishedRate
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
 from pytest_dtfperf.formats import change, percent, rate

@@ -178,7 +178,7 @@ def _split_configuration(group: Sequence[Record], by_id: dict[str, Record]) -> l
     shared = [record for record in group if not _is_lone(record)]
     lines = []
     for members in _group_by_policy(shared):
-        anchors = {record.efficiency.anchor for record in members if record.efficiency}
+        anchors = {record.anchor for record in members if record.anchor}
         begin = [by_id[anchor] for anchor in anchors if anchor in by_id] if len(anchors) == 1 else []
         has_own = any(record.spec.gpus == 1 for record in members)
         lines.append(sorted(members if has_own else [*begin, *members], key=lambda record: record.spec.gpus))

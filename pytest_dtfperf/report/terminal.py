@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.measurement import SIMULATED
@@ -209,8 +210,8 @@ def format_failure(
     measurement = record.measurement
     texts: dict[str, Sequence[str]] = {
         "measured": [f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(map(rate, measurement.rates))})"],
-        "baseline": [format_baseline(record)] if record.baseline else [],
-        "efficiency": [percent(record.efficiency.value)] if record.efficiency else [],
+        "baseline": [format_baseline(record.comparison)] if record.comparison else [],
+        "efficiency": [percent(record.efficiency)] if record.efficiency else [],
         "limit": [measurement_text.format_limit(record)],
         "why": list_explanation(record),
         "reason": [record.reason or ""],
@@ -307,9 +308,9 @@ def _make_cells(record: Record, label: str, format_limit: _LimitFormat) -> list[
     return [
         label,
         format_rate_with_spread(record.measurement),
-        percent(record.efficiency.value) if record.efficiency else NONE,
-        rate(record.baseline.images_per_sec) if record.baseline else NONE,
-        change(record.baseline.change) if record.baseline else NONE,
+        percent(record.efficiency) if record.efficiency else NONE,
+        rate(record.baseline) if record.baseline else NONE,
+        change(record.change) if record.change is not None else NONE,
         format_verdict(record),
         format_limit(record),
     ]
@@ -389,11 +390,11 @@ def _list_accepted(accepted: Sequence[AcceptedBaseline], verbose: bool) -> list[
     return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in shown), *counts]
 
 
-def format_baseline(record: Record) -> str:
-    """Return the baseline of a record that has one, with change, interval, margin and noise."""
-    assert record.baseline
-    found = record.baseline
+def format_baseline(found: Judgement) -> str:
+    """Return the baseline of a comparison that has a change, with interval, margin and noise."""
+    assert found.baseline_rate is not None
+    assert found.change is not None
     between = "" if found.low is None or found.high is None else f", {change(found.low)} to {change(found.high)}"
     margin = "" if found.margin is None else f", margin {percent(found.margin)}"
     noise = "" if found.noise is None else f", noise {percent(found.noise)}"
-    return f"{rate(found.images_per_sec)} images/sec ({change(found.change)}{between}{margin}{noise})"
+    return f"{rate(found.baseline_rate)} images/sec ({change(found.change)}{between}{margin}{noise})"

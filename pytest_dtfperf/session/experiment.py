@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dtfperf.baselines import references
-from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
-from pytest_dtfperf.baselines.compare import PublishedRate, judge, noise_of
-from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.compare import judge, noise_of
+from pytest_dtfperf.baselines.judgement import Judgement, Kind, PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
 from pytest_dtfperf.launch.summary import check_repetition
-from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import analyse, is_traced, note_limit
 from pytest_dtfperf.session.resolve import RepeatPlan, choose_margin, choose_min_efficiency
@@ -57,24 +57,6 @@ class _SpecRuns:
     def is_void(self) -> bool:
         """Whether its measurement has become INVALID since, by a further run for another check."""
         return self.record is not None and self.record.is_void
-
-    def side(self, entry: Entry | None) -> Side:
-        assert self.record
-        return Side(record=self.record.id, runs=len(self.recorded.runs), entry=entry)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A check's outcome: the record with all runs of the check, and the judgement."""
-
-    record: Record
-    judgement: Judgement
-    check: Check
-    other: Record | None = None  # the other record of a check of two, with its further runs, too
-
-    @property
-    def records(self) -> Sequence[Record]:
-        return [self.record, *([self.other] if self.other else [])]
 
 
 class Experiment:
@@ -272,7 +254,7 @@ class Experiment:
         measurement = self._measurement(case)
         case.terms = case.terms or self._comparison_terms(case.spec, case.fingerprint)
         judgement = judge(measurement, self._session.store.find_for(measurement), case.terms)
-        if judgement.estimate is None:  # no baseline, or only disturbed runs
+        if judgement.change is None:  # no baseline, or only disturbed runs
             return has_enough_runs(clean, made, case.plan.fewest)
         return not judgement.needs_runs
 
@@ -342,11 +324,11 @@ class Experiment:
 
     # -- judging
 
-    def check(self, measured: Record, *, margin: float | None = None) -> Judged:
+    def check(self, measured: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline. `margin` is the largest loss that passes, as a part of the baseline."""
         return self._judge("baseline", measured, margin=margin)
 
-    def check_published(self, measured: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judged:
+    def check_published(self, measured: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
         """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
 
         `wanted`: further fields of the published row, where several are of the same model, batch, precision, data and size.
@@ -357,19 +339,19 @@ class Experiment:
         reference = references.find(system, spec.gpus, **{**alike, "mode": "training", **wanted})
         return self._judge("published", measured, margin=margin, published=PublishedRate.of(reference))
 
-    def check_efficiency(self, measured: Record, *, anchor: Record, at_least: float | None = None) -> Judged:
+    def check_efficiency(self, measured: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Compare rate(n) / (n x rate(1)) with a threshold. `anchor` is the 1-device measurement of this session."""
         return self._judge("efficiency", measured, anchor, threshold=self._min_efficiency(measured, at_least))
 
-    def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judged:
+    def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
         """Compare (synthetic - real) / synthetic with a threshold."""
         return self._judge("overhead", real, synthetic, threshold=at_most)
 
-    def check_accuracy(self, measured: Record, *, at_least: float) -> Judged:
+    def check_accuracy(self, measured: Record, *, at_least: float) -> Judgement:
         """Compare the accuracy on the test set, 0 to 1, with a threshold. The spec needs evaluate=True."""
         return self._judge("accuracy", measured, threshold=at_least)
 
-    def check_learning(self, measured: Record, *, anchor: Record, at_most: float) -> Judged:
+    def check_learning(self, measured: Record, *, anchor: Record, at_most: float) -> Judgement:
         """Compare the steps to the specs' stop_at_top_1_accuracy, relative to the anchor's, with a threshold."""
         return self._judge("learning", measured, anchor, threshold=at_most)
 
@@ -382,7 +364,7 @@ class Experiment:
         margin: float | None = None,
         threshold: float | None = None,
         published: PublishedRate | None = None,
-    ) -> Judged:
+    ) -> Judgement:
         """Judge, with further runs as long as they may be decisive, and record the judgement.
 
         If the other measurement has become INVALID, the verdict is INCONCLUSIVE.
@@ -395,12 +377,20 @@ class Experiment:
         if case.is_void:
             assert case.record
             raise InvalidMeasurement(f"{case.spec.label} is {case.record.verdict}: {case.record.reason}")
-        entry, *other_entries = (self._session.store.find_for(each.measurement) for each in (measured, other) if each)
-        other_entry = other_entries[0] if other_entries else None
+        entry = self._session.store.find_for(measured.measurement)
+        other_entry = self._session.store.find_for(other.measurement) if other else None
 
         def judge_now() -> Judgement:
-            second = others[0].recorded if others else None
-            return ask(kind, terms, case.recorded, second, entry=entry, other_entry=other_entry, published=published)
+            return ask(
+                kind,
+                terms,
+                case.recorded,
+                others[0].recorded if others else None,
+                other_id=other.id if other else None,
+                entry=entry,
+                other_entry=other_entry,
+                published=published,
+            )
 
         judgement = judge_now()
         if kind in IN_TURN and judgement.needs_runs and not others[0].is_void:
@@ -419,27 +409,10 @@ class Experiment:
                     self._run_until(cases, still_open)
                 finally:
                     self._judge_invalid(cases)
-        check = Check(
-            kind=kind,
-            terms=terms,
-            side=case.side(entry),
-            other=others[0].side(other_entry) if others else None,
-            published=published,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
-        )
-        record = self._session.folder.judge(
-            measured.id,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
-            baseline=make_comparison(judgement, check),
-            efficiency=efficiency_of(judgement, check),
-            check=check,
-        )
-        if (found := record.checks[-1]) != check:  # the other measurement is void
-            return Judged(record, Judgement(found.verdict, found.reason), found, others[0].record)
-        record = analyse(self._session, self._name, record, check, judgement, others[0].recorded if others else None)
-        return Judged(record, judgement, check, others[0].record if others else None)
+        record = self._session.folder.add_judgement(measured.id, judgement)
+        if (found := record.checks[-1]) == judgement:  # otherwise the other measurement is void
+            analyse(self._session, self._name, record, judgement, others[0].recorded if others else None)
+        return found
 
     def _reopen(self, record: Record) -> _SpecRuns:
         """Return the runs of a record as they are now, with those that other checks have added."""

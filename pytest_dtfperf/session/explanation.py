@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pytest_dtfperf.baselines import comparability
-from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_program
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import SessionFileError, UsageError
@@ -119,23 +119,16 @@ AGAINST = {
 
 
 def describe_cause(
-    check: Check,
-    measurement: Measurement,
-    other: Measurement | None,
-    cluster: str | None,
-    judgement: Judgement | None = None,
+    judgement: Judgement, measurement: Measurement, other: Measurement | None, cluster: str | None
 ) -> dict[str, Any]:
-    """Return the fields for the record: `explanation`, or `unexplained` with the reason; empty without a change to explain.
-
-    Args:
-        judgement: of the check; nothing is explained if its interval includes no loss.
-    """
-    if check.verdict.row.outcome == "pass" or check.verdict.row.numbers == "void" or check.kind not in AGAINST:
+    """Return the fields for the record: `explanation`, or `unexplained` with the reason; empty without a change to explain."""
+    verdict = judgement.verdict
+    if verdict.row.outcome == "pass" or verdict.row.numbers == "void" or judgement.kind not in AGAINST:
         return {}
-    if judgement and check.verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(check, measurement, judgement):
+    if verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(judgement):
         return {}
     try:
-        found = explain_check(check, measurement, other, cluster)
+        found = explain_judgement(judgement, measurement, other, cluster)
         if found and cluster:
             found = replace(found, search=suggest_search(found, measurement, cluster))
         json.dumps(found and found.to_json(), allow_nan=False)  # in the form in which it is written
@@ -144,15 +137,17 @@ def describe_cause(
     return {"explanation": found} if found else {}
 
 
-def explain_check(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
+def explain_judgement(
+    judgement: Judgement, measurement: Measurement, other: Measurement | None, cluster: str | None
+) -> Explanation | None:
     """Return why a measurement is slower; None if there is nothing to compare it with, or it is not slower."""
-    sides = _profile_sides(check, measurement, other, cluster)
+    sides = _profile_sides(judgement, measurement, other, cluster)
     found = explain(*sides) if sides else None
     if found is None or found.change_s <= 0:
         return None
-    if check.kind == "efficiency" and found.causes and (hosts := _shared_hosts(measurement)):
+    if judgement.kind == "efficiency" and found.causes and (hosts := _shared_hosts(measurement)):
         found = _without_sharing(found, hosts, measurement)
-    return replace(found, against=AGAINST[check.kind].against)
+    return replace(found, against=AGAINST[judgement.kind].against)
 
 
 def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -> str:
@@ -164,10 +159,15 @@ def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -
     return shlex.join(["dtfperf", "isolate", *words, f"--cluster={cluster}"])
 
 
-def _may_be_no_loss(check: Check, measurement: Measurement, judgement: Judgement) -> bool:
-    """Return whether the interval of the ratio of rates includes a training without a loss."""
-    lossless = measurement.spec.gpus if check.kind == "efficiency" else 1.0
-    return judgement.estimate is not None and judgement.estimate.high >= lossless
+def _may_be_no_loss(judgement: Judgement) -> bool:
+    """Return whether the interval of an undecided comparison includes a training without a loss, or is not known."""
+    if judgement.change is None and judgement.value is None:
+        return False
+    if judgement.low is None or judgement.high is None:
+        return True
+    if judgement.kind == "overhead":
+        return judgement.low <= 0
+    return judgement.high >= (1 if judgement.kind == "efficiency" else 0)
 
 
 def _shared_hosts(measurement: Measurement) -> Sequence[str]:
@@ -199,17 +199,17 @@ def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Meas
 
 
 def _profile_sides(
-    check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None
+    judgement: Judgement, measurement: Measurement, other: Measurement | None, cluster: str | None
 ) -> tuple[MeasurementProfile, MeasurementProfile] | None:
     now = profile_measurement(measurement, cluster)
-    if check.kind == "baseline":
-        entry = check.side.entry
+    if judgement.kind == "baseline":
+        entry = judgement.entry
         return (
             (profile_entry(entry, measurement), add_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
         )
     if other is None:
         return None
-    names = AGAINST[check.kind]
+    names = AGAINST[judgement.kind]
     then = replace(profile_measurement(other, cluster), name=names.name, when=names.when)
     return then, add_changes(now, other.fingerprint, measurement.fingerprint, program=False)
 
@@ -300,7 +300,6 @@ def explain_record(record: Record, other: ComparisonSource | None) -> Explanatio
     check = next((check for check in record.checks if check.verdict == record.verdict and check.kind == "baseline"), None)
     if check is None or check.verdict.row.outcome == "pass":
         return None
-    high = record.baseline.high if record.baseline and check.verdict is Verdict.INCONCLUSIVE else None
-    if high is not None and high >= 0:  # there may be no loss
+    if check.verdict is Verdict.INCONCLUSIVE and check.high is not None and check.high >= 0:  # there may be no loss
         return None
-    return explain_check(check, record.measurement, None, None)
+    return explain_judgement(check, record.measurement, None, None)

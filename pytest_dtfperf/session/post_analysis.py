@@ -13,10 +13,10 @@ never    nothing is traced
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dtfperf.baselines.checks import Check, Kind
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.judgement import Judgement, Kind
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation, Limit, Tried
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
@@ -47,20 +47,18 @@ MOST_TIME = 2.0  # relative to the measurement's runs: afterwards, no further ex
 UNEXPLAINED = (CauseKind.INPUT, CauseKind.WAITING, CauseKind.COMPUTE)
 
 
-def analyse(
-    session: SessionContext, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None
-) -> Record:
+def analyse(session: SessionContext, test: str, record: Record, judgement: Judgement, other: Measurement | None) -> Record:
     """Return the record with its analysis, which is stored in the session's folder.
 
     Args:
         other: the other record in a check of two measurements.
     """
-    if check.verdict.asks_why and not record.measurement.probes:
+    if judgement.verdict.asks_why and not record.measurement.probes:
         record = session.probe(record, again=True)
-    if needs_traced_run(session.settings, check.kind, check.verdict, record.measurement):
+    if needs_traced_run(session.settings, judgement.kind, judgement.verdict, record.measurement):
         record = _with_traced_run(session, test, record)
-    record = note_limit(session, record, check.side.entry)
-    return _with_explanation(session, test, record, check, judgement, other)
+    record = note_limit(session, record, judgement.entry)
+    return _with_explanation(session, test, record, judgement, other)
 
 
 def _with_traced_run(session: SessionContext, test: str, record: Record) -> Record:
@@ -91,20 +89,22 @@ def note_limit(session: SessionContext, record: Record, entry: Entry | None = No
 
 
 def _with_explanation(
-    session: SessionContext, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None
+    session: SessionContext, test: str, record: Record, judgement: Judgement, other: Measurement | None
 ) -> Record:
     """Return the record with the causes of its loss, if it is not green. Of several checks, the verdict's is explained."""
-    why = describe_cause(check, record.measurement, other, session.config.name, judgement)
-    if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
+    why = describe_cause(judgement, record.measurement, other, session.config.name)
+    if not why or (record.verdict, record.reason) != (judgement.verdict, judgement.reason):
         return record
-    return _with_experiments(session, test, session.folder.explain(record.id, **why), check, other)
+    return _with_experiments(session, test, session.folder.explain(record.id, **why), judgement, other)
 
 
-def _with_experiments(session: SessionContext, test: str, record: Record, check: Check, other: Measurement | None) -> Record:
+def _with_experiments(
+    session: SessionContext, test: str, record: Record, judgement: Judgement, other: Measurement | None
+) -> Record:
     """Return the record with the results of experiments on its causes, with --diagnose."""
     if not session.settings.diagnose or record.explanation is None:
         return record
-    entry, before = check.side.entry, other.traced_run if other else None
+    entry, before = judgement.entry, other.traced_run if other else None
     then = before.step_breakdown if before else entry.step_breakdown if entry else None
     with session.measuring(record.spec, test):
         tried = run_experiments(session, test, record.measurement, record.explanation, then)

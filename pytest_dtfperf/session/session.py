@@ -19,8 +19,9 @@ from typing import Any, Self
 
 from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, refusal
 from pytest_dtfperf.baselines.entry import Provenance
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.compare.blocks import ABPolicy
 from pytest_dtfperf.compare.record import ComparisonRecord
@@ -38,7 +39,7 @@ from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.session import preflight, signals
 from pytest_dtfperf.session.comparison import ABComparison, StackComparing
 from pytest_dtfperf.session.context import SessionContext, commit_of, versions
-from pytest_dtfperf.session.experiment import Experiment, Judged
+from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import read_slowdowns, resolve
 from pytest_dtfperf.session.settings import Settings
@@ -214,7 +215,7 @@ class Session(SessionContext):
     def check(self, measured: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline, after further runs if they may be decisive; `experiment` has the other checks."""
         test = next((test for record, test in reversed(self.terms) if record == measured.id), measured.test)
-        return self._experiment(test).check(measured, margin=margin).judgement
+        return self._experiment(test).check(measured, margin=margin)
 
     def compare(
         self,
@@ -355,13 +356,12 @@ def _make_progress(quiet: bool) -> Progress:
     return Progress(sys.stderr, is_terminal=sys.stderr.isatty())
 
 
-def will_accept(judged: Judged, settings: Settings) -> bool:
+def will_accept(judgement: Judgement, record: Record, settings: Settings) -> bool:
     """Return whether the session makes this measurement the new baseline, so that no finding is left."""
-    judgement, wanted = judged.judgement, settings.update_baselines
-    verdict = judgement.verdict
-    if judged.check.kind != "baseline" or wanted is None or not (verdict.needs_reason or verdict.lacks_baseline):
+    verdict, wanted = judgement.verdict, settings.update_baselines
+    if judgement.kind != "baseline" or wanted is None or not (verdict.needs_reason or verdict.lacks_baseline):
         return False
-    return refusal(judgement, judged.record.measurement, wanted, settings.allow_regression) is None
+    return refusal(judgement, record.measurement, wanted, settings.allow_regression) is None
 
 
 def accept_records(session: SessionContext, records: Sequence[Record], root: Path) -> Acceptance | None:
@@ -384,7 +384,7 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
     candidates = [
         Candidate(
             record.measurement,
-            Judgement(verdict, record.reason or "", change=record.baseline.change if record.baseline else None),
+            Judgement(verdict, record.reason or "", change=record.change),
             Provenance(session=session.id, test=record.test, date=started, versions=known, commit=commit),
         )
         for record, verdict in latest.values()

@@ -82,6 +82,11 @@ class RatioEstimate:
     now_slow: SlowRuns = NONE_SLOW  # runs that are slower than the others of their side: the rare ones are set aside
     then_slow: SlowRuns = NONE_SLOW
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough runs for an interval."""
+        return self.degrees_of_freedom > 0 and self.low > 0
+
 
 def against_stored(
     now: Sequence[float], then: Sequence[float], noise: Noise, question: Question, *, then_noise: Noise | None = None

@@ -6,9 +6,10 @@ import pytest
 
 from pytest_dtfperf.baselines.accept import Candidate, Mode, accept, refusal
 from pytest_dtfperf.baselines.compare import judge
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Verdict
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of, provenance_of
 
 ACCEPTED = {  # verdict -> (all, all with a reason, new)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.compare import PublishedRate, judge_published
+from pytest_dtfperf.baselines.compare import judge_published
+from pytest_dtfperf.baselines.judgement import PublishedRate
 from pytest_dtfperf.baselines.references import find
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict

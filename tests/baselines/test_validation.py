@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.files import (
     IRI_GRAMMAR,
@@ -19,13 +18,14 @@ from pytest_dtfperf.baselines.files import (
     read_baseline_file,
     validate,
 )
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.errors import BaselineFileError
-from pytest_dtfperf.records.record import Compared, Efficiency, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import Spec
@@ -212,8 +212,10 @@ def test_a_judged_measurement_passes_its_schema() -> None:
     """Efficiency with its anchor, baseline, verdict and reason stand beside the measurement."""
     judged = record(
         measurement_of([100.0]),
-        efficiency={"value": 1.02, "anchor": "51ab"},
-        baseline=Compared(images_per_sec=99.0, change=0.01, margin=0.05).to_json(),
+        efficiency=1.02,
+        anchor="51ab",
+        baseline=99.0,
+        change=0.01,
         verdict="PASSED",
         reason="+1.0 %",
     )
@@ -224,16 +226,10 @@ def test_a_judged_measurement_passes_its_schema() -> None:
 def test_a_check_passes_its_schema_with_and_without_a_baseline(entry: Entry | None) -> None:
     """A check is stored with the baseline of that time, or with none, and is read again."""
     measured = measurement_of([100.0, 101.0])
-    check = Check(
-        kind="baseline",
-        terms=ComparisonPolicy(),
-        side=Side(record="9f3c1a", runs=2, entry=entry),
-        verdict=Verdict.NO_BASELINE,
-        reason="none is stored",
-    )
+    check = Judgement(Verdict.NO_BASELINE, "none is stored", terms=ComparisonPolicy(), runs=2, entry=entry)
     data = json.loads(json.dumps(record(measured, checks=[check.to_json()])))
     validate(Record, data, "measurements.jsonl:1")
-    assert Check.from_json(data["checks"][0]) == check
+    assert Judgement.from_json(data["checks"][0]) == check
 
 
 def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
@@ -242,9 +238,10 @@ def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
     validate(SessionInfo, folder.session.to_json(), "session.json")
     judged = folder.add("test_x.py::test_y", measurement_of([100.0, 101.0]))
     folder.add("test_x.py::test_z", measurement_of([50.0], accuracies=[0.9], gpus=1, injected_slowdowns={"worker:0": 0.1}))
-    compared = Compared(images_per_sec=99.0, change=0.01, margin=0.05)
-    efficiency = Efficiency(value=0.9, anchor=judged.id)
-    folder.judge(judged.id, verdict=Verdict.PASSED, reason="+1.0 %", baseline=compared, efficiency=efficiency)
+    question: dict[str, Any] = {"terms": ComparisonPolicy(threshold=0.5), "runs": 2}
+    folder.add_judgement(judged.id, Judgement(Verdict.PASSED, "+1.0 %", **question, baseline_rate=99.0, change=0.01))
+    of_two: dict[str, Any] = {"kind": "efficiency", "value": 0.9, "other": judged.id, "other_runs": 2}
+    folder.add_judgement(judged.id, Judgement(Verdict.PASSED, "90 %", **question, **of_two))
     folder.finish(exit_code=0, wall_s=1.5)
     validate(SessionInfo, folder.session.to_json(), "session.json")
     lines = (folder.path / "measurements.jsonl").read_text().splitlines()
@@ -258,7 +255,7 @@ BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"verdicts": "PASSED"}, "unknown key 'verdicts'. Did you mean 'verdict'?"),
     "unknown verdict": ({"verdict": "FINE"}, 'verdict: must be one of "REGRESSED"'),
     "no runs": ({"runs": []}, "runs: [] breaks minItems 1"),
-    "half an efficiency": ({"efficiency": {"value": 0.9}}, "efficiency: the key 'anchor' is missing"),
+    "half an efficiency": ({"efficiency": 0.9}, "anchor: must be of type string, not null"),
 }
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.sessions import Seen, injected_sleep_s, summary
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.stored import SessionInfo
 from tests.baselines.examples import entry_of
-from tests.records.samples import measurement, run, spec
+from tests.records.samples import make_comparison, measurement, run, spec
 
 RED = Seen(
     id="20260131T021503Z-9f3c1a",
@@ -32,8 +32,8 @@ def test_a_session_is_what_its_folder_says() -> None:
         measurement(spec(), [100, 90]),
         runs=[run(100, elapsed_s=2.5), run(90, elapsed_s=2.2, disturbances=["somebody"])],
     )
-    baseline = Compared(images_per_sec=110.0, change=-0.09)
-    record = Record(id="a1", test="test_x.py::test_y", measurement=measured, baseline=baseline, verdict=Verdict.REGRESSED)
+    checks = (make_comparison(110.0, -0.09),)
+    record = Record(id="a1", test="test_x.py::test_y", measurement=measured, checks=checks, verdict=Verdict.REGRESSED)
     session = SessionInfo(
         id="20260131T021503Z-9f3c1a", cluster="local", started="2026-01-31T02:15:03+00:00", command=[], versions={},
         exit_code=1, wall_s=12.5,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -29,16 +29,7 @@ def folder(tmp_path: Path) -> SessionFolder:
     )
     measured = measurement_of([94, 94.1, 93.9, 94, 94])
     record = folder.add("t.py::test_a", measured)
-    terms = ComparisonPolicy(margin=0.10)
-    judgement = ask("baseline", terms, measured, entry=ENTRY)
-    check = Check(
-        kind="baseline",
-        terms=terms,
-        side=Side(record=record.id, runs=5, entry=ENTRY),
-        verdict=judgement.verdict,
-        reason=judgement.reason,
-    )
-    folder.judge(record.id, verdict=check.verdict, reason=check.reason, check=check)
+    folder.add_judgement(record.id, ask("baseline", ComparisonPolicy(margin=0.10), measured, entry=ENTRY))
     return folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -162,17 +162,8 @@ def _nights(folder: Path) -> str:
         for model, entry in zip(OURS, entries, strict=True):
             measured = measurement_of([100.1, 99.9, 100, 100.2], model=model, gpus=8)
             measured = replace(measured, runs=[replace(run, step_breakdown=breakdown) for run in measured.runs])
-            terms = ComparisonPolicy(margin=0.05)
-            judgement = ask("baseline", terms, measured, entry=entry)
             record = session.add(f"perf_tests/test_{model}.py::test_throughput", measured)
-            check = Check(
-                kind="baseline",
-                terms=terms,
-                side=Side(record=record.id, runs=len(measured.runs), entry=entry),
-                verdict=judgement.verdict,
-                reason=judgement.reason,
-            )
-            session.judge(record.id, verdict=check.verdict, reason=check.reason, check=check)
+            session.add_judgement(record.id, ask("baseline", ComparisonPolicy(margin=0.05), measured, entry=entry))
         probe = HostProbe(readings={"memory": Reading(per_s=10e9, spread=0.01, repeats=5)})
         append_host_readings(session, HostReading.list_probed("nid00017", HARDWARE, probe))
         session.finish(exit_code=0, wall_s=60.0, verdicts={"PASSED": 2})

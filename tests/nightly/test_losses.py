@@ -9,8 +9,8 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.nightly.summary import MIN_LOSS, find_losses
-from pytest_dtfperf.records.record import Compared
 from tests.history.sessions import HARDWARE, folder_of
+from tests.records.samples import make_comparison
 
 
 def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
     then, now = folder_of(tmp_path, 0, {1: [100.0, 101.0]}), folder_of(tmp_path, 1, {1: [42.0, 42.4]})
     assert len(find_losses(now, [then])) == 1
     (record,) = now.measurements()
-    now.judge(record.id, verdict=Verdict.PASSED, reason="as accepted", baseline=Compared(images_per_sec=42.0, change=0.005))
+    now.add_judgement(record.id, make_comparison(42.0, 0.005, reason="as accepted"))
     assert find_losses(now, [then]) == []
 
 

@@ -10,7 +10,7 @@ from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import StepModel
 from pytest_dtfperf.predict.inputs import find_advice, find_probed_link, select_measured
-from pytest_dtfperf.records.record import Efficiency, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import list_hints
 from pytest_dtfperf.spec import Spec
 from tests.explain.probed import link as probed_link
@@ -50,7 +50,7 @@ def test_low_efficiency_has_advice_too() -> None:
     found = make_record(50.0, verdict=None, variable_placement="greedy")
     assert find_advice(found) is None
     for value, has_advice in ((0.5, True), (0.9, False)):
-        assert bool(find_advice(replace(found, efficiency=Efficiency(value=value, anchor="a0")))) is has_advice
+        assert bool(find_advice(replace(found, efficiency=value, anchor="a0"))) is has_advice
 
 
 @pytest.mark.parametrize(

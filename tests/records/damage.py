@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
-from pytest_dtfperf.baselines.compare import PublishedRate
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.judgement import Kind, PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.measurement import Measurement
-from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
@@ -82,24 +82,18 @@ def judge(
 ) -> None:
     """As an experiment does it."""
     terms = ComparisonPolicy(margin=0.05, threshold=threshold)
-    second = other.measurement if other else None
-    found = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry, published=published)
-    check = Check(
-        kind=kind,
-        terms=terms,
-        side=Side(record=record.id, runs=len(record.measurement.runs), entry=entry),
-        other=Side(record=other.id, runs=len(other.measurement.runs), entry=other_entry) if other else None,
-        published=published,
-        verdict=found.verdict,
-        reason=found.reason,
-    )
-    folder.judge(
+    folder.add_judgement(
         record.id,
-        verdict=found.verdict,
-        reason=found.reason,
-        baseline=make_comparison(found, check),
-        efficiency=efficiency_of(found, check),
-        check=check,
+        ask(
+            kind,
+            terms,
+            record.measurement,
+            other.measurement if other else None,
+            other_id=other.id if other else None,
+            entry=entry,
+            other_entry=other_entry,
+            published=published,
+        ),
     )
 
 
@@ -124,8 +118,8 @@ def damaged(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
 def _cases(content: bytes) -> list[bytes]:
     """The lines of each judged measurement and of what it was compared with: reading all of them again would take longer."""
     lines = {json.loads(line)["id"]: line for line in content.splitlines(keepends=True)}
-    checks = [check for line in lines.values() for check in json.loads(line)["checks"]]
-    names = [[check[side]["record"] for side in ("other", "side") if check[side]] for check in checks]
+    checks = [(name, check) for name, line in lines.items() for check in json.loads(line)["checks"]]
+    names = [[*([check["other"]] if check["other"] else []), name] for name, check in checks]
     return [b"".join(lines[name] for name in case) for case in names]
 
 

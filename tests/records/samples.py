@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_dtfperf.baselines.judgement import Judgement
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Limit
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
-from pytest_dtfperf.records.record import Compared, Efficiency, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 from tests.records.host_states import ANOTHER_USER
 
@@ -52,13 +54,27 @@ def measurement(what: Spec, rates: Sequence[float], injected_slowdowns: Mapping[
     )
 
 
+def make_comparison(
+    baseline_rate: float,
+    change: float,
+    *,
+    margin: float = 0.05,
+    verdict: Verdict = Verdict.PASSED,
+    reason: str = "",
+    **others: Any,
+) -> Judgement:
+    """Return a judgement against a baseline, with these numbers."""
+    terms = ComparisonPolicy(margin=margin)
+    return Judgement(verdict, reason, terms=terms, runs=1, baseline_rate=baseline_rate, change=change, **others)
+
+
 def record(
     what: Spec,
     *rates: float,
     name: str = "a1",
     test: str = "perf_tests/test_inception3.py::test_throughput",
     efficiency: float | None = None,
-    baseline: Compared | None = None,
+    baseline: Judgement | None = None,
     verdict: Verdict | None = None,
     reason: str | None = None,
     injected_slowdowns: Mapping[str, float] | None = None,
@@ -69,8 +85,9 @@ def record(
         test=test,
         measurement=measurement(what, rates, injected_slowdowns),
         limit=limit,
-        efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
-        baseline=baseline,
+        efficiency=efficiency,
+        anchor=None if efficiency is None else "a0",
+        checks=(replace(baseline, verdict=verdict or baseline.verdict, reason=reason or ""),) if baseline else (),
         verdict=verdict,
         reason=reason,
     )

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.records.again import Otherwise, judge_again
+from pytest_dtfperf.records.again import JudgementChanges, judge_again
 from pytest_dtfperf.records.record import Record
 from tests.baselines.examples import entry_of, measurement_of
 
@@ -22,10 +22,7 @@ def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Com
     """A record as it is when it was compared with a baseline after so many runs."""
     terms = terms or ComparisonPolicy(margin=0.05)
     measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
-    judgement = ask("baseline", terms, measurement, entry=entry)
-    side = Side(record=record.id, runs=runs, entry=entry)
-    check = Check(kind="baseline", terms=terms, side=side, verdict=judgement.verdict, reason=judgement.reason)
-    return record.with_judgement(check.verdict, check.reason, check=check)
+    return record.with_judgement(ask("baseline", terms, measurement, entry=entry))
 
 
 def test_as_it_was() -> None:
@@ -44,18 +41,17 @@ def test_a_baseline_of_another_placement_is_told_again() -> None:
     assert record.verdict == "INCOMPARABLE"
     (again,) = judge_again([record])
     assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
-    foreign = replace(record.checks[0], side=replace(record.checks[0].side, entry=entry_of([100, 100.5], batch_size=9)))
+    foreign = replace(record.checks[0], entry=entry_of([100, 100.5], batch_size=9))
     with pytest.raises(SessionFileError, match="was compared with a baseline of another training"):
         judge_again([replace(record, checks=(foreign,))])
 
 
 def test_another_margin() -> None:
     """With a tighter margin what passed may pass no more; the new check has the new margin."""
-    (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], Otherwise(margin=0.005))
+    (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], JudgementChanges(margin=0.005))
     assert again.verdict == "INCONCLUSIVE"
-    assert again.checks[0].terms.margin == 0.005
-    assert again.baseline is not None
-    assert again.baseline.margin == 0.005
+    assert again.comparison is not None
+    assert again.comparison.margin == 0.005
 
 
 def test_other_baselines() -> None:
@@ -63,23 +59,21 @@ def test_other_baselines() -> None:
     stored = entry_of([140, 140.5, 139.5, 140])
     records = [checked(TWO, runs=3, entry=None), checked(TWO, runs=2, entry=ENTRY)]
     assert [record.verdict for record in records] == ["NO_BASELINE", "PASSED"]
-    again = judge_again(records, Otherwise(baseline_of=lambda measurement: stored))
-    assert [record.checks[0].side.entry for record in again] == [stored, stored]
+    again = judge_again(records, JudgementChanges(baseline_of=lambda measurement: stored))
+    assert [record.checks[0].entry for record in again] == [stored, stored]
     assert again[1].verdict == "INCONCLUSIVE"  # two runs accuse nobody
 
 
 def test_efficiency_is_judged_against_its_anchor() -> None:
     """A check of efficiency finds its anchor among the records, as far as it had come, and takes another threshold."""
     terms = ComparisonPolicy(threshold=0.5)
-    judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement)
-    sides = Side(record="two", runs=3), Side(record="one", runs=4)
-    check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=judgement.verdict, reason="then")
-    record = TWO.with_judgement(check.verdict, check.reason, check=check)
+    judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement, other_id="one")
+    record = TWO.with_judgement(replace(judgement, reason="then"))
     again = judge_again([ONE, record])[1]
     assert again.checks[0].reason == judgement.reason
-    assert again.efficiency is not None
-    assert again.efficiency.anchor == "one"
-    assert judge_again([ONE, record], Otherwise(min_efficiency=0.9))[1].checks[0].terms.threshold == 0.9
+    assert (again.efficiency, again.anchor) == (judgement.value, "one")
+    stricter = judge_again([ONE, record], JudgementChanges(min_efficiency=0.9))[1].checks[0]
+    assert stricter.terms == ComparisonPolicy(threshold=0.9)
     with pytest.raises(SessionFileError, match=r"'two' .* was compared with 'one', which is not in the session"):
         judge_again([record])
 
@@ -87,13 +81,13 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
 def test_what_cannot_be_asked_any_more_stays() -> None:
     """A judgement of an older version, on terms that are not possible today, is shown as it was; the others are passed."""
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
-    was = replace(was, terms=ComparisonPolicy(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
-    record = TWO.with_judgement(Verdict.REGRESSED, "too slow", check=was)
+    was = replace(was, terms=ComparisonPolicy(threshold=0.5), other="two", other_runs=2)  # two devices are no anchor
+    record = TWO.with_judgement(was)
     told: list[str] = []
     (again,) = judge_again([record], on_status=told.append)
     assert again == record
     why = f"efficiency needs a 1-device anchor, not {TWO.spec.label}"
-    assert told == [f"as of then, for it cannot be asked any more: {TWO.spec.label}: REGRESSED: {why}"]
+    assert told == [f"as in the session, because this check is not allowed now: {TWO.spec.label}: REGRESSED: {why}"]
 
 
 def test_what_no_check_said_stays() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.checks import Kind
+from pytest_dtfperf.baselines.judgement import Kind
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import judge_again
-from pytest_dtfperf.records.record import Compared, Record, with_what_follows
+from pytest_dtfperf.records.record import Record, with_what_follows
 from pytest_dtfperf.records.session import SessionFolder, path_safe, session_folders
 from pytest_dtfperf.records.stored import MOST_SUPERSEDED_BYTES, Journal, line_of, own_record
 from tests.baselines.examples import entry_of, measurement_of
@@ -26,7 +26,7 @@ from tests.forks import PROCESSES
 from tests.full_disk import full_behind
 from tests.records.damage import judge
 from tests.records.host_states import ANOTHER_USER
-from tests.records.samples import measurement, spec
+from tests.records.samples import make_comparison, measurement, spec
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [
         "schema", "id", "test", "spec", "runs", "hosts", "fingerprint", "injected_slowdowns", "images_per_sec", "efficiency",
-        "baseline", "verdict", "reason", "checks", "accepted", "flops_per_sec", "share_of_peak",
+        "anchor", "verdict", "reason", "checks", "accepted", "baseline", "change", "flops_per_sec", "share_of_peak",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
 
@@ -108,13 +108,13 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
     ids = [folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.0 * n])).id for n in (1, 2, 4)]
     before = (folder.path / "measurements.jsonl").read_text().splitlines()
 
-    baseline = Compared(images_per_sec=20.0, change=-0.1, margin=0.05)
-    folder.judge(ids[1], verdict=Verdict.REGRESSED, reason="10 % slower", baseline=baseline)
+    judgement = make_comparison(20.0, -0.1, verdict=Verdict.REGRESSED, reason="10 % slower")
+    folder.add_judgement(ids[1], judgement)
 
     after = (folder.path / "measurements.jsonl").read_text().splitlines()
     assert (after[0], after[2]) == (before[0], before[2])
     judged = folder.measurements()[1]
-    assert (judged.verdict, judged.reason, judged.baseline) == ("REGRESSED", "10 % slower", baseline)
+    assert (judged.verdict, judged.reason, judged.comparison) == ("REGRESSED", "10 % slower", judgement)
 
 
 def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
@@ -247,7 +247,7 @@ def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: s
     one = folder.add("test_one", measurement_of([50.0, 50.5], gpus=1))
     many = folder.add("test_many", measurement_of([98.0, 98.1]))
     judge(folder, "efficiency", many, one, threshold=0.7)
-    assert [record.efficiency and record.efficiency.anchor for record in folder.measurements()] == [None, one.id]
+    assert [record.anchor for record in folder.measurements()] == [None, one.id]
     wrong = {"its own": many, "its anchor's": one}[void]
     folder.judge(wrong.id, verdict=Verdict.INVALID, reason="a step took no time")
     assert [record.efficiency for record in folder.measurements()] == [None, None]
@@ -255,7 +255,7 @@ def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: s
     again = folder.add("test_one", measurement_of([49.0, 49.5], gpus=1))
     expected = None if void == "its own" else again.id
     for records in (folder.measurements(), judge_again(folder.measurements())):
-        assert [record.efficiency and record.efficiency.anchor for record in records] == [None, expected, None]
+        assert [record.anchor for record in records] == [None, expected, None]
 
 
 @pytest.mark.parametrize("kind", ["efficiency", "overhead"])

@@ -3,14 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from pytest_dtfperf.baselines.checks import Check, Side
-from pytest_dtfperf.baselines.compare import PublishedRate
+from pytest_dtfperf.baselines.judgement import Judgement, PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.task_report import Evaluation, Score, TaskReport
 from pytest_dtfperf.plugin.dry_run import PlannedTraining
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.spec import TaskOrder
@@ -38,29 +38,35 @@ def full() -> Record:
     entry = replace(entry_of([10.0, 10.123456789]), noise=calibrated_of())
     published = PublishedRate(system="p2", citation="a page", images_per_sec=30.0, gpu="K80", cpu=None, gpus_per_node=8)
     plain = record(
-        spec(gpus=2, num_ps=1), 10.0, 9.75, efficiency=0.93, baseline=Compared(images_per_sec=10.5, change=-0.05, margin=0.1),
+        spec(gpus=2, num_ps=1), 10.0, 9.75, efficiency=0.93,
         verdict=Verdict.PASSED, reason="fast enough", injected_slowdowns={"worker:1": 0.25},
     )  # fmt: skip
     measured = replace(
         plain.measurement, runs=[*plain.measurement.runs, run(9.0, evaluations=[EVALUATION], accuracy=0.9, hosts=["h0"])]
     )
-    sides = Side(record="a1", runs=2, entry=entry), Side(record="a0", runs=1)
+    good: dict[str, Any] = {"verdict": Verdict.PASSED, "runs": 2, "entry": entry}
     checks = [
-        Check(
-            kind="published",
-            terms=ComparisonPolicy(least=3),
-            side=sides[0],
-            published=published,
-            verdict=Verdict.PASSED,
-            reason="as fast",
+        Judgement(
+            **good,
+            reason="slower, and not by more than the margin",
+            terms=ComparisonPolicy(margin=0.1),
+            baseline_rate=10.5,
+            change=-0.05,
+            low=-0.08,
+            high=-0.02,
+            noise=0.01,
+            needs_runs=True,
         ),
-        Check(
+        Judgement(**good, reason="as fast", kind="published", terms=ComparisonPolicy(least=3), published=published),
+        Judgement(
+            **good,
+            reason="good",
             kind="efficiency",
             terms=ComparisonPolicy(threshold=0.9),
-            side=sides[0],
-            other=sides[1],
-            verdict=Verdict.PASSED,
-            reason="good",
+            other="a0",
+            other_runs=1,
+            other_entry=entry,
+            value=0.93,
         ),
     ]
     return replace(plain, measurement=measured, checks=tuple(checks))

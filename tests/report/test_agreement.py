@@ -14,14 +14,14 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import change, percent, rate
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, session_exports, terminal
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.series import make_measured_series
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.spec import labels
-from tests.records.samples import measurement, spec
+from tests.records.samples import make_comparison, measurement, spec
 
 SVG = "{http://www.w3.org/2000/svg}"
 HTML = "{http://www.w3.org/1999/xhtml}"
@@ -69,8 +69,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     for changes, rates, verdict in MEASURED:
         record = folder.add("t.py::test_a", measurement(spec(**changes), rates))
         if verdict:
-            compared = Compared(images_per_sec=20.0, change=record.images_per_sec / 20 - 1)
-            folder.judge(record.id, verdict=Verdict(verdict), reason=f"because {verdict}", baseline=compared)
+            found = make_comparison(20.0, record.images_per_sec / 20 - 1, verdict=Verdict(verdict), reason=f"because {verdict}")
+            folder.add_judgement(record.id, found)
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
     results = SessionResults(records)
@@ -99,7 +99,7 @@ def rates_on(page: str) -> list[list[str]]:
 def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> None:
     """Neither the fastest one, nor another precision's, layout's or mode's: in no other case is there any."""
     found = {
-        number: record.images_per_sec / record.spec.gpus / record.efficiency.value
+        number: record.images_per_sec / record.spec.gpus / record.efficiency
         for number, record in enumerate(session.records)
         if record.efficiency
     }
@@ -113,13 +113,13 @@ def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
     names = labels(record.spec for record in session.records)
     assert len(set(names.values())) == len(names)
     for record in session.records:
-        efficiency = percent(record.efficiency.value) if record.efficiency else "-"
+        efficiency = percent(record.efficiency) if record.efficiency else "-"
         spread = "" if record.measurement.spread is None else f" ±{percent(record.measurement.spread)}"
-        baseline = rate(record.baseline.images_per_sec) if record.baseline else "-"
+        baseline = rate(record.baseline) if record.baseline else "-"
         cells = [names[record.spec], f"{rate(record.images_per_sec)}{spread}", efficiency, baseline]
         assert shown.count(cells) == 1
         assert in_markdown.count(cells) == 1
-        changed = change(record.baseline.change) if record.baseline else "-"
+        changed = change(record.change) if record.change is not None else "-"
         verdict = str(record.verdict or "not judged")
         assert [row[:6] for row in session.page].count([verdict, *cells, changed]) == 1
 
@@ -129,8 +129,8 @@ def test_the_lines_of_json(session: Session) -> None:
     lines = [json.loads(line) for line in (session.folder.path / "measurements.jsonl").read_text().splitlines()]
     for line, record in zip(lines, session.records, strict=True):
         assert line["images_per_sec"] == record.images_per_sec
-        expected = {"value": record.efficiency.value, "anchor": record.efficiency.anchor} if record.efficiency else None
-        assert line["efficiency"] == expected
+        assert (line["efficiency"], line["anchor"]) == (record.efficiency, record.anchor)
+        assert (line["baseline"], line["change"]) == (record.baseline, record.change)
 
 
 def test_the_tables_of_csv(session: Session) -> None:
@@ -145,8 +145,8 @@ def test_the_tables_of_csv(session: Session) -> None:
             assert (row["efficiency"], row["anchor"]) == ("", "")
             assert other is None or other["efficiency"] == ("1" if record.spec.gpus == 1 else "")
         else:
-            assert float(row["efficiency"]) == pytest.approx(record.efficiency.value, rel=1e-5)
-            assert row["anchor"] == record.efficiency.anchor
+            assert float(row["efficiency"]) == pytest.approx(record.efficiency, rel=1e-5)
+            assert row["anchor"] == record.anchor
             assert other is None or other["efficiency"] == row["efficiency"]
     assert {label.split()[2] for label in session.scaling} == {"gpus=1", "gpus=2", "gpus=4"}
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.explanations import describe_explanation, format_largest_cause, list_explanation, list_next_commands
 from pytest_dtfperf.report.terminal import format_failure
 from tests.baselines.examples import measurement_of
+from tests.records.samples import make_comparison
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "causes.md").read_text()
 DOCTOR = "dtfperf doctor --cluster=daint"
@@ -42,7 +43,7 @@ def record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
             spec=replace(measured.spec, model="inception3", batch_size=64, gpus=8, num_ps=4),
             hosts=["node01", "node03", "node07"],
         ),
-        baseline=Compared(images_per_sec=441.0, change=-0.088, low=-0.094, high=-0.082, margin=0.05, noise=0.006),
+        checks=(make_comparison(441.0, -0.088, verdict=Verdict.REGRESSED, low=-0.094, high=-0.082, noise=0.006),),
         verdict=Verdict.REGRESSED,
         explanation=found,
         unexplained=unexplained,

@@ -8,11 +8,10 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.task_report import Evaluation, Score
-from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary
 from pytest_dtfperf.spec import Spec
-from tests.records.samples import measurement, run, spec
+from tests.records.samples import make_comparison, measurement, run, spec
 
 TEST = "perf_tests/test_a.py::test_rate"
 
@@ -29,8 +28,10 @@ def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None,
         TEST, measurement(what, [rate, rate], injected_slowdowns={"worker:0": 0.2} if verdict == "REGRESSED" else {})
     )
     if verdict:
-        compared = Compared(images_per_sec=20.0, change=change) if change else None
-        folder.judge(record.id, verdict=Verdict(verdict), reason=reason, baseline=compared)
+        if change:
+            folder.add_judgement(record.id, make_comparison(20.0, change, verdict=Verdict(verdict), reason=reason))
+        else:
+            folder.judge(record.id, verdict=Verdict(verdict), reason=reason)
 
 
 def test_the_gravest_comes_first(folder: SessionFolder) -> None:

@@ -10,19 +10,19 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
 from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
 from pytest_dtfperf.session.context import TimeBudget
-from tests.records.samples import disturbed_but_one, record, spec
+from tests.records.samples import disturbed_but_one, make_comparison, record, spec
 
 REGRESSED = record(
     spec(gpus=2, num_ps=1),
     *(15.2, 15.4, 15.3),
     test="perf_tests/test_inception3.py::test_throughput[2-1]",
     efficiency=0.78,
-    baseline=Compared(images_per_sec=17.6, change=-0.131, margin=0.05),
+    baseline=make_comparison(17.6, -0.131),
     verdict=Verdict.REGRESSED,
     reason="every run lies below 16.72",
     injected_slowdowns={"worker:1": 0.2},
@@ -32,7 +32,7 @@ RECORDS = [
         spec(),
         *(9.7, 9.81, 10.1),
         efficiency=1.0,
-        baseline=Compared(images_per_sec=9.75, change=0.0062, margin=0.05),
+        baseline=make_comparison(9.75, 0.0062),
         verdict=Verdict.PASSED,
     ),
     REGRESSED,
@@ -415,8 +415,7 @@ def test_verbose_first_session_has_all_rows() -> None:
 def test_session_with_a_baseline_has_all_rows() -> None:
     """As soon as one of many measurements is compared, none is left out."""
     records = make_first_session()
-    compared = Compared(images_per_sec=9.8, change=0.001)
-    records[0] = replace(records[0], verdict=Verdict.PASSED, baseline=compared)
+    records[0] = replace(records[0], verdict=Verdict.PASSED, checks=(make_comparison(9.8, 0.001),))
     text = format_summary(records, width=120)
     assert text.count("NO_BASELINE") == 24
     assert "fewer devices" not in text

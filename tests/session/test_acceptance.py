@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.accept import Mode
-from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
@@ -44,9 +44,7 @@ def judged(session: SessionContext, measurement: Measurement) -> Record:
     entry = session.store.find_for(measurement)
     found = ask("baseline", TERMS, measurement, entry=entry)
     record = session.folder.add("perf/test_perf.py::test_throughput", measurement)
-    side = Side(record=record.id, runs=len(measurement.runs), entry=entry)
-    check = Check(kind="baseline", terms=TERMS, side=side, verdict=found.verdict, reason=found.reason)
-    return session.folder.judge(record.id, verdict=found.verdict, reason=found.reason, check=check)
+    return session.folder.add_judgement(record.id, found)
 
 
 FIRST = {

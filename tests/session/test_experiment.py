@@ -131,13 +131,14 @@ def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
     session = changing(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
     experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1), spec_of()])
-    assert experiment.check_efficiency(many, anchor=one, at_least=0.7).judgement.verdict == "PASSED"
+    assert experiment.check_efficiency(many, anchor=one, at_least=0.7).verdict == "PASSED"
     session.folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
-    judged = experiment.check_efficiency(many, anchor=one, at_least=0.95)
-    assert judged.judgement.verdict == judged.check.verdict == "INCONCLUSIVE"
-    assert judged.judgement.reason == judged.check.reason
-    assert judged.judgement.reason.startswith("efficiency is not known: ")
-    assert [check.verdict for check in judged.record.checks] == ["INCONCLUSIVE", "INCONCLUSIVE"]
+    judgement = experiment.check_efficiency(many, anchor=one, at_least=0.95)
+    assert (judgement.verdict, judgement.value) == ("INCONCLUSIVE", None)
+    assert judgement.reason.startswith("efficiency is not known: ")
+    checks = session.folder.measurements()[1].checks
+    assert [check.verdict for check in checks] == ["INCONCLUSIVE", "INCONCLUSIVE"]
+    assert checks[1] == judgement
     with pytest.raises(InvalidMeasurement, match="is INVALID: a step took no time"):
         experiment.check(one)
 
@@ -159,11 +160,11 @@ def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs
     experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
     assert measured.measurement.rates == [100.0, 100.5]
-    judged = experiment.check(measured, margin=0.001)
-    assert judged.judgement.verdict is Verdict.INCONCLUSIVE
-    assert judged.record.measurement.rates == [100.0, 100.5, *[100.0] * (runs - 2)]
-    assert judged.check.side.runs == runs
-    assert session.folder.measurements() == [judged.record]
+    judgement = experiment.check(measured, margin=0.001)
+    assert (judgement.verdict, judgement.runs) == (Verdict.INCONCLUSIVE, runs)
+    (record,) = session.folder.measurements()
+    assert record.measurement.rates == [100.0, 100.5, *[100.0] * (runs - 2)]
+    assert record.checks == (judgement,)
 
 
 def ended_by_ctrl_c() -> Iterator[tuple[float, Mapping[str, Any]]]:
@@ -267,10 +268,10 @@ def test_efficiency_is_of_the_cluster_as_it_is_now(tmp_path: Path, efficiency: f
     experiment = Experiment(cast("SessionContext", session), "second")
     (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
     assert session.made == [1, 1, 2, 2]
-    judged = experiment.check_efficiency(many, anchor=one, at_least=0.90)
-    assert judged.judgement.verdict == verdict, judged.judgement.reason
+    judgement = experiment.check_efficiency(many, anchor=one, at_least=0.90)
+    assert judgement.verdict == verdict, judgement.reason
     assert session.made[4:6] == [1, 1]
-    assert (verdict, judged.judgement.reason) in judged_again(session)
+    assert (verdict, judgement.reason) in judged_again(session)
 
 
 def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path) -> None:
@@ -279,10 +280,10 @@ def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path
     (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
     experiment = Experiment(cast("SessionContext", session), "second")
     (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
-    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    judgement = experiment.check_efficiency(many, anchor=one, at_least=0.70)
     assert session.made == [1, 1, 2, 2, 1, 1]
     assert "; 2 runs against 4; trivial b32 gpus=1 num_ps=1 parameter_server was measured before and after it (" in (
-        judged.judgement.reason
+        judgement.reason
     )
 
 
@@ -291,8 +292,8 @@ def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
     session = drifting(tmp_path, {1: 100.0, 2: 190.0})
     experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1, num_ps=1), spec_of(gpus=2, num_ps=1)])
-    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
-    assert judged.judgement.verdict == "PASSED"
+    judgement = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    assert judgement.verdict == "PASSED"
     assert session.made == [1, 2, 2, 1]
     rounds = [[run.round_s for run in each.measurement.runs] for each in (one, many)]
     assert rounds[0] == rounds[1]
@@ -308,9 +309,9 @@ def test_an_overhead_is_of_the_machine_as_it_is_now(tmp_path: Path, overhead: fl
     session.speed = speed
     experiment = Experiment(cast("SessionContext", session), "second")
     (real,) = experiment.measure([spec_of(model="mnist", gpus=3, data="mnist", data_dir="/d")])
-    judged = experiment.check_overhead(synthetic=synthetic, real=real, at_most=0.08)
-    assert judged.judgement.verdict == verdict, judged.judgement.reason
-    assert (verdict, judged.judgement.reason) in judged_again(session)
+    judgement = experiment.check_overhead(synthetic=synthetic, real=real, at_most=0.08)
+    assert judgement.verdict == verdict, judgement.reason
+    assert (verdict, judgement.reason) in judged_again(session)
 
 
 def test_what_was_measured_first_is_measured_again(tmp_path: Path) -> None:
@@ -320,6 +321,6 @@ def test_what_was_measured_first_is_measured_again(tmp_path: Path) -> None:
     session.speed = 0.9
     experiment = Experiment(cast("SessionContext", session), "second")
     (one,) = experiment.measure([spec_of(gpus=1, num_ps=1)])
-    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    judgement = experiment.check_efficiency(many, anchor=one, at_least=0.70)
     assert session.made == [2, 2, 1, 1, 2, 2]
-    assert judged.judgement.verdict == "PASSED"
+    assert judgement.verdict == "PASSED"

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
 from pytest_dtfperf.baselines.files import canonical
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement
@@ -36,12 +37,8 @@ def traced(
     return replace(measured, runs=runs)
 
 
-def checked(measurement: Measurement, entry: Entry | None) -> Check:
-    judgement = ask("baseline", ComparisonPolicy(margin=0.05), measurement, entry=entry)
-    seen = Side(record="x", runs=len(measurement.runs), entry=entry)
-    return Check(
-        kind="baseline", terms=ComparisonPolicy(margin=0.05), side=seen, verdict=judgement.verdict, reason=judgement.reason
-    )
+def checked(measurement: Measurement, entry: Entry | None) -> Judgement:
+    return ask("baseline", ComparisonPolicy(margin=0.05), measurement, entry=entry)
 
 
 def accepted(measurement: Measurement) -> Entry:
@@ -91,7 +88,7 @@ def test_damage_costs_the_explanation_alone() -> None:
     now = traced([336.0, 336.0], side().step_breakdown)
     check = checked(now, entry)
 
-    boundless = replace(check, side=replace(check.side, entry=replace(entry, samples=[float("nan")] * 2)))
+    boundless = replace(check, entry=replace(entry, samples=[float("nan")] * 2))
     assert describe_cause(boundless, now, None, None) == {
         "unexplained": "cannot be explained: ValueError: Out of range float values are not JSON compliant"
     }
@@ -121,7 +118,7 @@ def test_disturbances_count_where_the_runs_do() -> None:
     ]
 
 
-def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Check, Measurement, Measurement]:
+def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Judgement, Measurement, Measurement]:
     """A check of two measurements in which one worker computes longer than in the other one."""
     alone = traced([457.0, 457.0], side(*slower(of=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
@@ -129,8 +126,7 @@ def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tup
     if kind == "overhead":
         other = traced([457.0, 457.0], side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
-    seen = Side(record="x", runs=2)
-    return Check(kind=kind, terms=terms, side=seen, other=seen, verdict=Verdict.REGRESSED, reason=""), now, other
+    return Judgement(Verdict.REGRESSED, "", kind=kind, terms=terms, runs=2, other="x", other_runs=2), now, other
 
 
 def on(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
@@ -220,19 +216,12 @@ def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
         traced([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown),
         accepted(traced([457.0] * 2, side().step_breakdown)),
     )
-    known = ask("baseline", ComparisonPolicy(margin=0.05), now, entry=entry).estimate
-    assert known
-
-    def undecided(check: Check, devices: int) -> tuple[Check, Judgement]:
-        estimate = replace(known, low=0.9 * devices, high=high * devices)
-        return replace(check, verdict=Verdict.INCONCLUSIVE), Judgement(Verdict.INCONCLUSIVE, "", estimate=estimate)
-
-    check, judgement = undecided(checked(now, entry), 1)
-    assert bool(describe_cause(check, now, None, None, judgement)) == is_told
-    for kind, devices in (("overhead", 1), ("efficiency", 2)):
-        check, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
-        check, judgement = undecided(check, devices)
-        assert bool(describe_cause(check, now, other, None, judgement)) == is_told
+    judgement = replace(checked(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
+    assert bool(describe_cause(judgement, now, None, None)) == is_told
+    for kind, low, end in (("overhead", 1 - high, 0.1), ("efficiency", 0.9, high)):
+        judgement, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
+        judgement = replace(judgement, verdict=Verdict.INCONCLUSIVE, value=0.95, low=low, high=end)
+        assert bool(describe_cause(judgement, now, other, None)) == is_told
 
 
 @pytest.mark.parametrize("batch_size", [0, 64])

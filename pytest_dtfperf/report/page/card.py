@@ -5,12 +5,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import describe_notes, must_match
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, StepBreakdown, WorkerTiming, WorkerTimings
@@ -254,8 +254,10 @@ class CardContext:
 
 def axis_limit(records: Iterable[Record]) -> float:
     """Return the end of the axis of changes: a little beyond the largest, within limits."""
-    found = [record.baseline for record in records if record.baseline]
-    largest = max((abs(x) for b in found for x in (b.change, b.low, b.high, b.margin) if x is not None), default=0.0)
+    found = [record.comparison for record in records if record.comparison]
+    largest = max(
+        (abs(x) for each in found for x in (each.change, each.low, each.high, each.margin) if x is not None), default=0.0
+    )
     return min(max(1.1 * largest, LEAST_AXIS), MOST_AXIS)
 
 
@@ -265,7 +267,6 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
     traced = record.measurement.traced_run
     breakdown = traced.step_breakdown if traced else None
     before = entry.step_breakdown if entry else None
-    baseline = record.baseline
     return Card(
         anchor=anchor,
         standing=Standing.of(record.verdict, format_verdict(record)),
@@ -273,11 +274,11 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
         test=record.test,
         rate=format_rate_with_spread(record.measurement),
         rate_value=record.images_per_sec,
-        efficiency=percent(record.efficiency.value) if record.efficiency else NONE,
+        efficiency=percent(record.efficiency) if record.efficiency else NONE,
         of_limit=measurement_text.format_limit_share(record),
-        baseline=rate(baseline.images_per_sec) if baseline else NONE,
-        change=change(baseline.change) if baseline else NONE,
-        change_value=baseline.change if baseline else None,
+        baseline=rate(record.baseline) if record.baseline else NONE,
+        change=change(record.change) if record.change is not None else NONE,
+        change_value=record.change,
         interval=_draw_interval(record, around.limit),
         past=make_earlier(around.history.get(record.id), f"past-{anchor}", whole=whole),
         facts=_list_facts(record, entry, around),
@@ -294,13 +295,13 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
 
 def find_entry(record: Record) -> Entry | None:
     """Return the baseline that the record was last compared with."""
-    found = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
+    found = [check.entry for check in record.checks if check.kind == "baseline" and check.entry]
     return found[-1] if found else None
 
 
 def _draw_interval(record: Record, limit: float) -> Markup | None:
-    found = record.baseline
-    if found is None:
+    found = record.comparison
+    if found is None or found.change is None:
         return None
     description = html.describe_interval(found.change, found.low, found.high, found.margin)
     return html.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=description)
@@ -327,7 +328,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
     facts = [
         Fact("why", record.reason or ""),
         Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
-        Fact("baseline", format_baseline(record) if record.baseline else ""),
+        Fact("baseline", format_baseline(record.comparison) if record.comparison else ""),
         Fact("accepted", _format_provenance(entry) if entry else ""),
         Fact("efficiency", _format_efficiency(record, around)),
         Fact("limit", measurement_text.format_limit_or_reason(record)),
@@ -340,7 +341,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
     return [fact for fact in facts if fact.text]
 
 
-def _list_other_checks(record: Record) -> list[Any]:
+def _list_other_checks(record: Record) -> list[Judgement]:
     """Return the checks with another reason than that of the record."""
     return [check for check in record.checks if check.reason != record.reason]
 
@@ -352,11 +353,10 @@ def _format_provenance(entry: Entry) -> str:
 
 
 def _format_efficiency(record: Record, around: CardContext) -> str:
-    found = record.efficiency
-    if found is None:
+    if record.efficiency is None or record.anchor is None:
         return ""
-    anchor = around.anchors.get(found.anchor)
-    return f"{percent(found.value)} of {record.spec.gpus} x {around.labels[anchor] if anchor else found.anchor}"
+    anchor = around.anchors.get(record.anchor)
+    return f"{percent(record.efficiency)} of {record.spec.gpus} x {around.labels[anchor] if anchor else record.anchor}"
 
 
 def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:

@@ -44,10 +44,10 @@ def hostile_records() -> list[Record]:
     records = []
     for before in session_records():
         data = before.to_json()
-        spec, keys = data["spec"], [check["side"]["entry"]["key"] for check in data["checks"]]
+        spec, keys = data["spec"], [check["entry"]["key"] for check in data["checks"]]
         data = poisoned(json.loads(json.dumps(data))) | {"spec": spec, "id": before.id}
         for check, key in zip(data["checks"], keys, strict=True):
-            check["side"]["entry"]["key"] = key
+            check["entry"]["key"] = key
         records.append(replace(Record.from_json(data), efficiency=before.efficiency))
     return records
 

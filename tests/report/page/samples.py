@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry, Provenance
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
@@ -21,7 +21,7 @@ from pytest_dtfperf.datamodel.step_times import (
     WorkKind,
 )
 from pytest_dtfperf.history.past import Past
-from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
+from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.spec import Spec
@@ -129,10 +129,9 @@ def compared(what: Record, rate: float, low: float, high: float, reason: str) ->
         step_breakdown=breakdown(),
     )
     change = what.images_per_sec / rate - 1
-    found = Compared(images_per_sec=rate, change=change, margin=0.05, low=low, high=high, noise=0.012)
-    side = Side(record=what.id, runs=len(what.measurement.runs), entry=entry)
-    check = Check(kind="baseline", terms=ComparisonPolicy(), side=side, verdict=what.verdict, reason=reason)
-    return replace(what, baseline=found, checks=(check,), reason=reason)
+    question: dict[str, Any] = {"terms": ComparisonPolicy(), "runs": len(what.measurement.runs), "entry": entry}
+    numbers: dict[str, Any] = {"baseline_rate": rate, "change": change, "low": low, "high": high, "noise": 0.012}
+    return replace(what, checks=(Judgement(what.verdict, reason, **question, **numbers),), reason=reason)
 
 
 def session_records() -> list[Record]:

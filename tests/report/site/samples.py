@@ -13,11 +13,11 @@ from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.watching import HistoryData, load_history
 from pytest_dtfperf.history.where import Address, parse_address
-from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.spec import Spec
-from tests.records.samples import measurement, record
+from tests.records.samples import make_comparison, measurement, record
 
 BEGAN = datetime(2026, 1, 1, 2, 15, tzinfo=UTC)
 SYSTEMS: Sequence[Mapping[str, Any]] = (
@@ -74,10 +74,8 @@ def _record(number: int, trained: Trained, night: int, runs: int, software: Mapp
     found = measurement(trained.spec, rates)
     fingerprint = {**found.fingerprint, "hardware": SYSTEMS[trained.system], "software": dict(software)}
     middle = float(np.median(rates))
-    baseline = Compared(
-        images_per_sec=trained.rate, change=middle / trained.rate - 1, margin=0.05, low=middle / trained.rate - 1.02,
-        high=middle / trained.rate - 0.98, noise=0.006,
-    )  # fmt: skip
+    change = middle / trained.rate - 1
+    baseline = make_comparison(trained.rate, change, low=change - 0.02, high=change + 0.02, noise=0.006)
     verdict = Verdict.PASSED if night >= 5 else Verdict.NO_BASELINE
     plain = record(
         trained.spec, *rates, name=f"{number:012x}", test=f"perf_tests/test_all.py::test_throughput[{number}]",

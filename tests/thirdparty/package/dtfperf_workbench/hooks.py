@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.records.record import Record
 
 
