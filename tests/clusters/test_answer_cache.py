@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 
 class Source:
-    """Gives a new answer each time it is asked."""
+    """A source that returns a new answer for each query."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -30,16 +30,16 @@ def _only_file(folder: Path) -> Path:
     return path
 
 
-def test_asks_once(tmp_path: Path) -> None:
-    """A second question of the same name is answered from the disk."""
+def test_second_query_is_answered_from_the_disk(tmp_path: Path) -> None:
+    """A second query with the same name is answered from the disk."""
     source = Source()
 
     assert [cached("price g5", HOUR_S, source, folder=tmp_path) for _ in range(2)] == [{"answer": 1}] * 2
     assert source.asked == 1
 
 
-def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
-    """An answer older than it may be is replaced, on the disk too; so is one from a clock that was ahead."""
+def test_old_answer_is_replaced(tmp_path: Path) -> None:
+    """An answer that is too old, or is dated in the future, is replaced, on the disk too."""
     source = Source()
     for wrong_by_s in (-2 * HOUR_S, 2 * HOUR_S):
         cached("price", HOUR_S, source, folder=tmp_path)
@@ -64,8 +64,8 @@ def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
         pytest.param(b'{"name": "price", "at": "x", "value": 1}', id="no date"),
     ],
 )
-def test_a_damaged_file_is_an_answer_lost(tmp_path: Path, damage: bytes) -> None:
-    """Whatever a file holds that is no answer, the question is asked again and the file is whole afterwards."""
+def test_damaged_file_is_replaced(tmp_path: Path, damage: bytes) -> None:
+    """A file without a valid answer causes a new query and is replaced."""
     cached("price", HOUR_S, lambda: "old", folder=tmp_path)
     _only_file(tmp_path).write_bytes(damage)
 
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_an_answer_lost(tmp_path: Path, damage: bytes) -> None
     assert cached("price", HOUR_S, lambda: "newer", folder=tmp_path) == "new"
 
 
-def test_names_do_not_meet(tmp_path: Path) -> None:
+def test_names_have_files_of_their_own(tmp_path: Path) -> None:
     """Names that would make the same file name, or leave the folder, are kept apart inside it."""
     names = ["a/b", "a b", "../a", "x" * 300, "x" * 301]
     for name in names:
@@ -83,8 +83,8 @@ def test_names_do_not_meet(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_a_failed_question_leaves_nothing(tmp_path: Path) -> None:
-    """What the question raises is raised, nothing is kept, and the next question is a new one."""
+def test_failed_query_leaves_nothing(tmp_path: Path) -> None:
+    """A query that fails raises its error, stores nothing, and is repeated by the next one."""
 
     def fail() -> Any:
         raise LookupError("no price")
@@ -96,7 +96,7 @@ def test_a_failed_question_leaves_nothing(tmp_path: Path) -> None:
     assert cached("price", HOUR_S, lambda: 1, folder=tmp_path) == 1
 
 
-def test_an_answer_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
+def test_answer_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
     """A value that is no JSON is an error of the caller, raised before a file is created."""
     with pytest.raises(TypeError):
         cached("price", HOUR_S, lambda: object(), folder=tmp_path)
@@ -104,8 +104,8 @@ def test_an_answer_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
-    """Where nothing can be kept, every question is asked."""
+def test_unusable_folder_causes_queries_only(tmp_path: Path) -> None:
+    """Each query is sent if the folder for answers cannot be made."""
     (tmp_path / "file").touch()
     source = Source()
 

@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def test_stopped_program_does_not_outlive_its_parent() -> None:
-    """One that stands still when its parent is killed goes on, and finds that nobody is there any more."""
+    """A program that is stopped when its parent is killed is continued and ends."""
     with subprocess.Popen([sys.executable, "-c", START_CAT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout
         cat = int(parent.stdout.readline())
@@ -36,7 +36,7 @@ def test_stopped_program_does_not_outlive_its_parent() -> None:
 @pytest.mark.parametrize(
     "command", [["cat", "/proc/self/cmdline", "-"], ["env"], ["grep", "Sig[BIC]", "/proc/self/status"], ["ls", "/proc/self/fd"]]
 )
-def test_is_what_it_would_be_without(command: list[str]) -> None:
+def test_guarded_program_is_unchanged(command: list[str]) -> None:
     """The program has its own name, arguments, environment, signals and files."""
     environment = {"PATH": os.environ["PATH"], "X": "y"}
 
@@ -46,7 +46,7 @@ def test_is_what_it_would_be_without(command: list[str]) -> None:
     assert output(guard_against_parent_death(command, environment)) == output(command)
 
 
-def test_a_program_that_there_is_not() -> None:
-    """It is missed at once, as it would be without."""
+def test_missing_program_is_an_error() -> None:
+    """A missing program raises FileNotFoundError, as without the guard."""
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         guard_against_parent_death(["no-such-program"], os.environ)

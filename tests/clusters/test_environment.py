@@ -1,4 +1,4 @@
-"""Which variables reach hosts: names in, an environment out."""
+"""The environment of hosts, made from the names of variables in clusters.toml."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,8 +46,8 @@ def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
         "DTFPERF_NOTIFY",
     ],
 )
-def test_a_secret_has_no_name_that_is_let_through(name: str) -> None:
-    """None of the names that secrets usually have is handed on by itself, to any backend."""
+def test_usual_names_of_secrets_are_not_passed_on(name: str) -> None:
+    """Variables with the usual names of secrets are not passed on by default, to any backend."""
     assert select_variables({name: "secret"}, SHARED, TRAINING) == {}
 
 
@@ -63,15 +63,15 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("names", [["*"], [*TRAINING, *SHARED]], ids=["all", "by name"])
-def test_the_role_of_the_caller_is_not_handed_on(names: Sequence[str]) -> None:
+def test_task_role_of_the_caller_is_not_passed_on(names: Sequence[str]) -> None:
     """A task does not inherit its role in another run, unless the cluster file names the variable in full."""
     here = dict.fromkeys([*CALLERS, *SETTINGS], "1")
     assert set(select_variables(here, names)) == set(SETTINGS)
     assert set(select_variables(here, names, ["RANK", "PMI_*", "WORLD_SIZE=2"])) == {*SETTINGS, "RANK", "WORLD_SIZE"}
 
 
-def test_a_job_has_what_its_nodes_need() -> None:
-    """A job finds programs and modules as its user does, and Slurm's commands their configuration, but no options of theirs."""
+def test_job_has_paths_and_modules() -> None:
+    """A job has its user's paths and modules and Slurm's configuration, but no default options of Slurm's commands."""
     needed = {
         "PATH": "/bin", "HOME": "/root", "LD_LIBRARY_PATH": "/lib", "LOADEDMODULES": "cuda/12", "LMOD_DIR": "/lmod",
         "BASH_FUNC_module%%": "() { :; }", "TF_CPP_MIN_LOG_LEVEL": "2", "SLURM_CONF": "/etc/slurm.conf",
@@ -82,8 +82,8 @@ def test_a_job_has_what_its_nodes_need() -> None:
 
 
 @pytest.mark.parametrize("given", ['"TOKEN"', "[7]", '["*"]', '["A B"]', '["=7"]', '["A\\u0000=1"]', '["A=\\u0000"]'])
-def test_what_names_no_variable_is_refused(given: str, tmp_path: Path) -> None:
-    """A key that holds something else than names is one line; so is a lone *, which would hand on everything."""
+def test_invalid_names_of_variables_are_refused(given: str, tmp_path: Path) -> None:
+    """An entry that is no name of a variable, or a lone * that would pass on everything, is refused in one line."""
     file = tmp_path / "clusters.toml"
     file.write_text(f'[lab]\nbackend = "local"\nenvironment = {given}\n')
     with pytest.raises(ClusterFileError, match=r"\[lab\] environment must be a list of variables"):

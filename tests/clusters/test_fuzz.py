@@ -1,6 +1,6 @@
-"""clusters.toml is read or refused in one line for thousands of damaged files, the same ones every time.
+"""clusters.toml is read, or refused in one line, for thousands of damaged files, the same ones every time.
 
-DTFPERF_FUZZ says how many; 1,000 without it.
+DTFPERF_FUZZ sets the number; the default is 1,000.
 """
 
 import os
@@ -93,8 +93,8 @@ DAMAGE: tuple[Callable[[str, random.Random], str], ...] = (
 )  # fmt: skip
 
 
-def damaged(number: int) -> bytes:
-    """A file like those in use, with some things wrong with it: the same for the same number."""
+def make_damaged_file(number: int) -> bytes:
+    """Return a damaged version of a valid file, the same for the same number."""
     chance = random.Random(f"{SEED}/{number}")
     text = chance.choice(["", *SOURCES])
     for _ in range(chance.randint(1, 4)):
@@ -121,18 +121,18 @@ def wrong_with(path: Path) -> str | None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_damaged_file_is_read_or_refused_in_lines(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of damaged files, each is used or refused, in a line of bounded length for each mistake; none is a traceback."""
+def test_damaged_file_is_read_or_refused_in_lines(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is read or refused with one line of bounded length per mistake, and never with a traceback."""
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "clusters.toml"
     refused = 0
     numbers = range(part, int(os.environ.get("DTFPERF_FUZZ", "1000")), PARTS)
     for number in numbers:
-        path.write_bytes(damaged(number))
+        path.write_bytes(make_damaged_file(number))
         try:
             output = wrong_with(path)
         except Exception as error:
-            pytest.fail(f"file {number}: {type(error).__name__}: {error}\n{damaged(number)[:3000]!r}")
+            pytest.fail(f"file {number}: {type(error).__name__}: {error}\n{make_damaged_file(number)[:3000]!r}")
         if output is not None:
             refused += 1
             for line in output.split("\n"):

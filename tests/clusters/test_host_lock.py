@@ -1,4 +1,4 @@
-"""Who may use a host now."""
+"""Locks of hosts: order, holders, tickets, folders, and the death of processes at any time."""
 
 import contextlib
 import fcntl
@@ -26,7 +26,7 @@ from pytest_dtfperf.testing.backends import wait_until
 from tests.full_disk import full_behind
 from tests.node.namespaces import in_pid_namespace, why_not
 
-# Says that it waits, and that it has the hosts; gives them back when its stdin ends.
+# Prints when it waits and when it has the hosts; releases them when its stdin ends.
 TAKE = """
 import sys
 from pathlib import Path
@@ -82,7 +82,7 @@ def another(folder: Path, *names: str, says: bytes = b"held", before: Sequence[s
         other.kill()
 
 
-def nobody_waits(wait: LockWait) -> None:
+def fail_on_wait(wait: LockWait) -> None:
     raise AssertionError(f"waited: {wait}")
 
 
@@ -94,16 +94,16 @@ def tickets(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_free_place_is_taken_at_once(tmp_path: Path) -> None:
+def test_free_host_is_locked_at_once(tmp_path: Path) -> None:
     """A free host is available without waiting, repeatedly, and leaves no files."""
     for _ in range(2):
-        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
             assert len(tickets(tmp_path)) == 1
     assert tickets(tmp_path) == []
 
 
-def test_a_place_with_two_slots_serves_two(tmp_path: Path) -> None:
-    """Two have it at once, the third waits for both."""
+def test_host_with_two_slots_serves_two(tmp_path: Path) -> None:
+    """Two processes hold a host with two slots, and the third waits for both."""
     told: list[LockWait] = []
 
     def give_up(wait: LockWait) -> None:
@@ -111,8 +111,8 @@ def test_a_place_with_two_slots_serves_two(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with (
-        lock_hosts(["big"], 2, me(), nobody_waits, folder=tmp_path),
-        lock_hosts(["big"], 2, me(), nobody_waits, folder=tmp_path),
+        lock_hosts(["big"], 2, me(), fail_on_wait, folder=tmp_path),
+        lock_hosts(["big"], 2, me(), fail_on_wait, folder=tmp_path),
         pytest.raises(KeyboardInterrupt),
         lock_hosts(["big"], 2, me(), give_up, folder=tmp_path),
     ):
@@ -121,21 +121,21 @@ def test_a_place_with_two_slots_serves_two(tmp_path: Path) -> None:
     assert tickets(tmp_path) == []
 
 
-def test_places_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """Different hosts have different tickets, whatever their names look like."""
+def test_different_hosts_have_different_tickets(tmp_path: Path) -> None:
+    """Different hosts have different tickets, even if their names are similar."""
     names = ["a/b", "a_b", "ab", "a.0000000001.holds", "x" * 300]
     for one in names:
         for other in names:
             if one != other:
                 with (
-                    lock_hosts([one], 1, me(), nobody_waits, folder=tmp_path),
-                    lock_hosts([other], 1, me(), nobody_waits, folder=tmp_path),
+                    lock_hosts([one], 1, me(), fail_on_wait, folder=tmp_path),
+                    lock_hosts([other], 1, me(), fail_on_wait, folder=tmp_path),
                 ):
                     pass
 
 
 @pytest.mark.parametrize("end", ["let_go", "kill"])
-def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None:
+def test_waiting_process_is_shown_the_holder_and_gets_the_host(tmp_path: Path, end: str) -> None:
     """A waiting process is shown the holder, and gets the host when it is released or killed; neither leaves files."""
     told: list[LockWait] = []
     with another(tmp_path) as holder:
@@ -179,8 +179,8 @@ def _be_served(folder: Path, number: int, served: list[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: signal.Signals) -> None:
-    """Whoever came before, and was killed or stopped while it waited, is passed over."""
+def test_dead_or_stopped_waiter_is_skipped(tmp_path: Path, number: signal.Signals) -> None:
+    """An earlier process that was killed or stopped while it waited is skipped."""
     with another(tmp_path) as holder, another(tmp_path, "here", says=b"waits") as waiter:
         os.kill(waiter.pid, number)
         wait_until("it is so", lambda: (seen := processes.inspect(waiter.pid)) is None or seen.state in ("T", "Z"))
@@ -196,7 +196,7 @@ def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: 
             waiter.wait_until(b"held")
 
 
-def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
+def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
     """All earlier tickets are shown, and from the first minute on the duration, in a text that changes seldom."""
     told: list[LockWait] = []
 
@@ -222,11 +222,11 @@ def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
     ]
 
 
-def test_several_places_exclude_whoever_wants_one_of_them(tmp_path: Path) -> None:
+def test_several_hosts_are_locked_together(tmp_path: Path) -> None:
     """A process that holds several hosts blocks those that want one of them, and no others."""
     told: list[LockWait] = []
     with another(tmp_path, "host-1", "host-2") as holder:
-        with lock_hosts(["host-3"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["host-3"], 1, me(), fail_on_wait, folder=tmp_path):
             pass
 
         def on_wait(wait: LockWait) -> None:
@@ -238,8 +238,8 @@ def test_several_places_exclude_whoever_wants_one_of_them(tmp_path: Path) -> Non
     assert told
 
 
-def test_places_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
-    """Many that want the same hosts, each in another order, all get them."""
+def test_hosts_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
+    """Processes that want the same hosts in different orders all get them."""
     names = ["a", "b", "c"]
     served: list[str] = []
 
@@ -258,7 +258,7 @@ def test_places_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
 
 
 def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
-    """Who gives up waiting leaves the host as it was."""
+    """An interrupted wait leaves the host unlocked."""
     with another(tmp_path) as holder:
 
         def give_up(wait: LockWait) -> None:
@@ -267,7 +267,7 @@ def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt), lock_hosts(["here"], 1, me(), give_up, folder=tmp_path):
             pass
         holder.let_go()
-        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
             pass
 
 
@@ -280,11 +280,11 @@ def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failure_inside_frees_the_place(tmp_path: Path) -> None:
-    """A lock ends with its block, however that ends."""
-    with pytest.raises(ValueError, match="inside"), lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+def test_failure_in_the_block_releases_the_host(tmp_path: Path) -> None:
+    """A lock ends with its block, also after an error."""
+    with pytest.raises(ValueError, match="inside"), lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
         raise ValueError("inside")
-    with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+    with lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
         pass
 
 
@@ -309,13 +309,13 @@ def test_a_damaged_note(tmp_path: Path, note: str) -> None:
     assert str(told[0]) == "held by a process that left no name"
 
 
-def test_what_was_left_of_other_places_is_swept(tmp_path: Path) -> None:
-    """Tickets of the dead go with the next that is drawn, whatever host they were for; foreign files stay."""
+def test_tickets_of_dead_processes_are_swept(tmp_path: Path) -> None:
+    """Tickets of dead processes for any host are deleted when the next ticket is drawn; foreign files stay."""
     with another(tmp_path, "once") as holder:
         holder.kill()
     (tmp_path / "foreign").write_text("")
     assert len(tickets(tmp_path)) == 2
-    with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+    with lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
         pass
     assert tickets(tmp_path) == ["foreign"]
 
@@ -336,16 +336,16 @@ def test_another_pid_namespace(tmp_path: Path) -> None:
     assert tickets(tmp_path) == []
 
 
-def test_a_place_is_held_since_it_was_got(tmp_path: Path) -> None:
+def test_holding_time_starts_with_the_allocation(tmp_path: Path) -> None:
     """The displayed time starts with the allocation, not with the wait."""
     began, before = LockHolder(me().owner, "s", "w", since=0.0), time.time()
-    with lock_hosts(["here"], 1, began, nobody_waits, folder=tmp_path):
+    with lock_hosts(["here"], 1, began, fail_on_wait, folder=tmp_path):
         (ticket,) = tmp_path.iterdir()
         assert before <= json.loads(ticket.read_text())["since"] <= time.time()
 
 
 def test_runtime_folder_is_this_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tickets lie where no other user can put theirs."""
+    """Tickets are in a folder in which no other user can write."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = host_lock.find_lock_folder()
     assert folder.parent == tmp_path
@@ -366,7 +366,7 @@ def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """DTFPERF_LOCKS names a folder that users and containers share; a missing one is refused with a message."""
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
     assert host_lock.find_lock_folder() == tmp_path
-    with lock_hosts(["here"], 1, me(), nobody_waits):
+    with lock_hosts(["here"], 1, me(), fail_on_wait):
         (ticket,) = tmp_path.iterdir()
         assert ticket.stat().st_mode & 0o777 == 0o644
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path / "none"))
@@ -375,8 +375,8 @@ def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("file", ["runtime", "runtime/dtfperf"])
-def test_a_runtime_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    """If a file is in place of the folder or its parent, one line names it and the setting."""
+def test_unusable_runtime_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """A file in place of the runtime folder or its parent is named in one line with the setting."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -388,21 +388,21 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     """An unusable folder is reported with the setting to change."""
     with (
         pytest.raises(AllocationError, match=r"gone, where sessions wait for each other, cannot be used: No such file"),
-        lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
+        lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path / "gone"),
     ):
         pass
 
 
 def first_ticket(folder: Path) -> str:
-    """The name of the first ticket for `here`, while its process has the place."""
-    with lock_hosts(["here"], 1, me(), nobody_waits, folder=folder):
+    """Return the name of the first ticket for `here`, while its process holds the host."""
+    with lock_hosts(["here"], 1, me(), fail_on_wait, folder=folder):
         (name,) = tickets(folder)
     return name
 
 
 @pytest.mark.parametrize("state", ["waits", "holds"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "socket"])
-def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -> None:
+def test_files_that_are_no_tickets_are_ignored(tmp_path: Path, kind: str, state: str) -> None:
     """A pipe, folder, link or socket with a ticket's name is ignored and blocks no process."""
     strange = tmp_path / first_ticket(tmp_path).replace("holds", state)
     with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(tmp_path):
@@ -415,13 +415,13 @@ def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -
                 strange.symlink_to("/dev/zero")
             case "socket":
                 listening.bind(strange.name)
-        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path):
             pass
         assert tickets(tmp_path) == ([strange.name] if kind == "folder" else [])
 
 
 def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
-    """After ticket 9,999,999,999 the next one is a ticket, too: two processes do not have one place."""
+    """Ticket 10,000,000,000 counts as later than ticket 9,999,999,999, so that one host has one holder."""
     last = tmp_path / first_ticket(tmp_path).replace("0000000001.holds", "9999999999.waits")
     told: list[LockWait] = []
     with last.open("w") as file:
@@ -439,7 +439,7 @@ def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
                 assert len(told) == 1
 
 
-def test_a_folder_that_somebody_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that keeps the folder's own lock causes an error instead of an endless wait."""
     monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.0)
     handle = os.open(tmp_path, os.O_RDONLY)
@@ -447,7 +447,7 @@ def test_a_folder_that_somebody_keeps_locked(tmp_path: Path, monkeypatch: pytest
         fcntl.flock(handle, fcntl.LOCK_EX)
         with (
             pytest.raises(AllocationError, match="another process has kept the folder itself locked"),
-            lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path),
+            lock_hosts(["here"], 1, me(), fail_on_wait, folder=tmp_path),
         ):
             pass
     finally:

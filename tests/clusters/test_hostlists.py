@@ -48,8 +48,8 @@ def test_ranges(hostlist: str, hosts: str) -> None:
         (",", "there is nothing where a host should be"),
     ],
 )
-def test_what_is_no_list(hostlist: str, words: str) -> None:
-    """What cannot be expanded is refused with the part that is wrong."""
+def test_invalid_lists_are_refused(hostlist: str, words: str) -> None:
+    """A list that cannot be expanded is refused with its invalid part."""
     with pytest.raises(HostListError, match=re.escape(words)):
         expand_hostlist(hostlist)
 
@@ -66,14 +66,14 @@ def test_what_is_no_list(hostlist: str, words: str) -> None:
     ],
     ids=["range", "product", "one too many", "odometer", "many brackets", "many ranges"],
 )
-def test_no_list_is_absurdly_long(hostlist: str) -> None:
-    """A range that a slip of the finger made long costs a message, not the memory."""
+def test_huge_range_is_refused(hostlist: str) -> None:
+    """A range with too many hosts, as by a typing error, is refused before it is expanded."""
     with pytest.raises(HostListError, match=f"makes more than {MAX_HOSTS} hosts"):
         expand_hostlist(hostlist)
 
 
-def test_the_longest_list() -> None:
-    """As many hosts as Slurm knows are expanded."""
+def test_longest_list_is_expanded() -> None:
+    """A list of as many hosts as Slurm supports is expanded."""
     assert len(expand_hostlist(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
 
 
@@ -86,13 +86,13 @@ def by_the_definition(hostlist: str) -> list[str]:
             names = [
                 f"{head}{number}{tail}"
                 for head, inside, tail in (re.split(r"\[(.*?)\]", name, maxsplit=1) for name in names)
-                for number in _counted(inside)
+                for number in _count_range(inside)
             ]
         found += names
     return found
 
 
-def _counted(inside: str) -> list[str]:
+def _count_range(inside: str) -> list[str]:
     ends = [part.split("-") for part in inside.split(",")]
     return [str(n).zfill(len(each[0])) for each in ends for n in range(int(each[0]), int(each[-1]) + 1)]
 
@@ -103,14 +103,14 @@ PATTERNS = st.lists(BRACKETS | st.sampled_from(["n", "rack", "-ib", ".a"]), min_
 
 
 @given(st.lists(PATTERNS, min_size=1, max_size=6).map(",".join))
-def test_expanded_as_defined(hostlist: str) -> None:
-    """Any list of patterns becomes what the definition makes of it, name by name."""
+def test_lists_are_expanded_as_defined(hostlist: str) -> None:
+    """Any list of patterns is expanded to the names of the definition."""
     assert list(expand_hostlist(hostlist)) == by_the_definition(hostlist)
 
 
 @given(st.text(alphabet="n0189[],-\u00b2 ", max_size=24))
-def test_any_text_is_expanded_or_refused_in_words(text: str) -> None:
-    """No text is anything but a list of hosts, all of them without brackets, or refused."""
+def test_any_text_is_expanded_or_refused(text: str) -> None:
+    """Any text is expanded to names without brackets, or is refused."""
     try:
         names = expand_hostlist(text)
     except HostListError:

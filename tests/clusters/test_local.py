@@ -38,14 +38,14 @@ def test_hosts_on_one_machine_divide_its_cores() -> None:
 
 
 def test_one_host_has_all_cores() -> None:
-    """Without `hosts` this machine is one host, and everything of it."""
+    """The machine is one host with all cores, without the key `hosts`."""
     cluster = named.open_cluster(ClusterConfig(name="local"))
     with cluster.allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
 
 
 def test_folders_of_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks have the folders of the cluster file for caches and temporary files, which are made."""
+    """Tasks have the cache and scratch folders of the cluster file, which are created."""
     monkeypatch.setenv("DTFPERF_SITE", str(tmp_path))
     config = ClusterConfig(name="local", cache_dir="$DTFPERF_SITE/cache", scratch_dir="$DTFPERF_SITE/tmp")
     with named.open_cluster(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
@@ -55,8 +55,8 @@ def test_folders_of_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "tmp"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_line() -> None:
-    """The message has the folder, the reason and the keys."""
+def test_unusable_folder_is_refused_in_one_line() -> None:
+    """An unusable folder is refused with the folder, the reason and the keys."""
     cluster = named.open_cluster(ClusterConfig(name="local", cache_dir="/proc/no"))
     with (
         pytest.raises(AllocationError, match=r"^/proc/no cannot be used: No such file.*\. Correct cache_dir or scratch_dir"),

@@ -1,4 +1,4 @@
-"""One at a time, and nothing left of it."""
+"""File locks: one holder at a time, and no file left."""
 
 import subprocess
 import sys
@@ -18,8 +18,8 @@ with lock_file(Path(sys.argv[1])):
 """
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
-    """Of many that want it at once, each finds what the one before has left, though the file comes and goes."""
+def test_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    """Threads that hold the lock in turn lose no update, though the lock's file is deleted and made again."""
     counter = tmp_path / "counter"
     counter.write_text("0")
 
@@ -33,7 +33,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["counter"]
 
 
-def test_without_waiting(tmp_path: Path) -> None:
+def test_lock_without_waiting_fails_if_held(tmp_path: Path) -> None:
     """A process that does not wait gets an error if the lock is held."""
     with lock_file(tmp_path / "lock"), pytest.raises(BlockingIOError), lock_file(tmp_path / "lock", within_s=0.0):
         pass
@@ -41,7 +41,7 @@ def test_without_waiting(tmp_path: Path) -> None:
         pass
 
 
-def test_after_a_holder_that_was_killed(tmp_path: Path) -> None:
+def test_lock_of_a_killed_holder_is_free(tmp_path: Path) -> None:
     """The file of a dead holder blocks no process, and is deleted by the next one."""
     lock = tmp_path / "lock"
     assert subprocess.run([sys.executable, "-c", DIE_INSIDE, str(lock)], check=False).returncode == -9

@@ -50,12 +50,12 @@ def load(file: Path, text: str) -> dict[str, ClusterConfig]:
 
 
 def test_local_needs_no_file() -> None:
-    """Without any file there is this machine, with defaults for everything."""
+    """The cluster `local` exists without a file, with defaults for everything."""
     assert named.load(None) == {"local": ClusterConfig(name="local")}
 
 
-def test_everything_that_may_be_said_is_read(file: Path) -> None:
-    """Each key ends up where its reader looks for it."""
+def test_table_with_all_keys_is_read(file: Path) -> None:
+    """Each key of a table is read into its field of the configuration."""
     config = load(file, FULL)["workshop"]
     assert config == ClusterConfig(
         name="workshop",
@@ -166,20 +166,20 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
 )
 @pytest.mark.parametrize("table", ["training", "models.mnist"])
 def test_settings_are_checked_when_the_file_is_read(file: Path, table: str, setting: str, words: str) -> None:
-    """What no training can be is refused with file, table and key, before anything is asked of a cluster."""
+    """An invalid setting of a training is refused with file, table and key, before the cluster is contacted."""
     with pytest.raises(ClusterFileError, match=re.escape(f"{file}: [x.{table}] {words}")):
         load(file, f'[x]\nbackend = "local"\n[x.{table}]\n{setting}\n')
 
 
-def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
-    """A file as editors elsewhere save it is read as it is meant."""
+def test_byte_order_mark_is_ignored(file: Path) -> None:
+    """A file with a byte order mark, as some editors save it, is read."""
     file.write_bytes(b"\xef\xbb\xbf" + FULL.encode())
     assert set(named.load(file)) == {"local", "workshop"}
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe[\x00x\x00", b"[x]\nbackend = '\xe4'\n"])
-def test_what_is_no_text_is_one_line(file: Path, content: bytes) -> None:
-    """A file in another encoding is named."""
+def test_file_in_another_encoding_is_refused(file: Path, content: bytes) -> None:
+    """A file in another encoding is refused in one line with its path."""
     file.write_bytes(content)
     with pytest.raises(ClusterFileError, match=rf"cannot read {file}: it is not a UTF-8 text: byte"):
         named.load(file)
@@ -209,7 +209,7 @@ class FarBackend(named.Backend):
     requires = ("no_such_boto", "ec2")
 
 
-def test_what_is_not_installed_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_with_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend without its library reports what to install before anything is started."""
     monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), "far", FarBackend())
     with pytest.raises(ClusterFileError, match=r'no_such_boto, which is not installed: pip install "pytest-dtfperf\[ec2\]"'):
@@ -217,7 +217,7 @@ def test_what_is_not_installed_is_named_with_what_brings_it(monkeypatch: pytest.
 
 
 def test_unknown_cluster_is_refused_with_the_nearest() -> None:
-    """A name that is no cluster is answered with those there are."""
+    """An unknown cluster is refused with the known ones."""
     with pytest.raises(ClusterFileError, match=r"unknown cluster 'locl'\. Did you mean 'local'"):
         named.pick(named.load(None), "locl")
 
@@ -237,8 +237,8 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
         (ClusterConfig(name="x", backend="slurm", backend_keys={"partition": "normal"}), None),
     ],
 )
-def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
-    """What a cluster can hold follows from the file, and for this machine from a look at it."""
+def test_devices_are_counted_from_the_file(config: ClusterConfig, devices: int | None) -> None:
+    """The number of a cluster's devices follows from the file, and for this machine from its cores."""
     assert capacity.count_devices(config) == devices
 
 
@@ -252,7 +252,7 @@ def test_workers_share_a_hosts_devices() -> None:
     assert capacity.predict_devices_per_worker(by_gpus) == 4
 
 
-def test_defaults_depend_on_the_place() -> None:
+def test_defaults_depend_on_the_backend() -> None:
     """Separate parameter servers have a host each, and a queue runs several jobs at a time, unless the file sets otherwise."""
     here = ClusterConfig(name="x")
     assert (here.most_ps_per_host, here.jobs_at_once) == (None, 1)
@@ -298,7 +298,7 @@ def test_local_gpus_are_counted_with_the_clusters_environment(tmp_path: Path, mo
 
 
 def test_local_parts_of_gpus_are_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU that is cut into parts (MIG) each part is a device."""
+    """Each part of a GPU that is divided by MIG is a device."""
     use_smi(tmp_path, monkeypatch, gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]))
     assert capacity.count_devices(LOCAL) == 2
 
@@ -362,8 +362,8 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
         chosen("local", tmp_path / "cluster.toml", tmp_path)
 
 
-def test_a_miss_says_where_it_was_looked_for(tmp_path: Path, file: Path) -> None:
-    """An unknown cluster is refused with the file that was read, or the searched places."""
+def test_unknown_cluster_is_reported_with_searched_folders(tmp_path: Path, file: Path) -> None:
+    """An unknown cluster is refused with the file that was read, or with the searched folders."""
     with pytest.raises(ClusterFileError, match=rf"'lab'.*No clusters.toml was found in {tmp_path}, in perf_tests there, or in"):
         chosen("lab", None, tmp_path)
     file.write_text(FULL)
@@ -375,7 +375,9 @@ def test_a_miss_says_where_it_was_looked_for(tmp_path: Path, file: Path) -> None
     "backend, job, shared",
     [("local", None, [f"machine-{boot_id()}"]), ("slurm", None, []), ("slurm", "17", ["slurm-job-17"]), ("ec2", None, [])],
 )
-def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: list[str]) -> None:
+def test_allocations_share_local_and_job_hosts(
+    monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: list[str]
+) -> None:
     """Allocations of this machine, and of the job that pytest runs in, are the same hosts; others have their own."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job:
@@ -409,7 +411,7 @@ def test_reference_example_is_read(file: Path) -> None:
     assert capacity.get_worker_hosts(config, 4) == 4
 
 
-def test_clusters_that_come_along_are_read() -> None:
+def test_published_cluster_file_is_read() -> None:
     """The file beside the perf tests is right, and its Slurm cluster is the report's: 12 minutes, one GPU on each node."""
     daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
     assert (capacity.count_devices(daint), capacity.predict_devices_per_host(daint), capacity.predict_device(daint)) == (
@@ -425,7 +427,7 @@ def test_clusters_that_come_along_are_read() -> None:
 
 
 @pytest.mark.parametrize("job, expected", [(None, 512), ("2", 8)])
-def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: str | None, expected: int) -> None:
+def test_cluster_inside_a_job_has_its_nodes(monkeypatch: pytest.MonkeyPatch, job: str | None, expected: int) -> None:
     """Inside a Slurm job the cluster has the devices of the job's nodes, independent of the nodes in the file."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     if job:
@@ -477,8 +479,8 @@ def test_a_mistake_in_one_cluster_is_nothing_to_another(file: Path) -> None:
         named.choose("local", file, [])
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(file: Path) -> None:
-    """Each has a line of its own, with file, table and key."""
+def test_all_mistakes_of_a_file_are_reported_together(file: Path) -> None:
+    """Each mistake of a file has a line of its own, with file, table and key."""
     file.write_text(TWO_WRONG)
     with pytest.raises(ClusterFileError) as caught:
         named.load(file)

@@ -31,13 +31,13 @@ def test_both_pipes_are_read_to_their_end() -> None:
 
 
 @pytest.mark.parametrize("pipe", ["stdout", "stderr"])
-def test_a_flood_is_cut_off(pipe: str) -> None:
-    """Who prints without end is not read to the end, and memory stays bounded."""
+def test_endless_output_is_cut_off(pipe: str) -> None:
+    """Endless output is not read to its end, and memory stays bounded."""
     with python(f"import sys\nwhile True: sys.{pipe}.write('y' * 65536)") as process, pytest.raises(TooMuchOutput):
         read_output(process, MOST_BYTES, lambda: False)
 
 
-def test_silence_ends_when_it_is_over() -> None:
+def test_silent_command_is_abandoned() -> None:
     """A silent command, and one with endless output, are abandoned as soon as their result is not needed."""
     for script in ("import time; time.sleep(60)", "import time\nwhile True: print('.', flush=True); time.sleep(0.01)"):
         over = time.monotonic() + 0.2

@@ -41,8 +41,8 @@ def load(tmp_path: Path, text: str) -> named.ClusterConfig:
     return named.load(file)["mine"]
 
 
-def test_everything_that_may_be_said(tmp_path: Path) -> None:
-    """A table with every key but those that exclude each other is taken as it is."""
+def test_table_with_all_keys_is_valid(tmp_path: Path) -> None:
+    """A table with all keys that do not exclude each other is valid, and its values reach the backend."""
     config = load(tmp_path, WHOLE)
     assert config.max_hosts == 4
     assert config.backend_keys["tags"] == {"project": "resnet"}
@@ -77,7 +77,7 @@ def test_everything_that_may_be_said(tmp_path: Path) -> None:
         ('tags = { Name = "mine" }', "tags must not have 'Name'"),
     ],
 )
-def test_what_may_not_be_said(tmp_path: Path, line: str, validate: str) -> None:
+def test_invalid_keys_are_refused(tmp_path: Path, line: str, validate: str) -> None:
     """An error in a table is reported with the file, the table and the key."""
     with pytest.raises(ClusterFileError) as caught:
         load(tmp_path, f'[mine]\nbackend = "ec2"\ninstance_type = "g5.xlarge"\n{line}\n')
@@ -85,7 +85,7 @@ def test_what_may_not_be_said(tmp_path: Path, line: str, validate: str) -> None:
     assert "clusters.toml: [mine]" in str(caught.value)
 
 
-def test_a_table_without_its_type(tmp_path: Path) -> None:
-    """Which instances a cluster is made of cannot be guessed."""
+def test_missing_instance_type_is_refused(tmp_path: Path) -> None:
+    """A table without instance_type is refused, because the type cannot be derived."""
     with pytest.raises(ClusterFileError, match=r'must set the type of its instances: instance_type = "g5.xlarge"'):
         load(tmp_path, '[mine]\nbackend = "ec2"\n')

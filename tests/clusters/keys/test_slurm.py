@@ -52,7 +52,7 @@ def load(tmp_path: Path) -> Load:
     return Load(tmp_path)
 
 
-def test_everything_that_may_be_said_is_read(load: Load) -> None:
+def test_table_with_all_keys_is_valid(load: Load) -> None:
     """Every key of the table is valid, and reaches the backend unchanged."""
     output = tomllib.loads(FULL)
     assert {*output, "gres"} == set(keys.KEYS)
@@ -117,7 +117,7 @@ def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
     ["--hint=nomultithread", "--mail-type=END", "-d", "--dependency=afterok:1", "--contiguous", "END", "--mem-bind=local"],
 )
 def test_other_options_are_the_users(load: Load, option: str) -> None:
-    """What has no key of its own and does no harm is handed on."""
+    """Harmless options of sbatch that have no key of their own are passed on."""
     assert load(f"gpus_per_node = 4\noptions = ['{option}']").backend_keys["options"] == [option]
 
 
@@ -125,7 +125,7 @@ def test_other_options_are_the_users(load: Load, option: str) -> None:
     "limit", ["12", "12:30", "00:12:00", "1-0", "1-12:30", "1-12:30:00", "100:00:00", 12]
 )  # fmt: skip
 def test_times_are_slurms(load: Load, limit: str | int) -> None:
-    """Every format of a time that Slurm takes is taken."""
+    """Every format of a time that Slurm accepts is accepted."""
     assert load(f"gpus_per_node = 4\ntime_limit = {limit!r}").backend_keys["time_limit"] == limit
 
 
@@ -156,7 +156,7 @@ def test_times_are_slurms(load: Load, limit: str | int) -> None:
     ],
 )
 def test_gpus_are_counted(output: dict[str, Any], gpus: int | None) -> None:
-    """How many GPUs a node lends follows from either key, in every form of it."""
+    """The number of GPUs per node follows from gpus_per_node or from any form of gres."""
     assert keys.get_gpus_per_node(output) == gpus
 
 

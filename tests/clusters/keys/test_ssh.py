@@ -44,7 +44,7 @@ def load(tmp_path: Path) -> Load:
     return Load(tmp_path)
 
 
-def test_everything_that_may_be_said_is_read(load: Load) -> None:
+def test_table_with_all_keys_is_valid(load: Load) -> None:
     """Every key of the table is valid, and reaches the backend unchanged; three of them replace hosts."""
     output = tomllib.loads(FULL)
     assert {*output, "nodes_file", "public_ips", "private_ips"} == set(keys.KEYS)
@@ -159,7 +159,7 @@ FORM = 'options must be like "Key=Value" of ssh_config'
         ('UserKnownHostsFile="known', "a quote has no end"),
     ],
 )
-def test_options_that_may_not_be(option: str, words: str) -> None:
+def test_dangerous_options_are_refused(option: str, words: str) -> None:
     """An option that would trust unknown hosts, has a key of its own, or breaks the connection is refused in any form."""
     table: dict[str, Any] = {"hosts": "a", "gpus_per_host": 1, "options": ["Compression=no", option]}
     validate = keys.validate(table)
@@ -183,12 +183,12 @@ def test_options_that_may_not_be(option: str, words: str) -> None:
     ],
 )
 def test_other_options_are_the_users(option: str) -> None:
-    """What does no harm is handed on; whether there is such an option, ssh knows."""
+    """Harmless options are passed on; ssh checks whether they exist."""
     assert keys.validate({"hosts": "a", "gpus_per_host": 1, "options": [option]}) is None
 
 
-def test_devices_are_counted_without_asking(load: Load) -> None:
-    """How many hosts and devices there are follows from the file."""
+def test_devices_are_counted_from_the_file(load: Load) -> None:
+    """The numbers of hosts and devices follow from the file, without a connection."""
     config = load('hosts = "node[01-16]"\ngpus_per_host = 4')
     assert (config.max_hosts, capacity.count_devices(config), capacity.predict_device(config)) == (16, 64, "gpu")
     config = load('hosts = ["a", "b[1-2]"]\ndevices_per_host = 2')

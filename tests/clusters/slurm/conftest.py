@@ -1,4 +1,4 @@
-"""A real Slurm for the tests below: one that they share and leave as they found it, and as many of their own as they want."""
+"""Slurm sites for the tests: a shared one, which tests leave as they found it, and new ones for single tests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def shared_site() -> Iterator[Site]:
 
 @pytest.fixture
 def site(shared_site: Site) -> Iterator[Site]:
-    """The shared site, left without a job: one that is cancelled ends when it has ended on its node, a second or more later."""
+    """Return the shared site after all jobs of earlier tests have ended on its nodes, which takes a second or more."""
     yield shared_site
     wait_until("no job is left", lambda: shared_site.jobs() == [])
 
@@ -41,7 +41,7 @@ def two_nodes() -> Iterator[Site]:
 
 @pytest.fixture
 def new_site() -> Iterator[NewSite]:
-    """Makes sites, with the arguments of `Site`, that are taken down after the test."""
+    """Make sites with the arguments of `Site`, and take them down after the test."""
     with ExitStack() as sites:
 
         def make(**arguments: Any) -> Site:
@@ -54,7 +54,7 @@ def new_site() -> Iterator[NewSite]:
 
 @pytest.fixture
 def log_in(monkeypatch: pytest.MonkeyPatch) -> LogIn:
-    """Makes this process one on a site's login node, and of nobody who must be polite: it looks into the queue often."""
+    """Make this process one on a site's login node, with short pauses between reads of the queue."""
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.1)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 

@@ -1,7 +1,7 @@
-"""A controlling process to be killed: `main` of `FOLDER STEPS CLUSTER`, of which the last is pickled, in hexadecimal digits.
+"""A controller that tests kill: `main` of `FOLDER STEPS CLUSTER`; CLUSTER is a pickle in hexadecimal digits.
 
-Lends two nodes and trains toys on them, run after run of so many steps. Says how it goes, a line of JSON each: "waits",
-"up", "ran", "failed", "interrupted".
+It allocates two nodes and trains toys on them in runs of STEPS steps, until it is killed. It prints one line of JSON per
+event: "waits", "up", "ran", "failed", "interrupted".
 """
 
 import json
@@ -25,20 +25,20 @@ def main() -> None:
     try:
         _train(pickle.loads(bytes.fromhex(pickled)), Path(folder), int(steps))
     except DtfPerfError as failure:
-        say("failed", kind=type(failure).__name__, words=str(failure))
+        print_event("failed", kind=type(failure).__name__, words=str(failure))
     except KeyboardInterrupt:
-        say("interrupted")
+        print_event("interrupted")
 
 
 def _train(config: ClusterConfig, folder: Path, steps: int) -> None:
-    resources = Resources(devices=2, session=f"driver-{os.getpid()}", on_status=lambda words: say("waits", words=words))
+    resources = Resources(devices=2, session=f"driver-{os.getpid()}", on_status=lambda words: print_event("waits", words=words))
     with named.open_cluster(config).allocate(resources) as allocation, Launcher(allocation, config, resources) as launcher:
-        say("up")
+        print_event("up")
         stage = Stage(launcher, folder)
         while True:
             stage.run(steps=steps)
-            say("ran")
+            print_event("ran")
 
 
-def say(what: str, **more: str) -> None:
+def print_event(what: str, **more: str) -> None:
     print(json.dumps({"what": what, **more}), flush=True)

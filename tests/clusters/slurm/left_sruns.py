@@ -1,8 +1,8 @@
 """sruns of several owners, and `dtfperf slurm reap` beside them: `python -m tests.clusters.slurm.left_sruns [ARGUMENT ...]`.
 
-To be run in a PID namespace of its own, so that nobody else on this machine can tell whose they are, and end one meanwhile. The
-command finds REAP_CONF as its SLURM_CONF, where that is set. Prints one line of JSON: how it ended, what it printed, and of
-each owner's srun its process id and whether it is still there.
+It needs a PID namespace of its own, so that no other session on this machine finds these sruns and ends one. REAP_CONF, where
+it is set, is the command's SLURM_CONF. It prints one line of JSON: the command's exit code and output, and for each owner's
+srun its process id and whether it still exists.
 """
 
 import json

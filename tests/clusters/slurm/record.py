@@ -1,4 +1,4 @@
-"""Records what Slurm's commands print about jobs in every state that can be had, for the tests of `answers`.
+"""Records what Slurm's commands print about jobs in every state that can be reached, for the tests of `parse`.
 
     python -m tests.clusters.slurm.record [ROOT]
 
@@ -7,9 +7,9 @@ records the Slurm installed here, or that of another system below ROOT, which ca
     debootstrap --variant=minbase --include=slurmctld,slurmd,slurm-client,slurmdbd,munge bullseye ROOT
     chroot ROOT apt-get install --no-install-recommends slurm-wlm-mysql-plugin   # on trixie; bullseye has it in slurmdbd
 
-Accounting needs mariadb-server here. Each command has one file per version, in which `## name` begins what it said in one
-scenario. What could not be had stands in README.txt beside them. Takes two minutes, until Slurm has noticed that a job is over
-its time limit.
+Accounting needs mariadb-server here. Each command has one file per version, in which `## name` begins its output in one
+scenario. README.txt beside them lists the scenarios that could not be recorded. A recording takes two minutes, until Slurm has
+noticed that a job is over its time limit.
 """
 
 import re
@@ -72,7 +72,7 @@ while [ -e {folder}/slow ]; do sleep 0.1; done
 
 
 class Recorder:
-    """Puts jobs into states, and keeps what Slurm says of them."""
+    """Puts jobs into states, and keeps Slurm's output about them."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
@@ -95,7 +95,7 @@ class Recorder:
         return self._submitted[-1]
 
     def leave(self) -> None:
-        """Have what has been submitted go on."""
+        """Let the submitted jobs continue: `clear` does not end them."""
         self._submitted = []
 
     def clear(self) -> None:
@@ -117,7 +117,7 @@ class Recorder:
         print(what, file=sys.stderr)
 
     def want(self, scenario: str, job: str, pattern: str, patience_s: float = LONG_S) -> None:
-        """Keep what is said of a job once its state and reason are so."""
+        """Keep the output about a job as soon as its state and reason match the pattern."""
         deadline = time.monotonic() + patience_s
         seen = ""
         while time.monotonic() < deadline:
@@ -140,7 +140,7 @@ class Recorder:
         return True
 
     def account(self) -> None:
-        """Keep what the accounting says of all these jobs at last."""
+        """Keep the final output of the accounting about all recorded jobs."""
         shape = ["--parsable2", "--noheader", f"--delimiter={SACCT_DELIMITER}", f"--format={SACCT_FORMAT}"]
         for scenario, job in self._jobs.items():
             output = self.site.run("sacct", *shape, f"--jobs={job}")
@@ -314,7 +314,7 @@ def record_nodes(recorder: Recorder) -> None:
 
 
 def record_memory(recorder: Recorder) -> None:
-    """Only cgroups notice that there was too little memory: have one node use them."""
+    """Record a job that runs out of memory, on a node with cgroups: only these detect it."""
     site = recorder.site
     version = tuple(int(number) for number in site.run("squeue", "--version").split()[1].split(".")[:2])
     kind = "CgroupPlugin=cgroup/v1" if version >= (22, 5) else "CgroupAutomount=yes"
@@ -380,7 +380,7 @@ def accounts_daemon(site: Site, door: Path, port: int) -> Iterator[None]:
 
 
 def keep_accounts(site: Site, port: int) -> None:
-    """Have slurm.conf name the daemon, and the daemon know the cluster."""
+    """Set the daemon's address in slurm.conf, and wait until the daemon has registered the cluster."""
     of_20 = site.run("squeue", "--version").startswith("slurm-wlm 20.")
     comments = "AccountingStoreJobComment=YES" if of_20 else "AccountingStoreFlags=job_comment"
     conf = site.folder / "slurm.conf"

@@ -1,4 +1,4 @@
-"""Launchers over toy tasks on the nodes of a real Slurm: whom tests find there to strike, and what must not be left."""
+"""Launchers over toy tasks on the nodes of a real Slurm, the processes that tests can kill there, and checks for leftovers."""
 
 import json
 import os
@@ -26,14 +26,14 @@ ENDLESS = 1_000_000  # steps
 
 
 def slurm(**changes: Any) -> ClusterConfig:
-    """Two nodes, each a device; `place` adds to what is asked of Slurm."""
+    """Return a cluster of two nodes with one device each; `backend_keys` adds keys of Slurm."""
     backend_keys = {"nodes": 2, "time_limit": 5, **changes.pop("backend_keys", {})}
     settings: dict[str, Any] = {"entry": TOY, "devices_per_host": 1, "limits": LIMITS, **changes}
     return ClusterConfig(name="stage", backend="slurm", backend_keys=backend_keys, **settings)
 
 
 def hurry() -> None:
-    """Look into the queue sooner than is polite on a site that others use."""
+    """Read the queue more often than is acceptable on a site that others use."""
     client.FIRST_PAUSE_S = 0.1
 
 
@@ -46,7 +46,7 @@ class Scene:
 
     @property
     def session(self) -> str:
-        """By which everything of the present agents is found."""
+        """The session's id, which all processes of its agents carry."""
         return session_in(self.site)
 
     @property
@@ -76,33 +76,33 @@ def scene(site: Site, folder: Path, config: ClusterConfig | None = None) -> Iter
 
 @dataclass
 class Driver:
-    """A process that trains toys, told of by its lines."""
+    """A process that trains toys, observed by the lines that it prints."""
 
     process: zygote.Started
-    pipe: IO[bytes]  # of what it says, not buffered
+    pipe: IO[bytes]  # its stdout, not buffered
     output: list[Mapping[str, str]] = field(default_factory=list)
 
     def next(self) -> Mapping[str, str] | None:
-        """What it says next; None when it says nothing any more."""
+        """Return its next event, or None after its end."""
         line = self.pipe.readline()
         if line:
             self.output.append(json.loads(line))
         return self.output[-1] if line else None
 
     def ready(self, within_s: float) -> bool:
-        """Whether it says something, or ends, within the time."""
+        """Return whether it prints a line, or ends, within the time."""
         return bool(select.select([self.pipe], [], [], within_s)[0])
 
     def until(self, what: str) -> Mapping[str, str]:
         while saying := self.next():
             if saying["what"] == what:
                 return saying
-        raise AssertionError(f"it ended before it said {what!r}: {self.output[-3:]}")
+        raise AssertionError(f"it ended before the event {what!r}:  {self.output[-3:]}")
 
 
 @contextmanager
 def driver(folder: Path, config: ClusterConfig, environment: Mapping[str, str], steps: int = 20) -> Iterator[Driver]:
-    """In a process group of its own."""
+    """Run a driver in a process group of its own."""
     argv = ["-c", "from tests.clusters.slurm.driver import main; main()", str(folder), str(steps), pickle.dumps(config).hex()]
     env = {**os.environ, **environment, **zygote.SEARCH_PATH}
     reader, writer = os.pipe()
@@ -129,7 +129,7 @@ def session_in(site: Site) -> str:
 
 
 def children(of: int, word: str) -> list[int]:
-    """A process's own children in whose command line that stands."""
+    """Return a process's own children with the word in their command lines."""
     return [each.pid for each in processes.list_descendants(of) if each.parent == of and word in command(each.pid)]
 
 
@@ -143,13 +143,13 @@ def environment(pid: int) -> Mapping[str, str]:
 
 
 def inner_pid(pid: int) -> int | None:
-    """What a process calls itself, in its own namespace."""
+    """Return a process's id in its own namespace."""
     lines = [line for line in _text(f"/proc/{pid}/status").splitlines() if line.startswith("NSpid:")]
     return int(lines[0].split()[-1]) if lines else None
 
 
-def wait_until_nothing_is_left(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
-    """No job, no process of a session, no srun and no watchdog of the process `of`, by default this one."""
+def wait_until_all_is_gone(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
+    """Wait until no job, no process of a session, no srun and no watchdog of the process `of` (by default this one) exists."""
     wait_until("no job is left", lambda: site.jobs() == [])
     wait_until("no process of the session is left", lambda: sweep.find_left_processes(sessions) == [])
     wait_until("no srun is left", lambda: children(of or os.getpid(), "srun --jobid") == [])

@@ -42,7 +42,7 @@ _PACKAGES_FOR_NETWORKS = {"ip": "iproute2", "nsenter": "util-linux"}
 # 198.18.0.0/15 is reserved for benchmarks. A site has a 198.19.x.0/24, with nodes from .1 on.
 _BRIDGE, _THIS_MACHINE, _MOST_NODES = 254, 253, 252
 _BRIDGE_MAC = "02:00:00:00:00:fe"  # one of its own, or it changes with every node that comes
-_NODE_PORT, _CONTROLLER_PORT = 6818, 6817  # as Slurm has them; a networked site shares them with nobody
+_NODE_PORT, _CONTROLLER_PORT = 6818, 6817  # Slurm's defaults; a networked site shares them with no other
 _LAST_LINES = 8
 
 
@@ -84,7 +84,7 @@ class Site:
     ) -> None:
         """`gpus` and `cpus` are each node's.
 
-        partitions  name -> what slurm.conf says of it
+        partitions  name -> its settings in slurm.conf
         switches    leaf switch -> host list
         slurm_conf  lines that are added, or replace those of the same key
         root        the folder of another system whose Slurm it shall be: what is `run`, and the clients in `environment`, too
@@ -111,7 +111,7 @@ class Site:
     # What tests do with it.
 
     def run(self, *argv: str, timeout_s: float = 120.0, check: bool = True) -> str:
-        """What a command prints outside of the nodes, as on a login node."""
+        """Return what a command prints outside of the nodes, as on a login node."""
         process = self.popen(*argv)
         with process:
             try:
@@ -119,7 +119,7 @@ class Site:
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
-                raise SiteError(f"{argv} still ran after {timeout_s} s, having said: {out}{err}") from None
+                raise SiteError(f"{argv} still ran after {timeout_s} s, with this output: {out}{err}") from None
         if check and process.returncode:
             raise SiteError(f"{argv} left with exit code {process.returncode}: {out}{err}")
         return out
@@ -146,7 +146,7 @@ class Site:
         return self.run("squeue", "--noheader", "--format=%i").split()
 
     def processes(self, pattern: str = "") -> list[int]:
-        """The site's living processes in whose command line or environment the text stands."""
+        """Return the site's living processes with the text in their command line or environment."""
         return [pid for pid in self._living() if pattern in _command(pid) or pattern in _text(f"/proc/{pid}/environ")]
 
     def kill_slurmd(self, node: str) -> None:
@@ -161,12 +161,12 @@ class Site:
         self._wait(f"slurmd of {node} listens", lambda: self._listens(node))
 
     def kill_stepds(self, node: str) -> None:
-        """Kill what looks after the node's steps. Their tasks go on, with nobody to report to."""
-        log = str(self.folder / "log" / f"slurmd-{node}.log")  # they write to it, and nothing else tells whose they are
+        """Kill the daemons of the node's steps. Their tasks continue, without a process to report to."""
+        log = str(self.folder / "log" / f"slurmd-{node}.log")  # their open log is the only sign of their node
         self._kill(lambda pid: _command(pid).startswith("slurmstepd") and log in _open_files(pid))
 
     def power_off(self, node: str) -> None:
-        """Unplug a node of a networked site, so that nobody hears it die, and end everything on it."""
+        """Unplug a node of a networked site, so that no message of its end reaches others, and end everything on it."""
         self._order(f"ip link delete v{node}")
         self._kill(lambda pid: f"{self.folder}/node.sh {node} " in _command(pid))
 
@@ -180,12 +180,12 @@ class Site:
         self._kill(lambda pid: _command(pid).startswith("slurmctld "), signal.SIGTERM)
 
     def start_controller(self) -> None:
-        """Start slurmctld. Returns when it listens: a command whose connection is refused tries again only after a second."""
+        """Start slurmctld. Return when it listens: a command that is refused a connection tries again only after a second."""
         self._order("slurmctld -D -i & controller=$!")
         self._wait("slurmctld listens", self._controller_listens)
 
     def vanish(self) -> None:
-        """Kill all that is there, so that nobody answers any more: controller, daemons, steps. Not to be used after."""
+        """Kill the controller, all daemons and all steps, so that nothing answers. The site cannot be used afterwards."""
         assert self._init
         self._init.kill()
         self._init.wait()
@@ -218,7 +218,7 @@ class Site:
             "PATH": f"{self.folder}/clients:{self.folder}/bin:{_PATH}",
         }
         self._start_init()
-        self._addresses[socket.gethostname()] = _LOOPBACK  # where clients are, whom a newer controller asks back
+        self._addresses[socket.gethostname()] = _LOOPBACK  # of clients, to which a newer controller connects back
         if self._root:
             self._write_clients(self._root)
         if self._networked:
@@ -279,10 +279,10 @@ class Site:
         raise SiteError(f"cannot add a network interface: {done.stderr.strip()}")
 
     def _take_ports(self) -> None:
-        """Have ports of 127.0.0.1 for as long as the site lives.
+        """Reserve ports of 127.0.0.1 for the life of the site.
 
-        While they are bound here, nobody is given them who asks for any port. Slurm's daemons can still listen on them, as they
-        set SO_REUSEADDR like the sockets here, which do not listen.
+        While they are bound here, the kernel gives them to no program that requests any free port. Slurm's daemons can still
+        listen on them, as they set SO_REUSEADDR like the sockets here, which do not listen.
         """
         for name in (site_files.CONTROLLER, *self.nodes):
             port = self._held.enter_context(socket.socket())
@@ -358,11 +358,11 @@ class Site:
     # What it is made of.
 
     def _into_root(self) -> list[str]:
-        """What a command of the other system has before it, if it is one."""
+        """Return the command prefix that enters the other system, if the site has one."""
         return ["nsenter", f"--target={self._init.pid}", "--mount", "chroot", self._root] if self._init and self._root else []
 
     def _order(self, command: str, problem: str = "") -> None:
-        """Have the site's first process run a command, which must succeed."""
+        """Let the site's first process run a command, which must succeed."""
         assert self._init
         assert self._init.stdin
         assert self._init.stdout

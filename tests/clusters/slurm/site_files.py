@@ -1,4 +1,4 @@
-"""What a site is made of: the shells that are the first processes of its namespaces, and its configuration."""
+"""The files of a site: the shells that are the first processes of its namespaces, and its configuration."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 CONTROLLER = "ctl"  # slurmctld runs only on a host of the name that slurm.conf gives, so a site has a host name of its own
 
 # First process of the site. Its orders are shell commands; it answers each with the exit status. When no more can come, it ends
-# all in its namespace and removes the folder: whoever would have done so may be dead.
+# all in its namespace and removes the folder: its owner may be dead.
 INIT = r"""
 folder=$1
 cd "$folder"
@@ -124,7 +124,7 @@ def slurm_conf(
         "AuthType": "auth/munge",
         "CredType": "cred/munge",
         "AuthInfo": f"socket={folder}/munge/socket",
-        # Daemons, and unless told otherwise srun, listen on what their own host's name resolves to; without this, to everybody.
+        # Daemons, and by default srun, listen on the address of their own host's name; without this, on all addresses.
         "CommunicationParameters": "NoCtldInAddrAny" + ("" if listen_on_all else ",NoInAddrAny"),
         "StateSaveLocation": f"{folder}/state",
         "SlurmdSpoolDir": f"{folder}/spool/%n",
@@ -138,7 +138,7 @@ def slurm_conf(
         "TaskPlugin": "task/none",
         "JobAcctGatherType": "jobacct_gather/none",
         "AccountingStorageType": "accounting_storage/none",
-        "SlurmdParameters": "config_overrides",  # nodes have as many cores as slurm.conf says, whatever this machine has
+        "SlurmdParameters": "config_overrides",  # nodes have as many cores as in slurm.conf, independent of this machine
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "SchedulerType": "sched/backfill",  # as most sites; it also estimates when jobs will start

@@ -1,4 +1,4 @@
-"""Reading what Slurm's commands print: transcripts of three versions, text that people wrote, lists of hosts, damage."""
+"""Reading the output of Slurm's commands: transcripts of three versions, texts of users, lists of hosts, damage."""
 
 import random
 import re
@@ -23,7 +23,7 @@ LISTS = 50
 
 each_version = pytest.mark.parametrize("version", VERSIONS)
 each_reader = pytest.mark.parametrize("command", READERS)
-both_of_now = pytest.mark.parametrize("command", ["squeue", "scontrol"])  # sacct tells how it all ended
+both_of_now = pytest.mark.parametrize("command", ["squeue", "scontrol"])  # sacct has ended jobs
 
 # Scenario: state, nodes, and the reason; None where it depends on the moment or the version.
 STATES: Mapping[str, tuple[str, str, str | None]] = {
@@ -67,7 +67,7 @@ STATES: Mapping[str, tuple[str, str, str | None]] = {
 
 
 def transcript(version: str, command: str) -> dict[str, str]:
-    """What the command printed in each scenario."""
+    """Return what the command printed in each scenario."""
     _, *parts = re.split(r"^## (\S+)\n", (TRANSCRIPTS / version / f"{command}.txt").read_text(), flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -83,8 +83,8 @@ def job(version: str, command: str, scenario: str) -> SlurmJob:
 
 @each_version
 @each_reader
-def test_every_answer_is_understood(version: str, command: str) -> None:
-    """Nothing that Slurm printed in any scenario is refused, or read as no job at all."""
+def test_every_recorded_output_is_parsed(version: str, command: str) -> None:
+    """All recorded output is parsed as at least one job with its user, id and time limit."""
     recorded = transcript(version, command)
     assert len(recorded) > len(STATES)
     for scenario in recorded:
@@ -98,7 +98,7 @@ def test_every_answer_is_understood(version: str, command: str) -> None:
 @both_of_now
 @pytest.mark.parametrize("scenario", STATES)
 def test_states_reasons_and_nodes(version: str, command: str, scenario: str) -> None:
-    """In every state, both commands are read as one job in that state, on these nodes, for that reason."""
+    """Both commands' output is read as one job, with its state, nodes and reason, in every state."""
     state, nodes, reason = STATES[scenario]
     read = job(version, command, scenario)
     assert (read.state, read.nodes) == (state, tuple(nodes.split()))
@@ -126,8 +126,8 @@ def test_exit_codes_and_signals(version: str, command: str, scenario: str, code:
 
 
 @each_version
-def test_accounting_says_how_it_ended(version: str) -> None:
-    """sacct is read without its steps, without the reason of an earlier wait, and with the user who cancelled the job."""
+def test_accounting_has_the_end_of_a_job(version: str) -> None:
+    """sacct's output is read without steps, without the reason of an earlier wait, and with the user who cancelled the job."""
     for scenario, state in [("timeout", "TIMEOUT"), ("node-fail", "NODE_FAIL"), ("preempted", "PREEMPTED")]:
         read = job(version, "sacct", scenario)
         assert (read.state, read.reason, read.cancelled_by) == (state, "", None)
@@ -196,13 +196,13 @@ def test_arrays_and_heterogeneous_jobs(version: str, command: str) -> None:
 
 @each_version
 def test_topology(version: str) -> None:
-    """Every node hangs on its leaf switch, not on the one that joins them."""
+    """Every node belongs to its leaf switch, not to the one that joins them."""
     text = (TRANSCRIPTS / version / "topology.txt").read_text()
     assert parse.parse_topology(text) == {"n1": "s1", "n2": "s1", "n3": "s2", "n4": "s2"}
 
 
 def test_no_topology() -> None:
-    """Where there are no switches, nodes hang on none."""
+    """Empty topology output gives no switches."""
     assert parse.parse_topology("") == {}
 
 
@@ -213,8 +213,8 @@ def test_no_jobs(command: str) -> None:
     assert READERS[command]("\n") == []
 
 
-def test_no_jobs_in_words() -> None:
-    """scontrol's error is quoted."""
+def test_scontrol_message_of_no_jobs_is_an_empty_list() -> None:
+    """scontrol's message that there are no jobs is read as an empty list."""
     assert parse.parse_scontrol("No jobs in the system\n") == []
 
 
@@ -222,15 +222,15 @@ def test_no_jobs_in_words() -> None:
 @pytest.mark.parametrize(
     "text", ["slurm_load_jobs error: Invalid job id specified", "17|root", "JobId=17", "JobId=17 JobName=x"]
 )
-def test_what_is_no_answer_is_refused(command: str, text: str) -> None:
-    """Other text is an error that quotes it."""
+def test_other_text_is_refused(command: str, text: str) -> None:
+    """Text that is no list of jobs is refused, and the error quotes it."""
     with pytest.raises(ParseError, match=re.escape(text)):
         READERS[command](text)
 
 
 @each_reader
 def test_damage_is_refused_or_harmless(command: str) -> None:
-    """Whatever is cut out of an answer, it is read as jobs or refused with an error of its own, never another."""
+    """Output with a part cut out is read as jobs or refused with ParseError, never with another error."""
     chance = random.Random(3)
     for text in transcript("22.05", command).values():
         for _ in range(20):
@@ -327,8 +327,8 @@ def sinfo_line(*fields: str) -> str:
         ("fail", False),
     ],
 )  # fmt: skip
-def test_states_of_nodes_that_get_no_jobs(state: str, is_available: bool) -> None:
-    """Nodes that are drained, down, reserved or silent are not available, whatever marks follow their state."""
+def test_unavailable_nodes_are_recognised(state: str, is_available: bool) -> None:
+    """Nodes that are drained, down, reserved or silent are unavailable, independent of the mark after their state."""
     (node,) = parse.parse_sinfo(sinfo_line("n1", state, "36", "64000", "gpu:p100:1", "(null)", "main*", "none"))
     assert node.is_available == is_available
 

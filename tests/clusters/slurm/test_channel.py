@@ -14,8 +14,8 @@ from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.messages.received import JUNK_BYTES
 
 
-def labelled(task: int, line: bytes, width: int = 1) -> bytes:
-    """A line as `srun --label` prints it: cut into pieces, an empty one after a full last one."""
+def label_line(task: int, line: bytes, width: int = 1) -> bytes:
+    """Return a line as `srun --label` prints it: cut into pieces, with an empty one after a full last one."""
     cuts = range(0, len(line) + 1, PIECE)
     return b"".join(b"%*d: %s\n" % (width, task, line[at : at + PIECE]) for at in cuts)
 
@@ -24,14 +24,14 @@ def labelled(task: int, line: bytes, width: int = 1) -> bytes:
 def test_a_line_of_any_length_is_one_line(length: int) -> None:
     """Full pieces are to be continued, so that a line's length, a multiple of a piece's or not, never cuts or joins lines."""
     line = b"x" * length
-    assert LabelledLines().feed(labelled(3, line) + labelled(3, b"next")) == [(3, line), (3, b"next")]
+    assert LabelledLines().feed(label_line(3, line) + label_line(3, b"next")) == [(3, line), (3, b"next")]
 
 
 def test_pieces_of_several_tasks_may_be_mixed() -> None:
     """Each task's line is put together by itself, however the tasks' pieces and the reads fall."""
     shuffle = random.Random(1)
     lines = {task: b"%d" % task * (700 * task + 400) for task in range(4)}
-    queues = [labelled(task, line, width=2).splitlines(keepends=True) for task, line in lines.items()]
+    queues = [label_line(task, line, width=2).splitlines(keepends=True) for task, line in lines.items()]
     stream = b""
     while queues := [queue for queue in queues if queue]:
         stream += shuffle.choice(queues).pop(0)
@@ -44,8 +44,8 @@ def test_pieces_of_several_tasks_may_be_mixed() -> None:
     assert sorted(found, key=str) == sorted(lines.items(), key=str)
 
 
-def test_what_is_not_labelled_is_a_word_of_sruns_own() -> None:
-    """srun's messages stand between the labelled lines, and belong to no task."""
+def test_lines_without_a_label_belong_to_srun() -> None:
+    """srun's messages appear between the labelled lines, and belong to no task."""
     text = b"srun: error: n2: task 1: Exited with exit code 3\n0: hello: world\n"
     assert LabelledLines().feed(text) == [(None, b"srun: error: n2: task 1: Exited with exit code 3"), (0, b"hello: world")]
 
@@ -60,7 +60,7 @@ kill $beats
 """
 
 
-def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
+def test_one_ended_agent_triggers_one_query_of_slurm() -> None:
     """When a job ends, both agents are lost for Slurm's reason, even if one ends before the other notices."""
     asked: list[float] = []
 
@@ -95,8 +95,8 @@ os.write(1, b"0: {ENDED.decode()}137\\n")
 """
 
 
-def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
-    """An agent with megabytes on stderr before its death is reported with the end of them, in cut lines."""
+def test_long_stderr_does_not_hide_the_exit() -> None:
+    """An agent that writes megabytes to stderr before its death is reported with the last of them, in cut lines."""
     argv = [sys.executable, "-c", LAST_WORDS]
     channel = SrunChannel(argv, dict(os.environ), ["n1"], why_over=lambda _: None, clean_up=lambda: None, start_s=60.0)
     words = []
@@ -110,8 +110,8 @@ def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
     assert {len(each) for each in words if each} == {4096}
 
 
-def test_an_order_when_all_are_lost_says_why() -> None:
-    """An order before the losses are received raises an error with their reason; so does a receive."""
+def test_order_to_lost_agents_raises_the_reason() -> None:
+    """An order or a receive after the loss of all agents raises an error with its reason."""
     words = "Slurm job 17 ended by itself"
     channel = SrunChannel(
         ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=lambda _: words, clean_up=lambda: None, start_s=60.0

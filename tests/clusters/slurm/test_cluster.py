@@ -54,7 +54,7 @@ def other_site(request: pytest.FixtureRequest) -> Iterator[Site]:
 if OTHER_SYSTEMS:
 
     class TestSlurmOfOtherSystems(SlurmContract):
-        """So it does with every version of Slurm that a developer has at hand."""
+        """The contract holds for every version of Slurm that a developer has installed."""
 
         @pytest.fixture
         def cluster(self, other_site: Site, log_in: LogIn) -> Iterator[Cluster]:
@@ -64,8 +64,8 @@ if OTHER_SYSTEMS:
 
 
 @pytest.fixture(scope="module")
-def networked() -> Iterator[Site]:
-    """Every node has its own network, host name and processes, where this machine can give it those."""
+def networked_site() -> Iterator[Site]:
+    """Return a site on which every node has its own network, host name and processes, where this machine allows it."""
     if reason := why_not():
         pytest.skip(reason)
     with Site(nodes=4, gpus=4, networked=why_not(networked=True) is None) as site:
@@ -73,7 +73,7 @@ def networked() -> Iterator[Site]:
 
 
 class TestSlurm(SlurmContract):
-    """So it does on nodes that are machines of their own."""
+    """The contract holds on nodes that are separate machines."""
 
     @pytest.fixture
     def cluster(self, networked: Site, log_in: LogIn) -> Iterator[Cluster]:
@@ -138,7 +138,7 @@ def test_drained_and_down_nodes_are_skipped_and_named(site_of_kinds: Site) -> No
     ids=["one kind", "mixed", "constraint"],
 )
 def test_kinds_of_nodes_are_named(site_of_kinds: Site, devices: int, keys: dict[str, str], message: str) -> None:
-    """Without a constraint, a job in a partition with nodes of several kinds reports which kind it has got."""
+    """A job in a partition with several kinds of nodes reports the allocated kind, unless a constraint selects it."""
     output: list[str] = []
     with named.open_cluster(make_config(**keys)).allocate(Resources(devices=devices, on_status=output.append)):
         pass
@@ -157,20 +157,20 @@ if campaign.WHOLE:
 
     @pytest.mark.campaign
     class TestSlurmOnOneMachine(SlurmContract):
-        """So it does on nodes that are daemons of one machine, with its name, its network and its processes."""
+        """The contract holds on nodes that are daemons of one machine, with its name, its network and its processes."""
 
         @pytest.fixture
         def cluster(self, on_site: Site) -> Cluster:
             return named.open_cluster(TWO_HOSTS)
 
 
-def prepared(*setup: str) -> Cluster:
+def open_cluster_with_setup(*setup: str) -> Cluster:
     return named.open_cluster(replace(TWO_HOSTS, backend_keys={**TWO_HOSTS.backend_keys, "setup": setup}))
 
 
 def test_setup_lines(on_site: Site) -> None:
-    """Lines with quotes, blanks, functions and exports are run on each node as they stand, and what they set stays."""
-    cluster = prepared(
+    """Setup lines with quotes, blanks, functions and exports run unchanged on each node, and their settings remain."""
+    cluster = open_cluster_with_setup(
         'module() { echo loads "$2"; export LOADED_$1="${*:2}"; }',
         "module A 'one \"quoted\"  two'  # as on many sites",
         'export WHERE="$SLURMD_NODENAME\'s"; read -r nothing || export READ=nothing',
@@ -183,7 +183,7 @@ def test_setup_lines(on_site: Site) -> None:
 
 def test_failing_setup_line_is_named(on_site: Site) -> None:
     """A failed setup line is reported with its number, its text and its node, and its earlier output."""
-    cluster = prepared("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
+    cluster = open_cluster_with_setup("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
     with cluster.allocate(Resources(devices=2)) as allocation, pytest.raises(AllocationError) as error:
         allocation.start(PARROT_COMMAND)
     assert str(error.value).startswith(f"the agent on {allocation.hosts[1].name} could not be started")
@@ -202,7 +202,7 @@ def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
 def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
-    """Agents and tasks of a job's nodes run in an image of its own, whose digest is in the fingerprint."""
+    """Agents and tasks of a job's nodes run in a container image, and its digest is in the fingerprint."""
     container = make_image(tmp_path / "image")
     config = scene.slurm(container=container, container_python=sys.executable, backend_keys={"setup": ["export USER=root"]})
     with staged(tmp_path, config) as stage:

@@ -36,7 +36,7 @@ def test_drained_node_has_the_reason_and_gets_no_job(new_site: NewSite) -> None:
 
 
 def test_health_check_drains_no_node_where_dtfperf_fails(new_site: NewSite, tmp_path: Path) -> None:
-    """As a prolog, with a dtfperf that is missing, fails, is killed or hangs, it lets each job run and drains nothing."""
+    """The health check, as a prolog, drains no node and lets jobs run if dtfperf is missing, fails, is killed or hangs."""
     folder, programs = tmp_path / "state", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()
@@ -57,7 +57,7 @@ def test_health_check_drains_no_node_where_dtfperf_fails(new_site: NewSite, tmp_
 
 
 def test_draining_needs_a_permission(new_site: NewSite) -> None:
-    """A user who is neither root, nor Slurm's own user, nor an operator is refused before anything is measured."""
+    """A user other than root, Slurm's own user and operators is refused before any measurement."""
     site = new_site(nodes=1)
     client = SlurmClient(dict(os.environ) | site.environment)
     os.seteuid(NOBODY)

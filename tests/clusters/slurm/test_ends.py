@@ -1,4 +1,4 @@
-"""However pytest ends, its job does: by its watchdog here or its keep-alive step on the first node, each without the other."""
+"""A job ends after every kind of end of pytest: by the watchdog here or by the keep-alive step, each without the other."""
 
 import os
 import shutil
@@ -27,13 +27,13 @@ ENDED_S = job_keepalive.SRUN_LEAVES_S + PATIENCE_S
 KILL = signal.SIGKILL
 
 
-def queued(site: Site) -> list[str]:
-    """The jobs that are not about to end."""
+def list_active_jobs(site: Site) -> list[str]:
+    """Return the ids of the jobs that are not about to end."""
     return site.run("squeue", "--noheader", "--states=PENDING,RUNNING,SUSPENDED", "--format=%i").split()
 
 
 def wait_until_gone(site: Site, *besides: str) -> None:
-    wait_until("no job is left", lambda: queued(site) == [*besides], GONE_S)
+    wait_until("no job is left", lambda: list_active_jobs(site) == [*besides], GONE_S)
     wait_until("no process is left", lambda: site.processes("DTFPERF_SESSION=") == [], GONE_S)
 
 
@@ -44,7 +44,7 @@ def watchdog_of(process: Driver) -> int:
 
 @pytest.fixture
 def own(new_site: NewSite, log_in: LogIn) -> Site:
-    """For a test that takes it away, changes its programs, or asks for the states of all jobs there were."""
+    """Return a new site, for tests that stop it, change its programs, or need the states of all its jobs."""
     site = new_site(nodes=2)
     log_in(site)
     return site
@@ -52,7 +52,7 @@ def own(new_site: NewSite, log_in: LogIn) -> Site:
 
 @pytest.fixture
 def pair(two_nodes: Site, log_in: LogIn) -> Iterator[Site]:
-    """For all others, without a job."""
+    """Return the shared site without a job."""
     log_in(two_nodes)
     yield two_nodes
     wait_until("no job is left", lambda: two_nodes.jobs() == [])
@@ -74,18 +74,18 @@ HOW: dict[str, Callable[[Driver], object]] = {
 
 
 def while_pending(site: Site, folder: Path, how: str) -> None:
-    """A job that waits is cancelled, others are not."""
+    """End a session while its job waits, and check that its job is cancelled and others are not."""
     job = busy(site)
     with driver(folder, slurm(), site.environment) as process:
         process.until("waits")
-        assert len(queued(site)) == 2
+        assert len(list_active_jobs(site)) == 2
         HOW[how](process)
         wait_until_gone(site, job)
     site.run("scancel", job)
 
 
 def while_training(site: Site, folder: Path, how: str) -> None:
-    """A job with tasks in training ends, as do they; then the watchdog exits, too."""
+    """End a session while tasks train, and check that the job, the tasks and then the watchdog end."""
     with driver(folder, slurm(), site.environment) as process:
         process.until("ran")
         watchdog = watchdog_of(process)
@@ -102,24 +102,24 @@ WHEN: dict[str, Callable[[Site, Path, str], None]] = {"while pending": while_pen
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("when", WHEN)
 def test_end(pair: Site, tmp_path: Path, when: str, how: str) -> None:
-    """A session leaves neither its job nor a process, at whatever moment and by whatever it ends."""
+    """A session that ends in any way at any time leaves neither its job nor a process."""
     WHEN[when](pair, tmp_path, how)
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
 def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> None:
-    """A job of which pytest never heard the number is cancelled all the same."""
+    """A job is cancelled even if its pytest ended before sbatch reported its number."""
     sbatch = own.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\ntrap '' INT\n/usr/bin/sbatch \"$@\" >'{tmp_path}/id'\nsleep 1234 & exec sleep 1\n")
     sbatch.chmod(0o755)
     with driver(tmp_path, slurm(), own.environment) as process:
         wait_until("the job is submitted", lambda: (tmp_path / "id").exists() and (tmp_path / "id").read_text())
         HOW[how](process)
-        wait_until("it is gone", lambda: queued(own) == [], GONE_S + 5)
+        wait_until("it is gone", lambda: list_active_jobs(own) == [], GONE_S + 5)
 
 
-def test_keepalive_step_alone(pair: Site, tmp_path: Path) -> None:
-    """Without its watchdog, a session that is killed with everything of it on its machine ends by its keep-alive step."""
+def test_keepalive_step_ends_a_session_without_watchdog(pair: Site, tmp_path: Path) -> None:
+    """The keep-alive step ends a session whose pytest, watchdog and sruns were all killed."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
         os.kill(watchdog_of(process), KILL)
@@ -131,7 +131,7 @@ def test_keepalive_step_alone(pair: Site, tmp_path: Path) -> None:
 
 
 def sruns_of(process: Driver) -> list[int]:
-    """Of the agents and of the keep-alive step."""
+    """Return the process ids of the sruns of the agents and of the keep-alive step."""
     sruns = children(process.process.pid, "srun --jobid")
     assert len(sruns) == 2
     return sruns
@@ -142,7 +142,7 @@ def wait_until_ended(sruns: Sequence[int], within_s: float = ENDED_S) -> None:
 
 
 def vanish_with(process: Driver, site: Site) -> None:
-    """With Slurm down, pytest is killed before it notices: no process is left to end its sruns in order."""
+    """Kill pytest after Slurm is down and before it notices, so that no process is left to end its sruns in order."""
     process.process.send_signal(signal.SIGSTOP)
     site.vanish()
     process.process.kill()
@@ -170,8 +170,8 @@ def test_srun_does_not_outlive_pytest_and_slurm(own: Site, tmp_path: Path) -> No
         wait_until_ended(sruns)
 
 
-def test_srun_does_not_outlive_pytest_in_a_job_of_somebody(own: Site, tmp_path: Path) -> None:
-    """So are those in a job that was there before pytest, which has no watchdog over the job."""
+def test_srun_does_not_outlive_pytest_in_an_existing_job(own: Site, tmp_path: Path) -> None:
+    """sruns in a job that existed before pytest, which has no watchdog, end with pytest."""
     inside = {**own.environment, "SLURM_JOB_ID": busy(own), "SLURM_JOB_NODELIST": "n[1-2]"}
     with driver(tmp_path, slurm(), inside) as process:
         process.until("ran")
@@ -180,10 +180,8 @@ def test_srun_does_not_outlive_pytest_in_a_job_of_somebody(own: Site, tmp_path: 
         wait_until_ended([srun])
 
 
-def test_next_session_ends_sruns_of_one_whose_watchdog_was_killed_too(
-    own: Site, new_site: NewSite, log_in: LogIn, tmp_path: Path
-) -> None:
-    """Who allocates next on this machine ends them, whichever Slurm they are of, and none of a session that is at work."""
+def test_next_session_ends_sruns_without_a_watchdog(own: Site, new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """An allocation on this machine ends the sruns of a dead session, of any Slurm, and no srun of a living one."""
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
         sruns = sruns_of(process)
@@ -217,14 +215,14 @@ def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
         (pair.folder / "holder").write_text(job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1"))
         argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
         pair.run(*argv, str(pair.folder / "holder"))
-        wait_until("it has ended", lambda: queued(pair) == [])
+        wait_until("it has ended", lambda: list_active_jobs(pair) == [])
         assert {name for name, keepalive in keepalives.items() if keepalive.exists()} == {"young", "living", "elsewhere"}
     finally:
         for keepalive in keepalives.values():
             shutil.rmtree(keepalive, ignore_errors=True)
 
 
-def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_path: Path) -> None:
+def test_session_stopped_beyond_its_heartbeat_timeout_reports_it(pair: Site, tmp_path: Path) -> None:
     """A pytest that is stopped for longer than its time-out loses its nodes, and reports that when it continues."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
@@ -236,14 +234,14 @@ def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_pa
     assert f"Slurm job {job} ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
 
 
-def test_nobody_starts_the_keepalive_step(own: Site) -> None:
+def test_job_ends_if_no_keepalive_step_starts(own: Site) -> None:
     """A job is ended if its pytest and watchdog die before they start the keep-alive step."""
     argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
     script = job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1")
     assert script != job_keepalive.JOB_SCRIPT
     (own.folder / "holder").write_text(script)
     own.run(*argv, str(own.folder / "holder"))
-    wait_until("it has ended", lambda: queued(own) == [])
+    wait_until("it has ended", lambda: list_active_jobs(own) == [])
     assert "COMPLETED" in own.run("squeue", "--noheader", "--states=all", "--format=%T")
 
 
@@ -258,7 +256,7 @@ def test_keepalive_step_that_cannot_be_started(own: Site) -> None:
     wait_until_gone(own)
 
 
-def test_watchdog_leaves_with_its_job(pair: Site) -> None:
+def test_watchdog_exits_with_its_job(pair: Site) -> None:
     """A session that ends in order leaves no watchdog."""
     config: ClusterConfig = slurm()
     with named.open_cluster(config).allocate(Resources(devices=2)):
@@ -267,8 +265,8 @@ def test_watchdog_leaves_with_its_job(pair: Site) -> None:
     wait_until_gone(pair)
 
 
-def test_keepalive_step_after_what_a_prolog_prints() -> None:
-    """What a site's prolog prints for every step comes before the keep-alive step's own word, and is passed over."""
+def test_keepalive_step_ignores_output_of_a_prolog() -> None:
+    """Output of a site's prolog before the keep-alive step's own message is ignored."""
     talk = ["sh", "-c", "echo Welcome to; printf 'the site\\nhe'; sleep 0.1; echo ld; exec cat >/dev/null"]
     with Keepalive(SlurmClient({"PATH": os.environ["PATH"]}), "n1", talk):
         pass

@@ -20,7 +20,7 @@ from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
-from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, children, driver, scene, slurm, wait_until_nothing_is_left
+from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, children, driver, scene, slurm, wait_until_all_is_gone
 from tests.clusters.slurm.site import Site, why_not
 
 KILL = signal.SIGKILL
@@ -28,7 +28,7 @@ KILL = signal.SIGKILL
 
 @pytest.fixture(scope="module", autouse=True)
 def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Start a session with a job that will reach its time limit, before all others, because Slurm takes 1.5 minutes."""
+    """Start a session with a job that will reach its time limit, before all others, because Slurm takes 1.5 minutes for it."""
     if reason := why_not():
         pytest.skip(reason)
     config = slurm(backend_keys={"partition": "short", "time_limit": 1})
@@ -37,7 +37,7 @@ def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 class Strike:
-    """Does something to the run, once, when its first step is made. Knows the run's session from then on."""
+    """An action on the run, done once, when its first step is made. It has the run's session from then on."""
 
     def __init__(self, scene: Scene, blow: Callable[[Scene], object]) -> None:
         self.session = ""
@@ -91,7 +91,7 @@ TASKS: dict[str, tuple[Callable[[Scene], object], str]] = {
 
 @pytest.mark.parametrize("end", TASKS)
 def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) -> None:
-    """How a task ended, and on which node, is what the run fails with; the same agents carry out the next one."""
+    """A run fails with the end and the node of a failed task, and the same agents carry out the next run."""
     plan, words = TASKS[end]
     with scene(on_site, tmp_path) as stage:
         session = stage.session
@@ -101,10 +101,10 @@ def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) ->
         stage.stage.forget()
         assert len(stage.stage.run(steps=2).step_s) == 2
         assert stage.session == session
-    wait_until_nothing_is_left(on_site, [session])
+    wait_until_all_is_gone(on_site, [session])
 
 
-# -- the cluster fails: so does nobody's test
+# -- failures of the cluster, which fail no test
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Loss:
     blow: Callable[[Scene], object]
     words: str
     repair: Callable[[Site], object] = lambda site: None
-    tasks: str = ""  # what they do, in the words of tests/node/toy_task.py
+    tasks: str = ""  # their action, as tests/node/toy_task.py names it
 
 
 def cancel(s: Scene) -> None:
@@ -122,7 +122,7 @@ def cancel(s: Scene) -> None:
 
 
 def requeue(s: Scene) -> None:
-    """Run it as an administrator, who may access any job."""
+    """Requeue the job as an administrator, who may access any job."""
     s.site.run("scontrol", "update", f"jobid={s.job}", "requeue=1")
     s.site.run("scontrol", "requeue", s.job)
 
@@ -157,8 +157,8 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str) -> None:
-    """The run ends as an infrastructure error with Slurm's reason in its first line; nothing is left; new nodes work."""
+def test_lost_allocation_is_an_infrastructure_error(on_site: Site, tmp_path: Path, loss: str) -> None:
+    """A run on a lost allocation ends with Slurm's reason in its first line; nothing is left, and new nodes work."""
     row = LOSSES[loss]
     with scene(on_site, tmp_path, slurm(heartbeat_timeout_s=5)) as stage:
         session = stage.session
@@ -169,7 +169,7 @@ def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str)
     first = str(error.value).splitlines()[0]
     assert re.match(f"the agent on n[12] (is gone: )?{row.words}", first), first
     row.repair(on_site)
-    wait_until_nothing_is_left(on_site, [session])
+    wait_until_all_is_gone(on_site, [session])
     wait_until("all nodes are idle", lambda: set(on_site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"})
     expect_good_run(on_site, tmp_path)
 
@@ -185,11 +185,11 @@ def test_preempted_job(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None
             run_and_strike(
                 stage, lambda s: site.run("sbatch", "--nodes=2", "--partition=high", "--wrap=sleep 1", "-o/dev/null")
             )
-    wait_until_nothing_is_left(site, [session])
+    wait_until_all_is_gone(site, [session])
     expect_good_run(site, tmp_path)
 
 
-def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+def test_node_that_is_switched_off_is_lost(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
     """A disconnected node is reported long before Slurm notices it; afterwards, the next run reports the job's end."""
     site = new_site(nodes=3, networked=True)
     log_in(site)
@@ -202,7 +202,7 @@ def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) 
         )
         with pytest.raises(AllocationOver, match=r"Slurm job \d+ ended: .*\bn2\b.* \(NODE_FAIL\)"):
             stage.stage.run()
-    wait_until_nothing_is_left(site, [session])
+    wait_until_all_is_gone(site, [session])
     expect_good_run(site, tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) 
 
 
 def test_run_outlives_slurmd(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """Without the daemon that started them, agents continue: runs succeed, and everything ends normally."""
+    """Runs continue and end normally after the daemon that started their agents was killed."""
     site = new_site(nodes=2)
     log_in(site)
     with scene(site, tmp_path) as stage:
@@ -219,12 +219,12 @@ def test_run_outlives_slurmd(new_site: NewSite, log_in: LogIn, tmp_path: Path) -
         assert len(stage.stage.run(steps=2).step_s) == 2
         assert stage.session == session
     site.start_slurmd("n2")
-    wait_until_nothing_is_left(site, [session])
+    wait_until_all_is_gone(site, [session])
     expect_good_run(site, tmp_path)
 
 
 def test_runs_need_no_controller(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """Once agents are up nothing is asked of Slurm: runs begin and end while its controller is away, failing ones too."""
+    """Runs begin, fail and end without Slurm's controller, once the agents are up."""
     site = new_site(nodes=2)
     log_in(site)
     with scene(site, tmp_path) as stage:
@@ -237,7 +237,7 @@ def test_runs_need_no_controller(new_site: NewSite, log_in: LogIn, tmp_path: Pat
         assert len(stage.stage.run(steps=2).step_s) == 2
         assert stage.session == session
         site.start_controller()
-    wait_until_nothing_is_left(site, [session])
+    wait_until_all_is_gone(site, [session])
 
 
 def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: 
     os.kill(watchdog, KILL)  # it would go on for minutes
 
 
-# -- the cluster does not lend its nodes
+# -- the cluster does not allocate its nodes
 
 REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
     "GPUs that no node has": (slurm(backend_keys={"gres": "gpu:9"}), 2, "Requested node configuration is not available"),
@@ -289,7 +289,7 @@ REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
 
 @pytest.fixture(scope="module")
 def choosy() -> Iterator[Site]:
-    """A site that does not take everybody everywhere."""
+    """Return a site with partitions, accounts and limits that refuse some requests."""
     with Site(nodes=2, gpus=4, partitions={"all": "Default=YES", "short": "MaxTime=1", "phys": "AllowAccounts=phys"}) as site:
         yield site
 
@@ -306,7 +306,7 @@ def test_refused_at_once(choosy: Site, log_in: LogIn, case: str) -> None:
         Launcher(allocation, config, resources),
     ):
         pass
-    wait_until_nothing_is_left(choosy)
+    wait_until_all_is_gone(choosy)
 
 
 def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
@@ -323,7 +323,7 @@ def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
     assert any(re.search(r"Slurm job \d+ pending.*: others go first \(Resources\)", words) for words in told)
     assert choosy.jobs() == [other]
     choosy.run("scancel", other)
-    wait_until_nothing_is_left(choosy)
+    wait_until_all_is_gone(choosy)
 
 
 # -- at its time limit

@@ -1,4 +1,4 @@
-"""What a controller that is away for a while costs: time, and nothing else."""
+"""An outage of Slurm's controller costs time, and nothing else."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.clusters.slurm.site import Site
 ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, "time_limit": 5}, devices_per_host=1)
 
 
-def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer after two refusals is returned, and the reason of the wait is shown."""
+def test_query_is_repeated_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that fails twice is repeated, its answer is returned, and the reason of the wait is shown."""
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.0)
     answers: Iterator[ControllerDown | str] = iter([ControllerDown("squeue: away"), ControllerDown("squeue: away"), "17"])
 
@@ -34,15 +34,15 @@ def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that stays away is given up."""
+    """The wait for a controller that stays away ends with an error."""
     monkeypatch.setattr(client, "OUTAGE_S", -1.0)
     with pytest.raises(ControllerDown, match="away"):
         client.retry_while_down(lambda: (_ for _ in ()).throw(ControllerDown("away")), lambda words: None)
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])
-def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
-    """Whether or not the controller had taken the job before it went away, one job comes of it."""
+def test_submission_with_a_lost_answer_makes_one_job(on_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """A submission without an answer makes one job, whether or not the controller had accepted it."""
 
     class LosesTheAnswer(SlurmClient):
         asked = 0
@@ -62,8 +62,8 @@ def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatc
     assert LosesTheAnswer.asked == (1 if taken else 2)
 
 
-def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown output of a later Slurm is reported as an error with the output, and fails no test."""
+def test_unknown_output_of_squeue_is_a_cluster_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown output of a later Slurm is reported as an error of the cluster with the output, and fails no test."""
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\necho 17 RUNNING\n")
     squeue.chmod(0o755)
@@ -72,8 +72,8 @@ def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Pa
         SlurmClient().list_jobs()
 
 
-def test_a_machine_without_a_slurm_is_told_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm's commands that find no configuration are no outage to be waited for, if they never found one."""
+def test_machine_without_slurm_is_refused_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm commands without a configuration are an error at once, not an outage, if they never found one."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(
         "#!/bin/sh\necho 'sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host' >&2\n"
@@ -88,8 +88,8 @@ def test_a_machine_without_a_slurm_is_told_at_once(on_site: Site, tmp_path: Path
         pass
 
 
-def test_a_configuration_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm itself would look for it for a minute, at every command."""
+def test_missing_configuration_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing SLURM_CONF is an error at once; Slurm itself would search for a minute at every command."""
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     with pytest.raises(AllocationError, match=r"SLURM_CONF names /nowhere/slurm\.conf"):
         SlurmClient()
@@ -104,7 +104,7 @@ exit 1
 """
 
 
-def test_it_is_away_when_the_nodes_are_there(
+def test_outage_after_the_allocation_keeps_the_nodes(
     new_site: NewSite, log_in: LogIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes are kept if the controller does not answer for a moment, and the message shows the reason of the wait."""

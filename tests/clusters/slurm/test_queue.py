@@ -36,7 +36,7 @@ for moment in range({READS}):
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """A clock that advances only by sleeps."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -102,7 +102,7 @@ class Wait:
         return wait_until_running(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
 
 
-def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
+def test_wait_shows_state_reason_and_start(clock: Clock, tmp_path: Path) -> None:
     """A waiting user is shown the state, the reason and the expected start, and then the nodes."""
     start = int(clock.now) + 600
     wait = Wait(tmp_path, line(), line(r="Priority"), line(r="Resources", S=str(start)), RUNS)
@@ -166,7 +166,7 @@ def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_controller_that_stays_away(clock: Clock, tmp_path: Path) -> None:
-    """After ten minutes without an answer the wait is over."""
+    """The wait ends after ten minutes without an answer."""
     began = clock.now
     with pytest.raises(ControllerDown, match="squeue: away"):
         Wait(tmp_path, line(), ControllerDown("squeue: away"))()
@@ -182,14 +182,14 @@ def test_ended_while_it_was_waited_for(clock: Clock, tmp_path: Path, state: str,
         Wait(tmp_path, line(), line(T=state))()
 
 
-def test_vanished(clock: Clock, tmp_path: Path) -> None:
-    """A job that neither the queue nor the controller nor the accounting knows is an error of its own."""
+def test_vanished_job(clock: Clock, tmp_path: Path) -> None:
+    """A job that is unknown to the queue, the controller and the accounting is an error of its own."""
     with pytest.raises(AllocationOver, match="Slurm job 17 has vanished"):
         Wait(tmp_path, line(), line(i="18"))()
 
 
-def test_forgotten_by_the_queue(clock: Clock, tmp_path: Path) -> None:
-    """What the queue does not show any more is asked of the controller."""
+def test_job_missing_in_the_queue_is_read_from_the_controller(clock: Clock, tmp_path: Path) -> None:
+    """A job that the queue does not show is read from the controller."""
     job = SlurmJob(id="17", name="dtfperf-x", user="me", state="RUNNING", reason="", nodes=("n1",))
     assert Wait(tmp_path, line(), line(i="18"), job=job)() is job
 
@@ -200,8 +200,8 @@ def test_a_full_disk_is_no_obstacle(clock: Clock, tmp_path: Path) -> None:
         assert Wait(tmp_path, line(), RUNS)().state == "RUNNING"
 
 
-def test_one_that_was_stopped_while_asking_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """Where somebody holds the answer back for longer than Slurm may take for it, the queue is asked all the same."""
+def test_stopped_process_does_not_block_the_queue(tmp_path: Path) -> None:
+    """The queue is read without the lock if a process holds it for longer than Slurm may take for an answer."""
     client = ScriptedClient([RUNS])
     mine = SharedQueue(client, tmp_path, patience_s=0.2)
     assert mine.find("17", not_before=time.time())
@@ -213,8 +213,8 @@ def test_one_that_was_stopped_while_asking_keeps_nobody_waiting(tmp_path: Path) 
     assert client.asked == 2
 
 
-def test_two_clusters_of_one_configuration_are_told_apart(tmp_path: Path) -> None:
-    """Sessions side by side on clusters that SLURM_CLUSTERS names do not take each other's job of that number for theirs."""
+def test_clusters_of_one_configuration_are_distinguished(tmp_path: Path) -> None:
+    """Sessions on two clusters that SLURM_CLUSTERS names do not confuse jobs with the same number."""
     found = {}
     for name, state in (("a", "RUNNING"), ("b", "PENDING")):
         client = ScriptedClient([line(T=state)])
@@ -223,8 +223,8 @@ def test_two_clusters_of_one_configuration_are_told_apart(tmp_path: Path) -> Non
     assert {name: job and job.state for name, job in found.items()} == {"a": "RUNNING", "b": "PENDING"}
 
 
-def test_clock_that_was_put_back(tmp_path: Path) -> None:
-    """What was heard of the queue in a time that is yet to come is old, or a job's start would go unnoticed until then."""
+def test_queue_file_from_the_future_is_old(tmp_path: Path) -> None:
+    """A queue file with a date in the future counts as old; otherwise a job's start would be unnoticed until then."""
     client = ScriptedClient([line(T="PENDING"), line(T="RUNNING")])
     shared = SharedQueue(client, tmp_path)
     shared.find("17", not_before=0)
@@ -236,7 +236,7 @@ def test_clock_that_was_put_back(tmp_path: Path) -> None:
 
 
 def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
-    """A job that is long gone is not known, whether there is no accounting or no sacct at all."""
+    """A job that ended long ago is unknown, with no accounting and with no sacct."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "scontrol").symlink_to("/usr/bin/scontrol")
@@ -245,12 +245,12 @@ def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["closed to this user", "no folder"])
-def test_path_that_leads_nowhere_too(tmp_path: Path, what: str) -> None:
-    """A Slurm or a sacct that is not there is no surprise, also where PATH names what cannot be looked into."""
+def test_missing_commands_are_reported(tmp_path: Path, what: str) -> None:
+    """A missing Slurm is an error and a missing sacct is none, also if PATH has unreadable folders."""
     path = tmp_path / "in_path"
     if what == "no folder":
         path.touch()
-    else:  # as the kernel says it of a folder that is closed, which none is to root
+    else:  # the kernel's error for a folder that is closed, which none is to root
         path.mkdir()
         (path / "squeue").touch(mode=0o600)
     with pytest.raises(
@@ -269,7 +269,7 @@ def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
     squeue.chmod(0o755)
     job = on_site.run("sbatch", "--parsable", "--wrap=sleep 1234", "--output=/dev/null").strip()
     wait_until("it runs", lambda: on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "RUNNING")
-    # What the first of them is told is new enough for all, who would be content with older news.
+    # The answer that the first of them gets is new enough for all: they accept older ones.
     since = time.time() - READS - 1
     environment = {**on_site.environment, "PATH": f"{tmp_path}:{on_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", READER, str(tmp_path), str(since), job]

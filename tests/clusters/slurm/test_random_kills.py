@@ -1,7 +1,7 @@
-"""After a kill of any process at any moment, the session reports it or continues, and leaves no job and no process.
+"""After a kill of any process at any time, the session reports it or continues, and leaves no job and no process.
 
-DTFPERF_KILLS says how many, DTFPERF_SEED which. Some are killed while the job waits or its agents start. `pytest -rP` tells
-who it was each time, and what came of it.
+DTFPERF_KILLS sets the number of kills, DTFPERF_SEED the selection. Some happen while the job waits or its agents start.
+`pytest -rP` shows each killed process and the outcome.
 """
 
 import os
@@ -92,7 +92,7 @@ def kill_at_random(site: Site, driver: Driver, dice: random.Random) -> str:
     return kind
 
 
-def hear_the_end(driver: Driver) -> str | None:
+def wait_for_outcome(driver: Driver) -> str | None:
     """Wait until the process has ended, and return its message, or until it has run for a while after the kill."""
     killed = time.monotonic()
     while driver.ready(PATIENCE_S) and (saying := driver.next()):
@@ -101,12 +101,12 @@ def hear_the_end(driver: Driver) -> str | None:
             return saying["words"]
         if saying["what"] == "ran" and time.monotonic() - killed > GOES_ON_S:
             return None
-    assert driver.process.wait(PATIENCE_S) == -signal.SIGKILL, "it has ended without a word"
+    assert driver.process.wait(PATIENCE_S) == -signal.SIGKILL, "it has ended without a message"
     return None
 
 
-def left(site: Site) -> list[str]:
-    """Jobs that wait or run, and processes of a session, in the site or outside. Watchdogs may make sure for minutes."""
+def list_leftovers(site: Site) -> list[str]:
+    """Return jobs that wait or run, and processes of a session, in the site or outside. Watchdogs may stay for minutes."""
     found = site.run("squeue", "--noheader", "--states=PENDING,RUNNING,SUSPENDED", "--format=%i %T").splitlines()
     for process in processes.iterate_processes():
         variables = environment(process.pid)
@@ -132,18 +132,18 @@ def all_idle(site: Site) -> bool:
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", range(KILLS))
-def test_nothing_is_left(two_nodes: Site, tmp_path: Path, number: int) -> None:
-    """After one kill the session continues or ends with a message; after pytest's end, all is gone within seconds."""
+def test_killed_session_leaves_nothing(two_nodes: Site, tmp_path: Path, number: int) -> None:
+    """A session continues or ends with a message after one kill; after pytest's end, all is gone within seconds."""
     dice = random.Random(SEED * 1000 + number)
     with driver(tmp_path, CONFIG, two_nodes.environment) as session:
         if dice.random() < 0.6:
             session.until("ran")
         time.sleep(dice.uniform(0.0, 0.8))
         kind = kill_at_random(two_nodes, session, dice)
-        words = hear_the_end(session)
+        words = wait_for_outcome(session)
     assert words != "", kind
     ended = time.monotonic()
-    wait_until(f"nothing is left after {kind} was killed: {words}", lambda: left(two_nodes) == [], GONE_S)
+    wait_until(f"nothing is left after {kind} was killed: {words}", lambda: list_leftovers(two_nodes) == [], GONE_S)
     outcome = words or ("ended" if session.process.returncode == 0 or "pytest" in kind else "went on")
     print(f"KILLED {kind}; {time.monotonic() - ended:.1f} s until nothing was left; {outcome.splitlines()[0]}")
     repair(two_nodes)

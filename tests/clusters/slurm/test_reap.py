@@ -1,4 +1,4 @@
-"""`dtfperf slurm reap` on a real Slurm: it finds what dead sessions have left, and touches nothing else."""
+"""`dtfperf slurm reap` on a real Slurm: it finds the leftovers of dead sessions, and changes nothing else."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SESSION = "20260131T021503Z-9f3c1a"
 
 
 ME = Owner.me()
-GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
+GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 
 
@@ -41,8 +41,8 @@ def test_a_comment_names_session_and_owner(comment: str, expected: tuple[str, Ow
     assert parse_job_comment(comment) == expected
 
 
-def test_what_is_written_is_read_back() -> None:
-    """The comment of a job of this process names it again."""
+def test_comment_of_a_job_is_read_back() -> None:
+    """The comment of a job of this process is read back as its session and owner."""
     assert parse_job_comment(format_job_comment(SESSION, ME)) == (SESSION, ME)
 
 
@@ -82,13 +82,13 @@ def row(output: str, job_id: str) -> str:
     return next((line for line in lines if line.startswith(f"{job_id} ")), "")
 
 
-def left(site: Site, jobs: dict[str, str]) -> set[str]:
-    """The names of those that have not been cancelled."""
+def list_uncancelled(site: Site, jobs: dict[str, str]) -> set[str]:
+    """Return the names of the jobs that have not been cancelled."""
     going = site.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").split()
     return {name for name, job_id in jobs.items() if job_id in going}
 
 
-def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -> None:
+def test_only_abandoned_jobs_are_cancelled(site: Site, jobs: dict[str, str]) -> None:
     """The job of a dead pytest is cancelled; those of living ones, of other machines and of other programs are kept."""
     code, output = reap(site)
     assert code == 0, output
@@ -100,43 +100,43 @@ def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -
         "dtfperf: 1 of 3 jobs cancelled. Of those of other-machine the state is not known here: "
         "run this command there, or add --all if you are sure."
     )
-    assert left(site, jobs) == jobs.keys() - {"dtfperf-gone"}
+    assert list_uncancelled(site, jobs) == jobs.keys() - {"dtfperf-gone"}
 
 
-def test_all_takes_those_of_other_machines_too(site: Site, jobs: dict[str, str]) -> None:
-    """With --all, jobs of other machines are cancelled as well, but none of a running pytest."""
+def test_all_cancels_jobs_of_other_machines(site: Site, jobs: dict[str, str]) -> None:
+    """The option --all cancels jobs of other machines as well, but none of a running pytest."""
     code, output = reap(site, "--all")
     assert (code, output.splitlines()[-1]) == (0, "dtfperf: 2 of 3 jobs cancelled.")
-    assert left(site, jobs) == jobs.keys() - {"dtfperf-gone", "dtfperf-elsewhere"}
+    assert list_uncancelled(site, jobs) == jobs.keys() - {"dtfperf-gone", "dtfperf-elsewhere"}
 
 
 def test_a_dry_run_cancels_nothing(site: Site, jobs: dict[str, str]) -> None:
-    """With --dry-run the table lists jobs without cancelling them."""
+    """A dry run lists jobs without cancelling them."""
     code, output = reap(site, "--dry-run")
     assert code == 0
     assert row(output, jobs["dtfperf-gone"]).endswith("is gone would be cancelled")
     code, output = reap(site, "--dry-run", "--json")
     told = {each["job"]: each["done"] for each in read("slurm reap", output)["jobs"]}
     assert (code, told[jobs["dtfperf-gone"]], told[jobs["dtfperf-lives"]]) == (0, "would be cancelled", "left alone")
-    assert left(site, jobs) == jobs.keys()
+    assert list_uncancelled(site, jobs) == jobs.keys()
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_from_another_pid_namespace(site: Site, jobs: dict[str, str]) -> None:
-    """In another container of the same machine, name and home no job is cancelled: its pytest may be at work."""
+def test_jobs_are_kept_from_another_pid_namespace(site: Site, jobs: dict[str, str]) -> None:
+    """A job is kept if the command runs in another container of the same machine: its pytest may be at work."""
     code, output = reap(site, before=in_pid_namespace())
     assert code == 0, output
     assert row(output, jobs["dtfperf-lives"]).endswith("cannot be seen from here left alone")
-    assert left(site, jobs) == jobs.keys()
+    assert list_uncancelled(site, jobs) == jobs.keys()
 
 
-def test_an_empty_queue_is_said(site: Site) -> None:
-    """Without any job, one line reports that."""
+def test_empty_queue_is_reported(site: Site) -> None:
+    """An empty queue is reported in one line."""
     assert reap(site) == (0, "dtfperf: no job of perf tests is in the queue.\n")
 
 
 def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, int]]:
-    """How `reap` ended beside sruns of owners that are gone, at work and elsewhere, and the processes of those that it left."""
+    """Return the result of `reap` beside sruns of owners that are gone, at work and elsewhere, and the remaining sruns."""
     if reason := why_not():
         pytest.skip(reason)
     argv = [*before, *in_pid_namespace(), sys.executable, "-m", "tests.clusters.slurm.left_sruns", *arguments]
@@ -147,7 +147,7 @@ def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tup
     return ended, {name: srun["process"] for name, srun in ended["sruns"].items() if srun["is_there"]}
 
 
-def test_srun_whose_pytest_is_gone_is_ended(site: Site) -> None:
+def test_srun_of_a_dead_pytest_is_ended(site: Site) -> None:
     """An srun of a dead session is listed and ended; those of living or unknown sessions are not."""
     ended, left = beside_sruns(site)
     (told,) = (line for line in ended["out"].splitlines() if "srun" in line)
@@ -156,7 +156,7 @@ def test_srun_whose_pytest_is_gone_is_ended(site: Site) -> None:
 
 
 def test_a_dry_run_ends_no_srun(site: Site) -> None:
-    """With --dry-run and --json the srun of a dead session is an object, and is there still."""
+    """A dry run lists the srun of a dead session as an object of JSON, and does not end it."""
     ended, left = beside_sruns(site, "--dry-run", "--json")
     assert read("slurm reap", ended["out"])["sruns"] == [
         {"processes": [left["gone"]], "pytest": f"process 4194304 on {HERE} is gone", "done": "would be ended"}
@@ -164,8 +164,8 @@ def test_a_dry_run_ends_no_srun(site: Site) -> None:
     assert left.keys() == {"gone", "at work", "elsewhere"}
 
 
-def test_sruns_are_ended_where_no_slurm_is_left(site: Site) -> None:
-    """An srun stays because Slurm is gone, so it is ended first; that jobs cannot be asked for is the command's failure."""
+def test_sruns_are_ended_without_slurm(site: Site) -> None:
+    """An srun of a vanished Slurm is ended before the command fails, because it cannot read the jobs."""
     ended, left = beside_sruns(site, before=["env", "REAP_CONF=/gone/slurm.conf"])
     assert (ended["code"], set(left)) == (1, {"at work", "elsewhere"})
     assert ended["out"].endswith(": ended.\n")

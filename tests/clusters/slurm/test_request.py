@@ -1,4 +1,4 @@
-"""What is asked of Slurm, and that a real one takes it."""
+"""Requests to Slurm: their options, and that a real Slurm accepts them."""
 
 import os
 import re
@@ -32,8 +32,8 @@ def config(**backend_keys: Any) -> ClusterConfig:
 # -- how many nodes
 
 
-def test_nodes_that_somebody_names() -> None:
-    """A job of these nodes alone, whatever the cluster leaves out or spreads otherwise; what is no list of nodes is refused."""
+def test_named_nodes_replace_the_clusters_nodes() -> None:
+    """A job on named nodes has exactly these, without the cluster's exclusions; an invalid list of nodes is refused."""
     of = config(gpus_per_node=2, nodes=8, exclude_nodes="n[03-05]", nodes_per_gpu_count={"4": 4})
     chosen = request.select_nodes(of, "n03,n[07-08]")
     assert (chosen.max_hosts, chosen.backend_keys["include_nodes"]) == (3, "n03,n[07-08]")
@@ -74,7 +74,7 @@ def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, p
         (Resources(devices=8, separate_ps_hosts=1), r"8 devices and 1 for parameter servers alone need 3 hosts"),
     ],
 )
-def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: str) -> None:
+def test_too_few_nodes_are_reported_with_numbers(resources: Resources, words: str) -> None:
     """A request above the cluster's limit is refused before Slurm is contacted."""
     with pytest.raises(AllocationError, match=words):
         request.count_nodes(config(gpus_per_node=4, nodes=2), resources)
@@ -125,12 +125,12 @@ def test_keys_become_arguments(backend_keys: dict[str, Any], arguments: list[str
 
 
 def test_options_come_last() -> None:
-    """What the file hands on as it is may override what goes before."""
+    """The options of the file are the last arguments, so that they override earlier ones."""
     assert submission(options=["--hint=nomultithread"])[-1] == "--hint=nomultithread"
 
 
-def test_shared_nodes_ask_for_no_memory_they_were_not_told() -> None:
-    """A job that shares its nodes with others leaves the memory to the partition's default, and has no node to itself."""
+def test_shared_nodes_request_no_memory_by_default() -> None:
+    """A job that shares its nodes requests neither exclusive nodes nor memory, unless the file sets memory."""
     asked = submission(exclusive=False)
     assert not any(each.startswith(("--mem", "--exclusive")) for each in asked)
     assert "--mem=2G" in submission(exclusive=False, memory="2G")
@@ -168,16 +168,16 @@ def test_keepalive_step_and_sweep_take_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
-def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> None:
-    """The longest wait for a job is set with or without a unit, or not at all."""
+def test_longest_wait_in_the_queue(given: dict[str, Any], seconds: float | None) -> None:
+    """The longest wait for a job is read with or without a unit, and has no default."""
     assert request.get_max_pending_s(config(**given)) == seconds
 
 
 # -- the shell that prepares a node
 
 
-def wrapped(argv: Sequence[str], **backend_keys: Any) -> tuple[int, list[str], str]:
-    """Run a wrapper here: exit code, lines on stdout, stderr."""
+def run_with_wrapper(argv: Sequence[str], **backend_keys: Any) -> tuple[int, list[str], str]:
+    """Run a program in the wrapper here, and return its exit code, the lines on stdout, and stderr."""
     return run_wrapped(config(**backend_keys), argv)
 
 
@@ -238,16 +238,16 @@ def test_unavailable_nodes_are_not_requested(unavailable: list[str], listed: str
     assert [each for each in argv if each.startswith("--nodelist")] == [f"--nodelist={listed}" for _ in [0] if listed]
 
 
-def test_wrapper_tells_start_and_end() -> None:
-    """The program has stdin, stdout, its index and its exit code; the shell adds its lines before and after."""
-    told = wrapped(["sh", "-c", "cat; echo $DTFPERF_HOST_INDEX; echo oh >&2; exit 5"])
+def test_wrapper_reports_start_and_end() -> None:
+    """A wrapped program has stdin, stdout, its index and its exit code; the shell adds its lines before and after."""
+    told = run_with_wrapper(["sh", "-c", "cat; echo $DTFPERF_HOST_INDEX; echo oh >&2; exit 5"])
     assert told == (5, [STARTED, "an order", "3", f"{ENDED}5"], "oh\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
-def test_wrapper_tells_signals(number: str, code: int) -> None:
+def test_wrapper_reports_signals(number: str, code: int) -> None:
     """A killed program is reported with its signal."""
-    assert wrapped(["sh", "-c", f"kill -{number} $$"])[:2] == (code, [STARTED, f"{ENDED}{code}"])
+    assert run_with_wrapper(["sh", "-c", f"kill -{number} $$"])[:2] == (code, [STARTED, f"{ENDED}{code}"])
 
 
 def test_wrapper_that_is_ended_itself() -> None:
@@ -263,13 +263,13 @@ def test_wrapper_that_is_ended_itself() -> None:
 def test_setup_lines_prepare_the_programs_environment() -> None:
     """Setup lines run in one shell, one after the other, with quotes and blanks as written."""
     setup = ["export A='b  c'", 'use() { export B="$1 it\'s"; }', 'use "two words"', "# a comment", ""]
-    told = wrapped(["sh", "-c", 'echo "$A|$B"'], setup=setup)
+    told = run_with_wrapper(["sh", "-c", 'echo "$A|$B"'], setup=setup)
     assert told[:2] == (0, [STARTED, "b  c|two words it's", f"{ENDED}0"])
 
 
 def test_setup_lines_cannot_disturb_the_agents_lines() -> None:
-    """What setup lines print goes to stderr, and they cannot read orders."""
-    code, lines, words = wrapped(["cat"], setup=["echo Welcome", "cat"])
+    """Output of setup lines goes to stderr, and setup lines cannot read orders."""
+    code, lines, words = run_with_wrapper(["cat"], setup=["echo Welcome", "cat"])
     assert (code, lines) == (0, [STARTED, "an order", f"{ENDED}0"])
     assert "Welcome" in words
 
@@ -286,7 +286,7 @@ def test_setup_lines_cannot_disturb_the_agents_lines() -> None:
 )
 def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
     """A setup line that fails ends the start, with its number, its code and itself; the program is not started."""
-    code, lines, given = wrapped(["echo", "never"], setup=setup)
+    code, lines, given = run_with_wrapper(["echo", "never"], setup=setup)
     assert (code, lines) == (1, [f"{ENDED}1"])
     assert given.endswith(words)
 
@@ -302,7 +302,7 @@ def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
 @pytest.mark.parametrize("setup", [[], ["true"]], ids=["plain", "set up"])
 def test_missing_program_is_named(setup: list[str], program: str, code: int, words: str) -> None:
     """A missing program is not started, and the shell reports the reason."""
-    ended, lines, given = wrapped([program], setup=setup)
+    ended, lines, given = run_with_wrapper([program], setup=setup)
     assert (ended, lines) == (code, [f"{ENDED}{code}"])
     assert re.search(words, given)
 
@@ -310,14 +310,14 @@ def test_missing_program_is_named(setup: list[str], program: str, code: int, wor
 def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
     """The temporary folder is created if it is missing; a failure is reported."""
     folder = tmp_path / "it's mine"
-    assert wrapped(["sh", "-c", 'echo "$TMPDIR"'], spool=str(folder))[1] == [STARTED, str(folder), f"{ENDED}0"]
+    assert run_with_wrapper(["sh", "-c", 'echo "$TMPDIR"'], spool=str(folder))[1] == [STARTED, str(folder), f"{ENDED}0"]
     assert folder.is_dir()
-    code, lines, given = wrapped(["true"], spool="/proc/no")
+    code, lines, given = run_with_wrapper(["true"], spool="/proc/no")
     assert (code, lines) == (1, [f"{ENDED}1"])
     assert "/proc/no" in given
 
 
-def test_folders_are_made_on_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_and_scratch_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders of the cluster file are made with the node's variables, after the set-up lines; an unset variable is an error."""
     monkeypatch.setenv("DTFPERF_SITE", str(tmp_path))
     folders = replace(
@@ -372,7 +372,7 @@ ALL_IT_SEES = (
 
 
 class Job:
-    """A job on a site, submitted as we ask for it; of use as soon as it runs."""
+    """A job on a site, submitted with the package's request; it can be used as soon as it runs."""
 
     def __init__(self, site: Site, backend_keys: dict[str, Any]) -> None:
         self.config = config(**backend_keys)
@@ -407,7 +407,7 @@ def running(site: Site, argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-BACKEND_KEYS: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, and the GPUs that an agent then sees
+BACKEND_KEYS: dict[str, tuple[dict[str, Any], str]] = {  # keys of the file, and the GPUs that an agent then sees
     "gpus": ({"gpus_per_node": 4}, "0,1,2,3"),
     "part of a node": ({"gres": "gpu:p100:2", "cpus_per_node": 2, "memory": "1G", "time_limit": 12}, "0,1"),
     "shared nodes": ({"exclusive": False, "memory": "500M"}, "None"),
@@ -417,7 +417,7 @@ BACKEND_KEYS: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, a
 
 @pytest.mark.parametrize("name", BACKEND_KEYS)
 def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> None:
-    """Agents have all GPUs and cores asked for, and start while earlier agents, keep-alive and sweep still run."""
+    """Agents have all requested GPUs and cores, and start while earlier agents, keep-alive and sweep still run."""
     backend_keys, gpus = BACKEND_KEYS[name]
     site = new_site(nodes=4, gpus=4, cpus=2, slurm_conf="TaskPlugin=task/affinity\nSelectTypeParameters=CR_Core_Memory")
     job = Job(site, backend_keys)

@@ -1,4 +1,4 @@
-"""What a real Slurm learns of the submitting user's environment."""
+"""The part of the submitting user's environment that reaches a real Slurm."""
 
 import uuid
 from pathlib import Path
@@ -15,7 +15,7 @@ SECRETS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "CANARY")
 
 
 def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A canary is in no process of the site, no answer of its controller, and no file of it; what is asked for is there."""
+    """A secret variable is in no process or file of the site and in no answer of Slurm; requested variables are."""
     canary, wanted = uuid.uuid4().hex, uuid.uuid4().hex
     for name in SECRETS:
         monkeypatch.setenv(name, canary)

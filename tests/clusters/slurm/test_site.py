@@ -26,7 +26,7 @@ with Site(nodes=2, networked=sys.argv[1] == "True") as site:
 
 
 def on_each_node(site: Site, script: str, *options: str) -> list[str]:
-    """What a shell script prints on every node, in their order."""
+    """Return what a shell script prints on every node, in their order."""
     nodes = [f"--nodes={len(site.nodes)}", "--ntasks-per-node=1", "--label"]
     output = dict(line.split(": ", 1) for line in site.run("srun", *nodes, *options, "bash", "-c", script).splitlines())
     return [output[str(task)] for task in range(len(site.nodes))]
@@ -65,7 +65,7 @@ def test_gpus_are_bound(site: Site) -> None:
 
 
 @KINDS
-def test_nothing_is_left(new_site: NewSite, networked: bool) -> None:
+def test_site_leaves_nothing(new_site: NewSite, networked: bool) -> None:
     """A site that is taken down leaves no process, mount, interface or file, although a job ran and tasks had daemonised."""
     if reason := why_not(networked):
         pytest.skip(reason)
@@ -83,8 +83,8 @@ def test_nothing_is_left(new_site: NewSite, networked: bool) -> None:
 
 
 @KINDS
-def test_dead_owner_leaves_nothing(networked: bool) -> None:
-    """Whoever holds a site can be killed: all its processes and files go."""
+def test_site_of_a_dead_owner_is_gone(networked: bool) -> None:
+    """All processes and files of a site are gone after its owner was killed."""
     if reason := why_not(networked):
         pytest.skip(reason)
     command = [sys.executable, "-c", OWNER, str(networked)]
@@ -97,7 +97,7 @@ def test_dead_owner_leaves_nothing(networked: bool) -> None:
     wait_until("its files are gone", lambda: not Path(folder).exists())
 
 
-def test_sites_do_not_meet(new_site: NewSite) -> None:
+def test_sites_are_independent(new_site: NewSite) -> None:
     """Two sites at once have nothing in common."""
     one, other = new_site(nodes=1), new_site(nodes=1)
     one.run("sbatch", "--output=/dev/null", "--wrap=sleep 1234")
@@ -119,7 +119,7 @@ def test_controller_comes_and_goes(new_site: NewSite) -> None:
 
 
 def test_daemons_are_killed_one_by_one(new_site: NewSite) -> None:
-    """What looks after a node or its steps can be killed, and only there."""
+    """The daemons of one node, or of its steps, can be killed without an effect on other nodes."""
     site = new_site(nodes=2)
     with site.popen("srun", "--nodes=2", "sleep", "1234") as srun:
         wait_until("the step runs", lambda: len(site.processes("sleep 1234")) == 2)
@@ -136,7 +136,7 @@ def test_daemons_are_killed_one_by_one(new_site: NewSite) -> None:
 
 
 def test_nodes_are_machines(new_site: NewSite) -> None:
-    """On a networked site every node has a name and an address of its own, and can be switched off and on again."""
+    """The nodes of a networked site have names and addresses of their own, and can be switched off and on again."""
     site = new_site(nodes=2, networked=True)
     assert on_each_node(site, "hostname") == ["n1", "n2"]
     first, second = on_each_node(site, "ip -br -4 address show eth0 | xargs | cut -d' ' -f3")
@@ -160,7 +160,7 @@ def test_switches_and_settings(new_site: NewSite) -> None:
     assert "Licenses                = matlab:2" in settings
 
 
-def test_what_fails_is_told(new_site: NewSite) -> None:
+def test_failures_are_errors_with_output(new_site: NewSite) -> None:
     """A failed command, or a Slurm that does not start, is an error with its output."""
     site = new_site(nodes=1)
     with pytest.raises(SiteError, match=r"exit code 1.*invalid partition"):

@@ -28,7 +28,7 @@ def test_states_have_a_phase(phase: Phase, word: str) -> None:
 
 
 def test_every_state_is_in_the_table_above() -> None:
-    """No state was added without a thought about its phase."""
+    """The table of this test has all states."""
     assert set(STATES) == set(" ".join(PHASES.values()).split())
 
 
@@ -151,7 +151,7 @@ def job(state: str, **more: Any) -> SlurmJob:
         (job("PONDERING"), "Slurm job 17 is in a state that Slurm calls PONDERING"),
     ],
 )  # fmt: skip
-def test_ends_are_told_in_one_sentence(over: SlurmJob, words: str) -> None:
+def test_ends_are_explained_in_one_sentence(over: SlurmJob, words: str) -> None:
     """The message of a job's end has the job, the reason, the node, and the remedy."""
     told = states.explain_end(over)
     assert words in told
@@ -159,8 +159,8 @@ def test_ends_are_told_in_one_sentence(over: SlurmJob, words: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_end_has_words(state: str) -> None:
-    """No state is without a sentence that names the job and Slurm's own word."""
+def test_every_end_has_a_message(state: str) -> None:
+    """Every state has a sentence with the job and Slurm's own name of the state."""
     assert re.match(rf"Slurm job 17 [a-z].*\({state}\)", states.explain_end(job(state)))
 
 
@@ -169,7 +169,7 @@ def test_vanished_job() -> None:
     assert "Slurm job 17 has vanished" in states.explain_unknown("17")
 
 
-# What srun 22.05.8 said of steps of one task per node, on nodes n1 and n2.
+# Messages of srun 22.05.8 about steps of one task per node, on nodes n1 and n2.
 MESSAGES = [
     ("srun: error: n2: task 1: Exited with exit code 3", {1: ["Exited with exit code 3"]}, [], []),
     ("srun: error: n2: task 1: Killed", {1: ["Killed"]}, [], []),

@@ -1,4 +1,4 @@
-"""Machines for the tests below: two that they share and leave as they found them, and as many of their own as they want."""
+"""Machines for the tests: two shared ones, which tests leave as they found them, and new ones for single tests."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def shared_lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(shared_lab: Lab) -> Iterator[Lab]:
-    """The shared machines; nobody is logged in to them when the test is over."""
+    """Return the shared machines, and wait after the test until no user is logged in."""
     yield shared_lab
     for machine in shared_lab.machines:
         wait_until(f"nobody is logged in to {machine.name}", functools.partial(_is_quiet, machine))
@@ -33,7 +33,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture
 def new_lab() -> Iterator[NewLab]:
-    """Makes labs, with the arguments of `Lab`, that are taken down after the test."""
+    """Make labs with the arguments of `Lab`, and take them down after the test."""
     with ExitStack() as labs:
 
         def make(*arguments: Any, **named: Any) -> Lab:

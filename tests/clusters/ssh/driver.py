@@ -1,7 +1,7 @@
-"""A controlling process to be killed: `main` of CLUSTER, a configuration that is pickled, in hexadecimal digits.
+"""A controller that tests kill: `main` of CLUSTER, a configuration that is pickled, in hexadecimal digits.
 
-Lends all its hosts and starts agents there, one toy task on each. Says how far it is, a word a line: "connecting", "lent",
-"training", "refused", "interrupted".
+It allocates all hosts and starts agents there with one toy task on each. It prints its progress, one word per line:
+"connecting", "lent", "training", "refused", "interrupted".
 """
 
 import pickle
@@ -20,24 +20,24 @@ def main() -> None:
     try:
         _train(config)
     except AllocationError as refused:
-        say("refused", str(refused))
+        print_progress("refused", str(refused))
     except KeyboardInterrupt:
-        say("interrupted")
+        print_progress("interrupted")
 
 
-def say(*words: str) -> None:
+def print_progress(*words: str) -> None:
     print(*words, flush=True)
 
 
 def _train(config: ClusterConfig) -> None:
     hosts = len(config.backend_keys["hosts"])
-    say("connecting")
+    print_progress("connecting")
     with Ssh(config).allocate(Resources(devices=hosts)) as allocation:
-        say("lent")
+        print_progress("lent")
         agents = Agents(allocation, config)
         try:
             _start_toys(agents, hosts)
-            say("training")
+            print_progress("training")
             time.sleep(3600)
         finally:
             agents.close()

@@ -1,11 +1,14 @@
 """Machines that one user can reach over ssh, with all that the user needs for it: `with Lab(2) as lab: lab.config()`.
 
-They are called m1, m2, ... . Where this machine allows it each has its namespaces and network, else all are this machine on
-addresses of 127.0.0.0/8: `lab.machines[0].can_be_cut_off` tells. The files of a user who can log in to all of them are
+They are called m1, m2, ... . Each has its own namespaces and network where this machine allows it; otherwise all are this
+machine on addresses of 127.0.0.0/8. `lab.machines[0].can_be_cut_off` shows which. The files of a user who can log in to all of
+them are
+
     lab.ssh_config    their names as aliases, with everything below in it; `more` stands before it
     lab.known_hosts   their host keys
     lab.identity      the private key (identity.pub is authorized on them)
-Tests rewrite these to see what happens to a user whose files are wrong.
+
+Tests rewrite these to check the messages for a user with wrong files.
 """
 
 import subprocess
@@ -61,7 +64,7 @@ class Lab:
             addresses = {each.name: each.address for each in self.machines}
             for one in self.machines:
                 one.hosts |= addresses
-            self.known_hosts.write_text("".join(f"{_known_as(one)} {one.host_key}\n" for one in self.machines))
+            self.known_hosts.write_text("".join(f"{_get_known_hosts_name(one)} {one.host_key}\n" for one in self.machines))
             self.ssh_config.write_text(more + self._aliases())
         except BaseException:
             self.network.close()
@@ -113,14 +116,14 @@ class Lab:
         return ClusterConfig(name="lab", backend="ssh", backend_keys=backend_keys, **common)
 
     def toml(self, *lines: str) -> str:
-        """The same as a table of a cluster file, with further lines of it, which say what the usual ones do not."""
+        """Return the same as a table of a cluster file; further lines of it replace the usual ones."""
         usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable, **self.backend_keys()}
         given = {line.partition("=")[0].strip() for line in lines}
         table = [f"{name} = {_toml(value)}" for name, value in usual.items() if name not in given]
         return "\n".join(["[lab]", 'backend = "ssh"', "alone = false", *table, *lines, ""])
 
     def ssh(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """What the user sees who types `ssh`."""
+        """Run `ssh` as a user does, and return its result."""
         argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", *options, name, command]
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
@@ -140,7 +143,7 @@ class Lab:
         return "".join(hosts) + "Host *\n" + "".join(f"    {name} {value}\n" for name, value in usual.items())
 
 
-def _known_as(one: Machine) -> str:
+def _get_known_hosts_name(one: Machine) -> str:
     return one.address if one.port == machine.PORT else f"[{one.address}]:{one.port}"
 
 

@@ -1,6 +1,6 @@
-"""A controller that dies, and its supervisor with it, while something that has daemonised lives on.
+"""A controller that dies together with its supervisor, while a daemon that its task started lives on.
 
-A program, with a pickled cluster on stdin; it says the daemon's process id.
+It reads a pickled cluster from stdin, and prints the daemon's process id.
 """
 
 from pytest_dtfperf.node import processes, sweep

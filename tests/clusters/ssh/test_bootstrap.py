@@ -1,4 +1,4 @@
-"""What the host's shell runs: with real shells, the line to them in the test's hand."""
+"""The bootstrap script, run by real shells over a connection that the test controls."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from pytest_dtfperf.node import boot
 from pytest_dtfperf.testing.backends import PATIENCE_S
 
 SHELLS = [each for each in ("sh", "dash", "bash", "zsh", "csh", "tcsh", "fish", "ksh") if shutil.which(each)]
-# Says what it was given, instead of doing it.
+# Prints its arguments and variables, instead of running the program.
 SHOW = """#!/bin/sh
 printf 'dtfperf: {"at": "shown", "arguments": %d, "said": "%s", "boot": %d}\\n' $# "$SAID" ${#DTFPERF_BOOT}
 cat >/dev/null
@@ -85,7 +85,7 @@ def test_command_is_read_alike_by_all_shells() -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("setup", [[], ["SAID='it''s so'; export SAID", "true"]], ids=["without set-up", "with set-up"])
 def test_becomes_python(shell: str, setup: Sequence[str], show: str, tmp_path: Path) -> None:
-    """After the set-up lines the interpreter starts, from any path, with their settings and its program."""
+    """The interpreter starts after the set-up lines, from any path, with their settings and its program."""
     each = Shell(setup, show, tmp_path, shell=shell)
     assert [each.next() for _ in setup] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}][: len(setup)]
     assert each.next() == {"at": "python"}
@@ -96,7 +96,7 @@ def test_becomes_python(shell: str, setup: Sequence[str], show: str, tmp_path: P
     each.end()
 
 
-def test_home_is_the_hosts(show: str, tmp_path: Path) -> None:
+def test_home_is_the_hosts_home(show: str, tmp_path: Path) -> None:
     """An interpreter given as `~/...` is in the user's home there."""
     each = Shell([], "~/a folder's/python3", tmp_path)
     assert each.next() == {"at": "python"}
@@ -104,15 +104,15 @@ def test_home_is_the_hosts(show: str, tmp_path: Path) -> None:
     each.end()
 
 
-def test_setup_lines_cannot_reach_the_line(show: str, tmp_path: Path) -> None:
-    """What they print goes to stderr, and they read nothing: neither can disturb what comes after them."""
+def test_setup_lines_cannot_use_the_connection(show: str, tmp_path: Path) -> None:
+    """Output of set-up lines goes to stderr, and set-up lines can read no input: neither can disturb the connection."""
     each = Shell(["echo printed", "cat"], show, tmp_path)
     assert [each.next() for _ in range(3)] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}, {"at": "python"}]
     assert each.next()
     assert "printed" in each.end()
 
 
-def test_the_watcher_goes_without_a_word(show: str, tmp_path: Path) -> None:
+def test_setup_beyond_its_time_limit_ends_silently(show: str, tmp_path: Path) -> None:
     """A set-up beyond its time limit is ended, without a message of bash."""
     for line, messages in (("true", 4), ("false", 3)):
         each = Shell(['kill() { command kill "$@"; sleep 0.2; }', line], show, tmp_path)
@@ -138,8 +138,8 @@ def test_no_such_python(tmp_path: Path) -> None:
     each.end()
 
 
-def test_end_of_the_line_ends_a_setup_line(show: str, tmp_path: Path) -> None:
-    """A controller that goes away while a set-up line runs takes it with it."""
+def test_end_of_the_connection_ends_a_setup_line(show: str, tmp_path: Path) -> None:
+    """A set-up line ends when its controller disconnects."""
     each = Shell(["sleep 3600"], show, tmp_path)
     assert each.next() == {"at": "setup", "line": 1}
     each.end()
@@ -147,7 +147,7 @@ def test_end_of_the_line_ends_a_setup_line(show: str, tmp_path: Path) -> None:
 
 
 def test_time_limit_ends_a_setup_line(show: str, tmp_path: Path) -> None:
-    """So does its time limit, because a disconnected controller cannot send it."""
+    """A set-up line ends at its time limit, also without the controller."""
     each = Shell(["sleep 3600"], show, tmp_path, limit_s=1)
     assert each.next() == {"at": "setup", "line": 1}
     assert each.next() is None
@@ -156,7 +156,7 @@ def test_time_limit_ends_a_setup_line(show: str, tmp_path: Path) -> None:
 
 
 def test_half_a_script_does_nothing(tmp_path: Path) -> None:
-    """A connection that ends while the script is sent leaves nothing done."""
+    """A script is not run if the connection ends while it is sent."""
     script = bootstrap.make_script([f"touch {tmp_path}/done"], "python3", limit_s=60)
     for length in range(0, len(script) - 1, 97):
         done = subprocess.run(
@@ -166,7 +166,7 @@ def test_half_a_script_does_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "done").exists()
 
 
-def test_old_python_says_so(tmp_path: Path) -> None:
+def test_old_python_reports_its_version(tmp_path: Path) -> None:
     """A Python that is too old reports its version instead of a syntax error."""
     older = "import sys; sys.version_info = (2, 7, 18, 'final', 0); exec(sys.argv[1])"
     program = tmp_path / "python2"

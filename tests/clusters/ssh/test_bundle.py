@@ -1,4 +1,4 @@
-"""What travels to hosts."""
+"""The bundle of code that is copied to hosts."""
 
 import io
 import os
@@ -18,14 +18,14 @@ PACKAGE = Path(pytest_dtfperf.__file__).parent
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The package, elsewhere and with other dates."""
+    """Return a copy of the package in another folder and with other dates."""
     copy = tmp_path / "pytest_dtfperf"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile)
     return copy
 
 
-def test_same_code_same_bytes(copy: Path) -> None:
-    """Neither dates nor the order of a folder's files nor what Python has compiled change a bundle."""
+def test_bundle_depends_on_the_code_only(copy: Path) -> None:
+    """Dates, the order of files and compiled files do not change a bundle."""
     packed = bootstrap.make_bundle_of(copy)
     for path in sorted(copy.rglob("*.py"), reverse=True):
         os.utime(path, (0, 0))
@@ -34,16 +34,16 @@ def test_same_code_same_bytes(copy: Path) -> None:
     assert bootstrap.make_bundle_of(copy) == packed
 
 
-def test_other_code_other_name(copy: Path) -> None:
-    """A bundle is named by what is in it."""
+def test_other_code_has_another_name(copy: Path) -> None:
+    """A bundle's name depends on its content."""
     before = bootstrap.make_bundle_of(copy)
     with (copy / "node" / "agent.py").open("a") as file:
         file.write("\n")
     assert bootstrap.make_bundle_of(copy).name != before.name
 
 
-def test_holds_what_runs_on_hosts() -> None:
-    """Agents and training, and nothing that a host does not need."""
+def test_bundle_has_only_code_of_hosts() -> None:
+    """A bundle contains agents and training, and nothing that a host does not need."""
     with zipfile.ZipFile(io.BytesIO(bootstrap.make_bundle().data)) as packed:
         names = packed.namelist()
     assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec/spec.py"} <= set(names)
@@ -55,8 +55,8 @@ def test_holds_what_runs_on_hosts() -> None:
     assert names == list(dict.fromkeys(names))
 
 
-def test_is_enough_for_an_agent(tmp_path: Path) -> None:
-    """All modules of node/ can be imported where nothing but the bundle and Python is."""
+def test_bundle_is_enough_for_an_agent(tmp_path: Path) -> None:
+    """All modules of node/ can be imported with only the bundle and Python."""
     with zipfile.ZipFile(io.BytesIO(bootstrap.make_bundle().data)) as packed:
         packed.extractall(tmp_path)
     modules = [f"pytest_dtfperf.node.{path.stem}" for path in sorted((tmp_path / "pytest_dtfperf" / "node").glob("*.py"))]

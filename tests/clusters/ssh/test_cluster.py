@@ -1,4 +1,4 @@
-"""What hosts over ssh are to those that train on them."""
+"""Hosts over ssh: addresses, environment, connections, and leftovers of earlier sessions."""
 
 import dataclasses
 import os
@@ -32,8 +32,8 @@ SURVEY: Mapping[str, Any] = {
 }
 
 
-def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
-    """A cluster file's `backend = "ssh"` leads here."""
+def test_backend_ssh_opens_ssh(lab: Lab, tmp_path: Path) -> None:
+    """A cluster with `backend = "ssh"` is opened as `Ssh`."""
     (tmp_path / "clusters.toml").write_text(lab.toml())
     config = named.pick(named.load(tmp_path / "clusters.toml"), "lab")
     assert isinstance(named.open_cluster(config), Ssh)
@@ -44,19 +44,19 @@ def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
     [({}, "192.0.2.7"), ({"private_address": "10.0.0.0/8"}, "10.1.2.3"), ({"private_address": "10.9.0.0/16"}, "10.9.9.9")],
     ids=["as it was reached", "its first in a network", "its only one in a network"],
 )
-def test_address_that_is_found_out(backend_keys: Mapping[str, Any], address: str) -> None:
+def test_address_is_found(backend_keys: Mapping[str, Any], address: str) -> None:
     """Tasks use the address that the controller has reached, or the host's own in the cluster file's network."""
     assert cluster.find_address(HOST, SURVEY, backend_keys) == address
 
 
-def test_address_that_is_given() -> None:
-    """An address that somebody knows already is not asked for."""
+def test_given_address_is_used() -> None:
+    """An address in the cluster file is used without a query of the host."""
     assert (
         cluster.find_address(dataclasses.replace(HOST, address="a.b.c"), SURVEY, {"private_address": "10.0.0.0/8"}) == "a.b.c"
     )
 
 
-def test_no_address_in_the_network() -> None:
+def test_host_outside_the_network_is_refused() -> None:
     """A host outside the network is reported with its addresses."""
     with pytest.raises(
         AllocationError, match=r'n1 has no address in private_address = "172.16.0.0/12", only 192.0.2.7, 10.1.2.3'
@@ -71,7 +71,7 @@ def test_addresses_of_real_hosts(lab: Lab) -> None:
 
 
 def test_addresses_in_a_network(lab: Lab) -> None:
-    """The same with a network, in which each host finds its own address."""
+    """Each host finds its own address in the network of the cluster file."""
     if not lab.machines[0].can_be_cut_off:
         pytest.skip("hosts that are this machine have its addresses")
     config = lab.config(private_address=f"{lab.machines[0].address.rsplit('.', 2)[0]}.0.0/16")
@@ -79,7 +79,7 @@ def test_addresses_in_a_network(lab: Lab) -> None:
         assert [host.address for host in allocation.hosts] == [machine.address for machine in lab.machines]
 
 
-def test_whose_sessions_are_abandoned() -> None:
+def test_sessions_of_dead_owners_are_abandoned() -> None:
     """Sessions of an ended process on this machine are abandoned; those of other or unknown processes are not."""
     me = Owner.me()
     mine, gone, container = me.text, me._replace(started=me.started - 1).text, me._replace(namespace="1", pid=4194304).text
@@ -93,7 +93,7 @@ def test_names_in_the_environment_are_the_hosts() -> None:
 
 
 def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts get what tunes training, not what belongs to this machine or its user."""
+    """Hosts get variables that tune training, not those of this machine or its user."""
     kept = {"TF_X": "1", "NCCL_X": "2", "XLA_X": "3", "GRPC_X": "4", "OMP_X": "5", "KMP_X": "6", "DTFPERF_X": "7"}
     away = {"AWS_SECRET_ACCESS_KEY": "s", "LD_LIBRARY_PATH": "/here", "HOME": "/here", "DTFPERF_OWNER": "me"}
     for name, value in {**kept, **away}.items():
@@ -107,8 +107,8 @@ def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
         assert parrots.answers(f"environment {supervisor.CONTROLLER}") == [cluster.get_controller_id().encode()]
 
 
-def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What everybody may see in a list of processes holds neither the environment nor the set-up lines."""
+def test_environment_and_setup_are_not_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the environment nor the set-up lines are in any command line, which all users can read."""
     monkeypatch.setenv("DTFPERF_TOKEN", "verysecret1")
     config = lab.config(setup=[*SEES_FILES, "export OTHER=verysecret2"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
@@ -120,26 +120,26 @@ def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_connection_per_host(lab: Lab) -> None:
-    """From lending to training there is one ssh process for each host, and it is the same."""
+    """Each host has one ssh process, the same from allocation to training."""
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
-        # A thread that ends hands its children on, and for a moment nobody has them.
+        # A thread that ends hands its children on, and for a moment they have no parent.
         wait_until("each has one", lambda: len(_children()) == 2)
-        lent = _children()
+        first = _children()
         with start_parrots(allocation):
-            assert _children() == lent
+            assert _children() == first
     assert _children() == []
 
 
-def test_hosts_that_are_not_used_are_let_go(lab: Lab) -> None:
-    """Lending and giving back without a start leaves no connection."""
+def test_unused_hosts_are_disconnected(lab: Lab) -> None:
+    """An allocation that is released without a start leaves no connection."""
     with Ssh(lab.config()).allocate(Resources(devices=2)):
         pass
     assert _children() == []
-    wait_until("nobody is logged in", lambda: not any(machine.sessions() for machine in lab.machines))
+    wait_until("no user is logged in", lambda: not any(machine.sessions() for machine in lab.machines))
 
 
-def test_agents_stay_however_long_others_take(lab: Lab) -> None:
-    """Agents are started when all hosts are ready, so that none waits for a slow one's set-up with its heartbeat missing."""
+def test_agents_survive_slow_setups_of_others(lab: Lab) -> None:
+    """Agents start when all hosts are ready, so that no agent misses its heartbeat during another host's set-up."""
     slow = [f'case "$SSH_CONNECTION" in *" {lab["m2"].address} "*) sleep 7 ;; esac']
     config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), heartbeat_timeout_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation:
@@ -151,8 +151,8 @@ def test_agents_stay_however_long_others_take(lab: Lab) -> None:
             agents.close()
 
 
-def test_people_are_told_what_happens(lab: Lab) -> None:
-    """Whoever waits for hosts hears which."""
+def test_status_names_the_connected_hosts(lab: Lab) -> None:
+    """The status shows the hosts that are being connected."""
     told: list[str] = []
     with Ssh(lab.config()).allocate(Resources(devices=2, on_status=told.append)):
         assert told[0] == "connecting to m1, m2"

@@ -24,7 +24,7 @@ class TestSsh(BackendContract):
         return Ssh(lab.config(setup=[f"export PYTHONPATH={ROOT}"]))
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
-        """Allocating ends what a session left whose controller and supervisor are gone, and nothing of those that live."""
+        """An allocation ends the leftovers of a dead controller and supervisor, and nothing of living sessions."""
         command = [sys.executable, "-m", "tests.clusters.ssh.orphan_maker"]
         left = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True)
         abandoned = int(left.stdout)

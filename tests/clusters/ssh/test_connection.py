@@ -21,7 +21,7 @@ A_DAY_S = 86400  # a test that waits for so long hangs
     [("PATH", "No such file or directory. Hint: install OpenSSH's client"), ("TMPDIR", "No such file or directory")],
 )
 def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, variable: str, words: str) -> None:
-    """Without ssh, the message shows what to install; without room for its stderr, it does not."""
+    """The error of a missing ssh shows what to install; that of missing room for its stderr does not."""
     if variable == "PATH":
         monkeypatch.setenv("PATH", "/nowhere")
     else:
@@ -31,8 +31,8 @@ def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, v
     assert str(raised.value) == f"cannot start ssh: {words}"
 
 
-def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
-    """Hosts that are still prepared when another fails are not waited for, and nothing of it goes on there."""
+def test_first_failure_ends_other_connections(new_lab: NewLab) -> None:
+    """A failure of one host ends the set-up of the others, which are not waited for."""
     lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
     handshake = Handshake.of(lab.config(setup=["fail-or-hang"], connect_s=A_DAY_S))
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
@@ -40,8 +40,8 @@ def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
 
 
-def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
-    """While hosts are prepared, people see what one of them is at."""
+def test_status_names_hosts_that_are_waited_for(lab: Lab) -> None:
+    """The status shows a host that is still being prepared, with its current set-up line."""
     told: list[str] = []
     handshake = Handshake.of(lab.config(setup=["sleep 3"]))
     for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
@@ -49,8 +49,8 @@ def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
     assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
 
 
-def test_no_more_at_once_than_may_be(lab: Lab, tmp_path: Path) -> None:
-    """With one handshake at a time, no set-up line of a host begins before the other host's has ended."""
+def test_parallel_limits_handshakes(lab: Lab, tmp_path: Path) -> None:
+    """A set-up line of a host begins only after the other host's has ended, if `parallel` is 1."""
     tmp_path.chmod(0o777)  # the machines' user writes there
     tmp_path.parent.chmod(0o755)
     taken = tmp_path / "taken"

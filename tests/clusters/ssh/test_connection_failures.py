@@ -346,7 +346,7 @@ def is_like(words: str, pattern: str) -> bool:
 
 
 @pytest.mark.parametrize("what", RECORDED)
-def test_what_was_recorded(what: str) -> None:
+def test_recorded_failures_are_explained(what: str) -> None:
     """Each failure is one sentence with the host, the cause, and the remedy."""
     stderr, expected = RECORDED[what]
     failure = explain_failure(stderr, N1)
@@ -371,7 +371,7 @@ def test_banners_are_not_mistaken(what: str) -> None:
 
 
 def test_long_lines_are_cut() -> None:
-    """What is quoted is not longer than can be read."""
+    """A quoted line of 100,000 characters is cut."""
     assert len(explain_failure("x" * 100_000, N1).message) < 500
 
 
@@ -420,7 +420,7 @@ def failure_of(config: Path, command: str = "true", connect_s: float = 30.0) -> 
     return explain_failure(done.stderr, endpoint)
 
 
-def known_as(lab: Lab) -> str:
+def get_known_hosts_name(lab: Lab) -> str:
     return lab.known_hosts.read_text().split()[0]
 
 
@@ -429,7 +429,9 @@ def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> N
     (tmp_path / "known").touch()
     path = config(UserKnownHostsFile=tmp_path / "known")
     failure = failure_of(path)
-    assert failure.message.startswith(f"m1 is not trusted yet: no ED25519 host key of {known_as(lab)} is known here. ")
+    assert failure.message.startswith(
+        f"m1 is not trusted yet: no ED25519 host key of {get_known_hosts_name(lab)} is known here. "
+    )
     assert failure.message.endswith(f"answer yes: ssh -F {path} m1")
     assert not failure.is_transient
 
@@ -437,7 +439,7 @@ def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> N
 def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
     """A changed host key is reported with the new fingerprint and the line of the old key."""
     other = make_key(tmp_path / "other", "other")
-    (tmp_path / "known").write_text(f"{known_as(lab)} {' '.join(other.split()[:2])}\n")
+    (tmp_path / "known").write_text(f"{get_known_hosts_name(lab)} {' '.join(other.split()[:2])}\n")
     words = failure_of(config(UserKnownHostsFile=tmp_path / "known")).message
     assert re.match(r"m1 shows another host key, SHA256:\S+, than the one that is known of ", words), words
     assert f"({tmp_path}/known:1)" in words
@@ -464,7 +466,7 @@ def test_here_a_key_that_others_may_read(config: Config, lab: Lab, tmp_path: Pat
     assert f"others may read the key {tmp_path}/mine, so ssh does not use it; chmod 600 {tmp_path}/mine." in words
 
 
-def test_here_a_port_where_nobody_listens(config: Config) -> None:
+def test_here_a_closed_port(config: Config) -> None:
     """A host without sshd is named with its port."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -475,7 +477,7 @@ def test_here_a_port_where_nobody_listens(config: Config) -> None:
     )
 
 
-def test_here_a_name_that_nobody_knows(config: Config) -> None:
+def test_here_an_unknown_name(config: Config) -> None:
     """An unknown host name is reported; the resolver decides whether the error is temporary."""
     assert re.match(
         r"m1 (is not known to this machine|cannot be looked up now): ", failure_of(config(HostName="m1.invalid")).message
@@ -516,14 +518,14 @@ def reset(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("answer", [socket.socket.close, reset], ids=["closed", "reset"])
 def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Callable[[socket.socket], object]) -> None:
-    """A connection that is closed or reset at once may be taken the next time."""
+    """A connection that is closed or reset at once is a transient failure."""
     with answering(answer) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
     assert re.match(r"m1 (closed|reset) the connection (at once|before the login): ", failure.message), failure.message
     assert failure.is_transient
 
 
-def test_here_somebody_who_says_nothing(config: Config) -> None:
+def test_here_a_silent_port(config: Config) -> None:
     """A silent port takes no longer than the time limit, and is reported."""
     with answering(lambda connection: None) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)), connect_s=1.0)
@@ -532,7 +534,7 @@ def test_here_somebody_who_says_nothing(config: Config) -> None:
 
 
 def test_here_too_many_logins(tmp_path: Path) -> None:
-    """An sshd with as many logins under way as it wants drops the next, which may come again."""
+    """An sshd with its maximum of pending logins drops the next one, which is a transient failure."""
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     with Lab(1, namespaces=False, sshd=["MaxStartups 1"]) as lab, ExitStack() as others:
@@ -542,7 +544,7 @@ def test_here_too_many_logins(tmp_path: Path) -> None:
             other = others.enter_context(socket.create_connection((m1.address, m1.port)))
             return other.recv(4) == b"SSH-"
 
-        wait_until("somebody begins to log in", is_taken)
+        wait_until("a login begins", is_taken)
         failure = failure_of(lab.ssh_config)
     assert re.match(r"m1 (closed|reset) the connection before the login: too many at once \(MaxStartups", failure.message)
     assert failure.is_transient
@@ -577,7 +579,7 @@ def test_here_a_jump_host(lab: Lab, tmp_path: Path, line: str, words: str) -> No
     assert failure_of(tmp_path / "config").message.startswith(words)
 
 
-def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
+def test_here_a_jump_host_without_a_route(lab: Lab, tmp_path: Path) -> None:
     """A host that its jump host cannot reach is reported."""
     m1 = lab["m1"]
     with socket.socket() as closed:
@@ -589,7 +591,7 @@ def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
     assert words.startswith("m1 cannot be reached from its jump host: Connection refused. ")
 
 
-# An account stack as of nodes that let in only those who have a job there. Each login that it sees is a line of /etc/logins.
+# An account stack like that of nodes that admit only users with a job there. Each login that it sees is a line of /etc/logins.
 PAM = """
 printf '%s\\n' 'account optional pam_exec.so /etc/count' 'account optional pam_echo.so file=/etc/said' \\
     'account required pam_deny.so' 'session optional pam_permit.so' 'auth optional pam_permit.so' >/etc/pam.d/sshd
@@ -604,7 +606,7 @@ REFUSED = "ended the login with the message 'Access denied by pam_slurm_adopt: y
 
 @pytest.mark.parametrize("gate", [None, "let in", "kept out"])
 def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> None:
-    """PAM's message before sshd closes the connection is quoted, of the host and of its jump host, which are asked once."""
+    """PAM's message is quoted for the host and for its jump host, and each is connected to once."""
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
     each = {"m1": KEPT_OUT, "m2": KEPT_OUT if gate == "kept out" else {}}

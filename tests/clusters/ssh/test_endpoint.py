@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
 
-# All that a user may have set for comfort in a terminal, and some that nobody should.
+# Options that users set for their terminal, and some that are unsafe.
 COMFORT = """
 Host n1
     HostName 10.0.0.1
@@ -48,20 +48,20 @@ def effective(endpoint: Endpoint, connect_s: float = 30.0) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
 
-def test_the_whole_command() -> None:
-    """After what is always so come the endpoint's own options, then, behind a `--`, the target and one command."""
+def test_command_has_fixed_options_first() -> None:
+    """The command has the fixed options, then the endpoint's own, and after `--` the target and one command."""
     argv = make_ssh_argv(Endpoint("node", "me@n1", options=("-p", "2201")), 12.3, "exec true")
     assert argv[0] == "ssh"
     assert argv[-7:] == ["-o", "ConnectTimeout=13", "-p", "2201", "--", "me@n1", "exec true"]
 
 
 @pytest.mark.parametrize(("connect_s", "told"), [(0.1, "1"), (1.0, "1"), (1.5, "2"), (30, "30")])
-def test_patience_is_in_whole_seconds(connect_s: float, told: str) -> None:
-    """ssh takes whole seconds, and zero for no limit: what is left is rounded up."""
+def test_timeout_is_in_whole_seconds(connect_s: float, told: str) -> None:
+    """The time limit for ssh is rounded up to whole seconds, because zero means no limit."""
     assert f"ConnectTimeout={told}" in make_ssh_argv(Endpoint("n", "n"), connect_s, "true")
 
 
-def test_what_a_user_has_set(tmp_path: Path) -> None:
+def test_user_configuration_sets_only_the_route(tmp_path: Path) -> None:
     """The user's configuration sets the host's address and route, but not the options that the connection needs."""
     config = tmp_path / "config"
     config.write_text(COMFORT)
@@ -101,8 +101,8 @@ def test_options_of_the_cluster_file(tmp_path: Path) -> None:
     assert {name: found[name] for name in output} == output
 
 
-def test_what_a_person_would_type() -> None:
-    """The hint for people asks questions, which the program's own command does not; what a shell would read is quoted."""
+def test_command_for_users_is_quoted() -> None:
+    """The command in a hint lets ssh ask questions, and is quoted for a shell."""
     endpoint = Endpoint("n1", "me@n1", options=("-i", "/my keys/id"))
     assert format_command(endpoint) == "ssh -i '/my keys/id' me@n1"
     assert format_command(endpoint, "uname -a") == "ssh -i '/my keys/id' me@n1 'uname -a'"

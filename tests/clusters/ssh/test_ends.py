@@ -1,4 +1,4 @@
-"""However and whenever the controller ends, nothing of it is left: neither on a host nor here."""
+"""After every end of a controller, at any time, nothing is left on a host or on this machine."""
 
 import os
 import pickle
@@ -39,14 +39,14 @@ class Driver:
 
     def until(self, word: str) -> None:
         while True:
-            assert select.select([self._output], [], [], PATIENCE_S)[0], f"it has not said {word!r}"
+            assert select.select([self._output], [], [], PATIENCE_S)[0], f"it has not printed {word!r}"
             line = self._output.readline().decode()
-            assert line, f"it ended before it said {word!r}"
+            assert line, f"it ended before it printed {word!r}"
             if line.split()[0] == word:
                 return
 
     def lines(self) -> list[int]:
-        """Its ssh processes, which have no other parent while it lives."""
+        """Return its ssh processes, which have no other parent while it lives."""
         return [each.pid for each in processes.list_descendants(self.process.pid)]
 
     def kill_all(self) -> None:
@@ -84,14 +84,14 @@ def toys(lab: Lab, *setup: str, **keys: object) -> ClusterConfig:
     return lab.config(setup=[f"export PYTHONPATH={ROOT}", *setup], entry=TOY, **keys)
 
 
-def wait_until_nothing_is_left(lab: Lab, lines: list[int]) -> None:
+def wait_until_all_is_gone(lab: Lab, lines: list[int]) -> None:
     wait_until("nothing is left on the hosts", lambda: not any(each.sessions() for each in lab.machines))
     wait_until("its ssh processes are gone", lambda: not any(map(processes.inspect, lines)))
 
 
 @dataclass(frozen=True)
 class Fixtures:
-    """Where controllers end: two machines that others use, too, as many of its own as it wants, and a folder."""
+    """The machines for a controller's end: two shared ones, as many of its own as it wants, and a folder."""
 
     lab: Lab
     new_lab: NewLab
@@ -99,7 +99,7 @@ class Fixtures:
 
 
 def while_training(given: Fixtures, how: str) -> None:
-    """Agents, tasks and what has daemonised are gone from all hosts."""
+    """End a controller while tasks train, and check that agents, tasks and daemons of tasks end on all hosts."""
     lab = given.lab
     with driver(toys(lab)) as each:
         each.until("training")
@@ -107,21 +107,21 @@ def while_training(given: Fixtures, how: str) -> None:
         assert len(lines) == 2
         assert all(one.processes("node.agent") for one in lab.machines)
         HOW[how](each)
-        wait_until_nothing_is_left(lab, lines)
+        wait_until_all_is_gone(lab, lines)
 
 
 def while_a_host_is_prepared(given: Fixtures, how: str) -> None:
-    """A set-up line that is under way is ended, too."""
+    """End a controller during a set-up line, and check that the line ends, too."""
     lab = given.lab
     with driver(toys(lab, HANGS)) as each:
         wait_until("both are prepared", lambda: all(one.processes(HANGS) for one in lab.machines))
         lines = each.lines()
         HOW[how](each)
-        wait_until_nothing_is_left(lab, lines)
+        wait_until_all_is_gone(lab, lines)
 
 
 def while_connecting(given: Fixtures, how: str) -> None:
-    """With a host that accepts connections and stays silent, the other host's connection and both ssh processes end."""
+    """End a controller while a host accepts connections and stays silent; both of its ssh processes end."""
     lab = given.lab
     with socket.create_server(("127.0.0.1", 0)) as mute:
         aliases = given.folder / "ssh_config"
@@ -132,11 +132,11 @@ def while_connecting(given: Fixtures, how: str) -> None:
             lines = each.lines()
             HOW[how](each)
             mute.close()  # as it is when the machine goes down: ssh gives up after connect_s at the latest
-            wait_until_nothing_is_left(lab, lines)
+            wait_until_all_is_gone(lab, lines)
 
 
 def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
-    """A host that has got half of it keeps no process and no file of it; a bundle that had arrived by then is whole."""
+    """End a controller while a bundle is sent: the host keeps no process and no partial file of it."""
     if reason := machine.why_not():
         pytest.skip(f"no link can be made slow: {reason}")
     lab = given.new_lab(1, rate="200kbit")
@@ -145,7 +145,7 @@ def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
         lines = each.lines()
         HOW[how](each)
         lab["m1"].shape("1gbit")
-        wait_until_nothing_is_left(lab, lines)
+        wait_until_all_is_gone(lab, lines)
     for left in lab["m1"].cache.glob("dtfperf/*"):
         assert re.fullmatch("bundle-[0-9a-f]{64}", left.name)
         assert (left / boot._NEXT_FILE).exists()
@@ -163,7 +163,7 @@ WHEN: dict[str, Callable[[Fixtures, str], None]] = {
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("when", WHEN)
 def test_end(lab: Lab, new_lab: NewLab, tmp_path: Path, when: str, how: str) -> None:
-    """A controller leaves nothing, on no host and not here, at whatever moment and by whatever it ends."""
+    """A controller that ends in any way at any time leaves nothing on a host or on this machine."""
     WHEN[when](Fixtures(lab, new_lab, tmp_path), how)
 
 
@@ -175,4 +175,4 @@ def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
         for line in lines:
             os.kill(line, signal.SIGSTOP)
         each.process.kill()
-        wait_until_nothing_is_left(lab, lines)
+        wait_until_all_is_gone(lab, lines)

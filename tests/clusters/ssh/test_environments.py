@@ -24,7 +24,7 @@ SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 
 
 def test_training_with_a_read_only_home(new_lab: NewLab, tmp_path: Path) -> None:
-    """Nothing is written into the home: all that is kept is in cache_dir, and temporary files are in scratch_dir."""
+    """A training on a read-only home writes only into cache_dir and scratch_dir."""
     lab = new_lab(2, namespaces=True, before=READ_ONLY)
     folders = {"cache_dir": f"{tmp_path}/$USER/cache", "scratch_dir": f"{tmp_path}/$USER/tmp"}
     config = lab.config(setup=SEES_FILES, entry=TRAINING.entry, limits=TRAINING.limits, **folders)
@@ -37,7 +37,7 @@ def test_training_with_a_read_only_home(new_lab: NewLab, tmp_path: Path) -> None
     assert list((tmp_path / "root" / "tmp").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(new_lab: NewLab) -> None:
+def test_unusable_cache_folder_is_refused_in_one_line(new_lab: NewLab) -> None:
     """A cache_dir in a read-only home is refused with host, folder and reason."""
     lab = new_lab(1, namespaces=True, before=READ_ONLY)
     with (

@@ -41,7 +41,7 @@ def refusal(config: ClusterConfig, hosts: int = 2) -> str:
 
 
 def test_wrong_key(new_lab: NewLab) -> None:
-    """A host that does not know the user's key is named, and what to look at."""
+    """A host that refuses the user's key is named, with the file to check."""
     lab = new_lab(2, each={"m2": {"authorized": []}})
     words = refusal(lab.config())
     assert words.startswith("m2 does not let ")
@@ -56,8 +56,8 @@ def test_no_login(new_lab: NewLab) -> None:
     )
 
 
-def knowing(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
-    """The cluster of a user to whom only these host keys are known."""
+def trust_only(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
+    """Return the cluster of a user with only these known host keys."""
     known_hosts, ssh_config = folder / "known_hosts", folder / "ssh_config"
     known_hosts.write_text("".join(f"{key}\n" for key in keys))
     ssh_config.write_text(lab.ssh_config.read_text().replace(str(lab.known_hosts), str(known_hosts)))
@@ -67,15 +67,15 @@ def knowing(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
 def test_unknown_host_key(lab: Lab, tmp_path: Path) -> None:
     """A host with an unknown key is refused."""
     first, _ = lab.known_hosts.read_text().splitlines()
-    words = refusal(knowing(lab, tmp_path, first))
+    words = refusal(trust_only(lab, tmp_path, first))
     assert "m2" in words
     assert "host key" in words
 
 
 def test_changed_host_key(lab: Lab, tmp_path: Path) -> None:
-    """A host that shows another key than it did is not talked to."""
+    """A host with another key than before is refused."""
     first, second = lab.known_hosts.read_text().splitlines()
-    words = refusal(knowing(lab, tmp_path, first, f"{second.split()[0]} {' '.join(first.split()[1:])}"))
+    words = refusal(trust_only(lab, tmp_path, first, f"{second.split()[0]} {' '.join(first.split()[1:])}"))
     assert "m2" in words
     assert "host key" in words
 
@@ -95,12 +95,12 @@ def test_closed_port(lab: Lab) -> None:
 
 @apart
 def test_host_that_is_down(new_lab: NewLab) -> None:
-    """A host that does not answer is named; the other is let go."""
+    """A host that does not answer is named, and the other one is disconnected."""
     lab = new_lab(2)
     lab["m2"].power_off()
     words = refusal(lab.config(connect_s=3))
     assert words.startswith("m2 cannot be reached") or "host m2 did not answer" in words
-    wait_until("nobody is logged in to m1", lambda: not lab["m1"].sessions())
+    wait_until("no user is logged in to m1", lambda: not lab["m1"].sessions())
 
 
 def test_no_such_python(lab: Lab) -> None:
@@ -119,7 +119,7 @@ def test_old_python(new_lab: NewLab) -> None:
     assert words.startswith("host m1 has Python 3.8.10 as python3. Hint: name another interpreter with `python`")
 
 
-def test_without_tensorflow(new_lab: NewLab) -> None:
+def test_missing_tensorflow(new_lab: NewLab) -> None:
     """A host without TensorFlow is reported with three remedies."""
     lab = new_lab(1, programs={"python3": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n'})
     config = lab.config(python="python3")
@@ -144,7 +144,7 @@ def test_full_disk(new_lab: NewLab) -> None:
 
 @apart
 def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
-    """Without a cache, the code is in a temporary folder, which is deleted afterwards."""
+    """The code is in a temporary folder, which is deleted afterwards, if the cache cannot be written."""
     lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
     config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
@@ -176,7 +176,7 @@ def test_account_without_a_shell(new_lab: NewLab) -> None:
     assert "| this account is closed" in words
 
 
-def test_shell_that_greets(new_lab: NewLab) -> None:
+def test_output_of_login_scripts_is_ignored(new_lab: NewLab) -> None:
     """The output of login scripts, with or without a newline, is ignored."""
     lab = new_lab(1)
     for name in (".bashrc", ".profile"):
@@ -186,8 +186,8 @@ def test_shell_that_greets(new_lab: NewLab) -> None:
         assert parrots.answers("echo here") == [b"here"]
 
 
-def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
-    """A host that drops connections because too many come at once is asked again until it takes them."""
+def test_busy_sshd_is_retried(new_lab: NewLab) -> None:
+    """A host that drops connections because too many come at once is tried again until it accepts them."""
     lab = new_lab(1, sshd=["MaxStartups 1:100:1", "PerSourceMaxStartups none"])
     config = lab.config(setup=SEES_FILES, hosts=["m1"], connect_s=4 * PATIENCE_S)
     lab.ssh_config.write_text(lab.ssh_config.read_text().replace("Host m1\n", "Host m1 a b c d\n"))
@@ -200,11 +200,11 @@ def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
 
 
 def ssh_of_first_host() -> int:
-    """Of the ssh processes on this machine the one that leads to the first host."""
+    """Return the ssh process on this machine that is connected to the first host."""
     found: list[int] = []
 
-    def find_orphan() -> list[int]:  # a thread that ends hands its children on, and for a moment nobody has them
-        found[:] = [each.pid for each in processes.list_descendants(os.getpid()) if _leads_to_m1(_command(each.pid))]
+    def find_orphan() -> list[int]:  # a thread that ends hands its children on, and for a moment they have no parent
+        found[:] = [each.pid for each in processes.list_descendants(os.getpid()) if _is_ssh_to_m1(_command(each.pid))]
         return found
 
     wait_until("there is such a one", find_orphan)
@@ -212,7 +212,7 @@ def ssh_of_first_host() -> int:
 
 
 def supervisor_of(lab: Lab, session: str) -> int:
-    """That of the first host."""
+    """Return the supervisor of the first host."""
     ours = set(sweep.find_left_processes([session])) & set(lab["m1"].sessions())
     (supervisor,) = {each.parent for pid in ours if (each := processes.inspect(pid)) and each.parent not in ours}
     return supervisor
@@ -233,11 +233,11 @@ HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
 
 @pytest.mark.parametrize("whom", HOW)
 def test_killed_on_the_way(lab: Lab, whom: str) -> None:
-    """If any process between controller and agent is killed, the host is lost with the reason, and nothing is left there."""
+    """A host is lost with the reason, and keeps nothing, if any process between controller and agent is killed."""
     find, words = HOW[whom]
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
-        if whom != "supervisor":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
+        if whom != "supervisor":  # then the daemon would keep the agent's stdout open, and the loss would be found by silence
             assert parrots.answers("daemon") == [b"daemon"] * 2
         os.kill(find(lab, session), signal.SIGKILL)
         how = until_lost(parrots)
@@ -270,8 +270,8 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
         assert "m2 answers no more" in lost[1]
 
 
-def test_hosts_that_are_gone_are_over(new_lab: NewLab) -> None:
-    """Agents cannot be restarted on allocated hosts that are gone: the allocation is over."""
+def test_agents_cannot_restart_on_lost_hosts(new_lab: NewLab) -> None:
+    """An allocation is over if its hosts are gone when agents start again."""
     lab = new_lab(2)
     with Ssh(lab.config(setup=SEES_FILES, connect_s=3)).allocate(Resources(devices=2)) as allocation:
         with start_parrots(allocation):
@@ -281,8 +281,8 @@ def test_hosts_that_are_gone_are_over(new_lab: NewLab) -> None:
             allocation.start(PARROT_COMMAND)
 
 
-def test_line_lost_before_its_use(lab: Lab) -> None:
-    """A connection that was lost between lending and starting is made anew."""
+def test_connection_lost_before_the_start_is_repeated(lab: Lab) -> None:
+    """A connection that was lost between allocation and start is made again."""
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
         assert isinstance(allocation, SshAllocation)
         os.kill(ssh_of_first_host(), signal.SIGKILL)
@@ -308,7 +308,7 @@ def until_lost(parrots: ParrotChannel) -> Lost:
     return heard[1]
 
 
-def _leads_to_m1(command: str) -> bool:
+def _is_ssh_to_m1(command: str) -> bool:
     return command.startswith("ssh ") and " -- m1 " in command
 
 

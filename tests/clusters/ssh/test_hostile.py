@@ -11,7 +11,7 @@ from tests.clusters.ssh.lab import Lab
 
 SAY = r"printf '\ndtfperf: %s\n'"
 READY = '{"at": "ready", "hostname": "m1", "addresses": [], "reached_at": "127.0.0.1", "left": {}}'
-# what it does -> what is said of it
+# its program -> the message about it
 LIES = {
     f"{SAY} '{READY.replace('{}', '[]')}'; exec cat": "sent an invalid 'ready': left must be an object",
     f"{SAY} '{READY.replace('m1', 'a b')}'; exec cat": "sent an invalid 'ready': hostname must be the name of",
@@ -26,8 +26,8 @@ LIES = {
 
 
 @pytest.mark.parametrize("does", LIES, ids=[words[:40] for words in LIES.values()])
-def test_a_lie_costs_the_host(does: str, lab: Lab, tmp_path: Path) -> None:
-    """No host is allocated, and the output is quoted in printable text."""
+def test_host_with_invalid_messages_is_refused(does: str, lab: Lab, tmp_path: Path) -> None:
+    """A host with invalid messages is refused, and its output is quoted in printable text."""
     tmp_path.chmod(0o755)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{does}\n")

@@ -37,7 +37,7 @@ def load(folder: Path) -> Load:
 
 
 def test_hosts_of_the_cluster_file(load: Load) -> None:
-    """Hosts are as ssh calls them, in their order; each one's address is asked of itself, where no table has it."""
+    """Hosts have ssh's names, in the order of the file, and the addresses of the table private_address."""
     config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n09 = '10.0.0.9' }")
     assert endpoints.list_endpoints(config) == [
         Endpoint("n08", "n08"),
@@ -49,8 +49,8 @@ def test_hosts_of_the_cluster_file(load: Load) -> None:
 
 
 @pytest.mark.parametrize("names", ["n10,gate", "root@gate, n10"])
-def test_hosts_that_somebody_names(load: Load, names: str) -> None:
-    """They alone, in the file's order, by either of their names, with their addresses; one that is not there is refused."""
+def test_named_hosts_are_selected(load: Load, names: str) -> None:
+    """Only named hosts are used, in the file's order and with their addresses; an unknown name is refused."""
     config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n08 = '10.0.0.8', n10 = '10.0.0.10' }")
     assert endpoints.list_endpoints(endpoints.select_hosts(config, names)) == [
         Endpoint("n10", "n10", "10.0.0.10"),
@@ -61,8 +61,8 @@ def test_hosts_that_somebody_names(load: Load, names: str) -> None:
         endpoints.select_hosts(config, "n08,n11")
 
 
-def test_hosts_that_somebody_names_of_a_file(load: Load, folder: Path) -> None:
-    """The file's other hosts are not asked for."""
+def test_named_hosts_of_a_nodes_file_are_selected(load: Load, folder: Path) -> None:
+    """Only the named host of a nodes file is used."""
     (folder / "nodes").write_text("10.0.0.1 node1\n10.0.0.2 me@node2\n")
     assert endpoints.list_endpoints(endpoints.select_hosts(load(NODES), "node2")) == [Endpoint("node2", "me@node2", "10.0.0.2")]
 
@@ -108,7 +108,7 @@ def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, enco
     ],
 )
 def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes | None, words: str) -> None:
-    """What is no line of such a file is refused with its number, when hosts are asked for, and not before."""
+    """An invalid line is refused with its number, when hosts are listed, and not before."""
     if nodes is not None:
         (folder / "nodes").write_bytes(nodes if isinstance(nodes, bytes) else nodes.encode())
     config = load(NODES)
@@ -136,7 +136,7 @@ def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes |
     ],
 )
 def test_mistakes_in_the_reports_two_files(load: Load, folder: Path, public: str, private: str, words: str) -> None:
-    """What would pair the wrong machines is refused with file and line, when hosts are asked for."""
+    """Lines that would pair the wrong machines are refused with file and line, when hosts are listed."""
     (folder / "public").write_text(public)
     (folder / "private").write_text(private)
     config = load(IPS)
@@ -145,8 +145,8 @@ def test_mistakes_in_the_reports_two_files(load: Load, folder: Path, public: str
             asked(config)
 
 
-def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """User, port, key and configuration become ssh's arguments; files begin in the folder of the cluster file, or at home."""
+def test_keys_become_arguments_of_ssh(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User, port, key and configuration become ssh's arguments; relative paths start at the cluster file, ~ at home."""
     home = folder / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -161,12 +161,12 @@ def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPat
     output = [*f"-F {folder}/config -p 2222 -o ProxyJump=gate -o".split(), f"UserKnownHostsFile={files}"]
     output += f"-i {home}/id -o IdentitiesOnly=yes".split()
     assert a.options == ("-l", "me", *output)
-    assert b.options == (*output,)  # it says its own user
+    assert b.options == (*output,)  # its entry has a user
 
 
 @pytest.mark.parametrize("key", ["identity_file", "ssh_config"])
-def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
-    """A key or configuration that is not there is named before ssh, which would blame the host; hosts are counted without."""
+def test_missing_files_are_named(load: Load, folder: Path, key: str) -> None:
+    """A missing key or configuration is named before ssh starts; hosts are counted without these files."""
     config = load(f"hosts = 'a'\n{key} = 'missing'")
     with pytest.raises(ClusterFileError, match=f"cluster 'x' has {key} = 'missing', but there is no file {folder}/missing"):
         endpoints.list_endpoints(config)
@@ -225,15 +225,15 @@ Host behind
         ("hosts = ['no-such-host.invalid']", ["host-no-such-host.invalid:22"]),
     ],
 )
-def test_places(load: Load, folder: Path, text: str, machines: list[str]) -> None:
-    """A machine is the same by whatever name it is reached; behind a gate its name is the gate's; this one is `local`'s."""
+def test_machines_are_the_same_by_any_name(load: Load, folder: Path, text: str, machines: list[str]) -> None:
+    """A machine is the same under each of its names; behind a jump host it keeps the name there, and this one is local."""
     (folder / "aliases").write_text(ALIASES)
     found = endpoints.list_machines(load(f"{text}\nssh_config = 'aliases'"))
     assert [backend_keys.replace("host-::1:2201", "host-127.0.0.1:2201") for backend_keys in found] == machines
 
 
-def test_home_of_nobody(load: Load, folder: Path) -> None:
-    """`~` before the name of somebody whom this machine does not know is a file that is not there, like any other."""
+def test_home_of_an_unknown_user_is_a_missing_file(load: Load, folder: Path) -> None:
+    """A path in the home of an unknown user is reported as a missing file."""
     config = load("hosts = ['n1']\nidentity_file = '~no such user/key'")
     with pytest.raises(ClusterFileError, match=f"there is no file {folder}/~no such user/key"):
         endpoints.list_endpoints(config)

@@ -54,7 +54,7 @@ def count_bytes(lab: Lab, interface: str) -> int:
 
 @pytest.mark.parametrize("interface", ["fast0", "10.71.0.0/24"], ids=["name", "network"])
 def test_tasks_use_the_interface(lab: Lab, tmp_path: Path, interface: str) -> None:
-    """What tasks send each other goes over the interface of clusters.toml, and the fingerprint has its speed."""
+    """Data between tasks goes over the interface of clusters.toml, and the fingerprint has its speed."""
     with on_two(lab, tmp_path, interface) as stage:
         before = {name: count_bytes(lab, name) for name in ("eth0", "fast0")}
         run = stage.run(**SMALL, steps=20)

@@ -1,4 +1,4 @@
-"""The lab itself: users get in with its files, and only with these."""
+"""The lab itself: users can log in with its files, and only with these."""
 
 import pytest
 
@@ -15,14 +15,14 @@ def test_names_are_aliases(lab: Lab) -> None:
 
 
 def test_login_shell_has_the_same_programs(new_lab: NewLab) -> None:
-    """What a machine is given as programs comes first in a login shell, too."""
+    """The programs of a machine also come first in a login shell."""
     lab = new_lab(1, programs={"nvidia-smi": "#!/bin/sh\necho pretend\n"})
     for command in ("nvidia-smi", "bash -l -c nvidia-smi"):
         assert lab.ssh("m1", command).stdout == "pretend\n"
 
 
-def test_machines_find_each_other_by_name_where_they_are_apart(new_lab: NewLab) -> None:
-    """In namespaces of their own, machines know each other's names."""
+def test_machines_in_namespaces_have_names(new_lab: NewLab) -> None:
+    """Machines in namespaces of their own find each other by name."""
     lab = new_lab(2, namespaces=True)
     output = lab.ssh("m1", "getent hosts m2")
     assert output.stdout.split() == [lab["m2"].address, "m2"], output.stderr
@@ -30,7 +30,7 @@ def test_machines_find_each_other_by_name_where_they_are_apart(new_lab: NewLab) 
 
 @pytest.mark.parametrize("namespaces", [True, False], ids=["in namespaces", "on the loopback"])
 def test_wrong_files_keep_users_out(new_lab: NewLab, namespaces: bool) -> None:
-    """Without its host key in known_hosts, or with another user key, nobody gets in."""
+    """A login without the host key in known_hosts, or with another user key, fails."""
     lab = new_lab(1, namespaces=namespaces)
     known = lab.known_hosts.read_text()
     lab.known_hosts.write_text("")
@@ -41,7 +41,7 @@ def test_wrong_files_keep_users_out(new_lab: NewLab, namespaces: bool) -> None:
     assert "Permission denied (publickey)" in lab.ssh("m1", "true").stderr
 
 
-def test_config_and_file_say_the_same(lab: Lab) -> None:
+def test_config_and_toml_are_equivalent(lab: Lab) -> None:
     """The cluster of a lab names its machines; keys of a test replace the lab's own."""
     config = lab.config(parallel=3, python=None)
     assert config.backend_keys["hosts"] == ["m1", "m2"]

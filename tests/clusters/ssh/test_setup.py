@@ -1,4 +1,4 @@
-"""How hosts are prepared."""
+"""Preparation of hosts: set-up lines, uv, and the time for both."""
 
 import re
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_lines() -> None:
     )
 
 
-def test_nothing() -> None:
-    """Hosts that are ready need nothing, and have half a minute."""
+def test_no_setup() -> None:
+    """Hosts without a set-up have no lines, and a limit of 30 s."""
     assert (bootstrap.get_setup_lines(config()), bootstrap.get_uv_environment(config()), bootstrap.get_limit_s(config())) == (
         (),
         None,
@@ -33,7 +33,7 @@ def test_nothing() -> None:
 
 
 def test_uv() -> None:
-    """With uv there are no lines, but an environment that is named by its locked requirements, and time to make it."""
+    """A set-up with uv has no lines, an environment named by its locked requirements, and a limit of at least 20 minutes."""
     given = config(setup="uv", connect_s=12)
     wanted = bootstrap.get_uv_environment(given)
     assert wanted
@@ -48,7 +48,7 @@ def test_uv() -> None:
 
 
 def test_programs_run_in_the_environment() -> None:
-    """With uv, what the cluster's Python would run is run by the environment's; everything else is run as it is."""
+    """Commands of the cluster's Python run in uv's environment; other commands stay unchanged."""
     with_uv = ClusterConfig(name="hosts", backend="ssh", backend_keys={"setup": "uv"}, python="/opt/python3.12")
     assert bootstrap.adapt_argv(with_uv, ["/opt/python3.12", "-m", "x"]) == ["python3", "-m", "x"]
     assert bootstrap.adapt_argv(with_uv, ["other", "-m", "x"]) == ["other", "-m", "x"]

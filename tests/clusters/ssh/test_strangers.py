@@ -1,4 +1,4 @@
-"""Who reaches tasks on hosts over ssh."""
+"""Access to the ports of tasks on hosts over ssh."""
 
 import shutil
 import sys
@@ -26,15 +26,15 @@ SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 NO_NFTABLES = {"before": "rm -f /usr/lib/*/libnftables.so* /usr/lib64/libnftables.so*", "overlays": ("/etc", "/usr")}
 
 
-def listening(machine: Machine) -> list[int]:
-    """The ports that somebody on a machine listens on, its sshd apart."""
+def list_ports(machine: Machine) -> list[int]:
+    """Return the ports that programs on a machine listen on, except for its sshd."""
     rows = [row.split() for row in machine.run("cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()]
     ports = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
     return sorted(ports - {machine.port})
 
 
-def called(lab: Lab, caller: str, called: str, port: int) -> str:
-    """What becomes of a stranger on one machine who calls another."""
+def call_from(lab: Lab, caller: str, called: str, port: int) -> str:
+    """Return the outcome of a call by an unrelated program from one machine to another."""
     return lab[caller].run(sys.executable, stranger.__file__, lab[called].address, str(port)).strip()
 
 
@@ -52,8 +52,7 @@ def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
     ids=["by default", "trusted"],
 )
 def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry: str, answer: str) -> None:
-    """Where agents are root, a host that was not lent reaches no server of a training, and those that were lent reach all;
-    in a trusted network everybody does, toys there. Nothing is left of it when the training is over."""
+    """A host outside the allocation reaches no server of a training, unless its network is trusted."""
     if reason := isolation.explain_missing_firewall():
         pytest.skip(reason)
     lab = new_lab(3, namespaces=True)
@@ -61,11 +60,11 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry:
     during: list[str] = []
 
     def act() -> None:
-        servers = [(name, port) for name in ("m1", "m2") for port in listening(lab[name])]
+        servers = [(name, port) for name in ("m1", "m2") for port in list_ports(lab[name])]
         assert len(servers) == 3, "two on m1, one on m2"
         for name, port in servers:
-            seen["lent"].add(called(lab, {"m1": "m2", "m2": "m1"}[name], name, port))
-            seen["not lent"].add(called(lab, "m3", name, port))
+            seen["lent"].add(call_from(lab, {"m1": "m2", "m2": "m1"}[name], name, port))
+            seen["not lent"].add(call_from(lab, "m3", name, port))
         during.extend(lab[each].run("nft", "list", "tables") for each in ("m1", "m2"))
 
     with on_two(lab, tmp_path, entry=entry, **keys) as stage:
@@ -88,7 +87,7 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry:
 def test_public_addresses(
     new_lab: NewLab, tmp_path: Path, of_m2: dict[str, object], keys: dict[str, str], refused: bool
 ) -> None:
-    """Tasks train at public addresses only where a firewall is around them, or the cluster file says that it is right so."""
+    """Tasks train at public addresses only with a firewall around them, or in a network that the file calls trusted."""
     if reason := isolation.explain_missing_firewall():
         pytest.skip(reason)
     lab = new_lab(2, namespaces=True, each={"m2": of_m2})
@@ -113,7 +112,7 @@ def test_container_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
 def test_image_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
-    """Agents and tasks of hosts over ssh run in an image of its own, whose digest is in the fingerprint."""
+    """Agents and tasks of hosts over ssh run in a container image, and its digest is in the fingerprint."""
     container = make_image(tmp_path / "image")
     setup = [*SEES_FILES, "export USER=root"]  # Charliecloud asks for it
     with on_two(
