@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ search begins. Baselines are neither read nor changed (docs/isolate.md).
 ISOLATE_ENDS = {
     DONE: "no host or link is slower than the others",
     FAILED: "slow hosts or links were found",
-    NOT_JUDGED: "not judged: the search ended without a result, or the cluster failed",
+    NOT_JUDGED: "not judged: the search ended without a result, or the cluster or this program failed",
 }
 ISOLATE_SHAPE: Shape = {
     "id": "of the session",
@@ -99,7 +100,7 @@ call any fit host slow. Baselines are neither read nor changed. The readings ent
 QUALIFY_ENDS = {
     DONE: "all hosts are fit",
     FAILED: "slow hosts or links were found",
-    NOT_JUDGED: "no host is slow, but some could not be judged, or the cluster failed",
+    NOT_JUDGED: "no host is slow, but some could not be judged, or the cluster or this program failed",
 }
 QUALIFY_SHAPE: Shape = {
     "cluster": "its name",
@@ -146,6 +147,23 @@ def _carry_out(measurement: HostMeasurement[Result_co], show: "Callable[[Result_
     return found
 
 
+def _run_judging(run: "Callable[[argparse.Namespace], int]", args: argparse.Namespace) -> int:
+    """Return the exit code of a command that judges hosts. No failure of this program means that a host is slow."""
+    try:
+        code = run(args)
+        sys.stdout.flush()
+    except (UsageError, BrokenPipeError):
+        raise
+    except Exception as error:
+        with suppress(OSError):
+            if not isinstance(error, (DtfPerfError, OSError)):  # a defect
+                traceback.print_exc()
+            print_remark(f"not judged: {type(error).__name__}: {' '.join(str(error).split())}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a full disk refused is not written again
+        return NOT_JUDGED
+    return code
+
+
 def _publish(targets: "Sequence[Target]", content: bytes, cluster: str, job: str) -> None:
     """Write or send the metrics of the result, and print a line for each target."""
     from pytest_dtfperf.report.metrics_targets import publish_metrics
@@ -179,6 +197,10 @@ def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_isolate(args: argparse.Namespace) -> int:
+    return _run_judging(_isolate, args)
+
+
+def _isolate(args: argparse.Namespace) -> int:
     from pytest_dtfperf.qualify.isolation import HostIsolation
     from pytest_dtfperf.qualify.metrics import ISOLATE_JOB, format_isolation_metrics
     from pytest_dtfperf.report.metrics_targets import list_targets
@@ -297,22 +319,9 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_qualify(args: argparse.Namespace) -> int:
-    """Qualify the hosts of a cluster, or this one, of which no failure of this program means that it is slow."""
-    if not args.host:
-        return _qualify(args)
-    if args.cluster != "local" or args.hosts is not None:
+    if args.host and (args.cluster != "local" or args.hosts is not None):
         raise UsageError("--host measures this host alone: leave out --cluster and --hosts")
-    try:
-        code = _qualify(args)
-        sys.stdout.flush()
-    except UsageError:
-        raise
-    except Exception as error:
-        with suppress(OSError):
-            print_remark(f"not judged: {type(error).__name__}: {' '.join(str(error).split())}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a full disk refused is not written again
-        return NOT_JUDGED
-    return code
+    return _run_judging(_qualify, args)
 
 
 def _qualify(args: argparse.Namespace) -> int:

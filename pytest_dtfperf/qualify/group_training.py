@@ -20,11 +20,13 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationError, InfrastructureError, InvalidMeasurement, RunFailed
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify.group_rates import Group
+from pytest_dtfperf.session import signals
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
 _ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
+SIGNALS_S = 0.1  # how often signals are delivered while groups train
 MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 
 
@@ -153,10 +155,11 @@ class GroupTrainer:
         self, launchers: Sequence[Launcher], groups: Sequence[Group]
     ) -> list[GroupRun | InfrastructureError]:
         folders = [self._session.folder.new_logs(f"{self._test} {'+'.join(group)}") for group in groups]
-        with ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
+        with signals.held_back() as deliver_signals, ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
             try:
                 jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
-                wait(jobs)
+                while wait(jobs, SIGNALS_S).not_done:
+                    deliver_signals()
             except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
                 self._is_over.set()
                 raise

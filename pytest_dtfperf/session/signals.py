@@ -20,6 +20,37 @@ def leaving() -> Iterator[None]:
         restore()
 
 
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C and these signals back within the block, except in calls of the yielded function. Only in the main thread.
+
+    A signal's exception can come between two steps of a lock. Then a wait for threads ends with another exception, or never: a
+    second signal that came at once made `Condition.wait` release a lock that it did not have.
+    """
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    numbers = (signal.SIGINT, *NUMBERS)
+    restore = install(note, numbers)
+
+    def deliver() -> None:
+        if arrived:
+            restore()
+            try:
+                signal.raise_signal(arrived[0])
+            finally:
+                install(note, numbers)
+
+    try:
+        yield deliver
+    finally:
+        restore()
+    if arrived:
+        signal.raise_signal(arrived[0])
+
+
 def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:
     """Make these signals call `leave`, and return a function that undoes it. Only the main thread can set handlers.
 

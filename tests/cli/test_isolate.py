@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -125,6 +127,8 @@ def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab:
             (held / "hold").touch()  # no round ends from now on, so the search cannot end before the signal
         wait_until("two workers train, or two hosts are being connected", lambda: len(list(held.glob("[0-9]*"))) > 1)
         process.send_signal(signal.SIGINT)
+        if phase == "groups":
+            process.send_signal(signal.SIGINT)  # as `timeout` and some batch systems do: to a process and to its group
         out, errors = process.communicate(timeout=ENDS_S)
     assert process.returncode == 130, errors
     if phase == "groups":
@@ -212,3 +216,51 @@ def test_isolate_of_simulated_hosts_uses_calibrated_noise(
     assert "runs of this training scatter by 1.2 %, as its baseline was calibrated" in printed.err
     assert "--exclude=sim-0003" in printed.out
     assert "doctor" not in printed.out
+
+
+def isolate_simulated(folder: Path, *arguments: str) -> int:
+    """Return the exit code on four simulated hosts, of which the fourth is slow."""
+    table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
+    (folder / "clusters.toml").write_text(f"{table}slow_hosts = [{{ host = 3, slowdown = 1.2 }}]\n")
+    return main(["isolate", "mnist", "gpus=4", "--cluster=sim", *arguments])
+
+
+def test_isolate_keeps_its_exit_code_if_the_disk_of_metrics_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metrics that cannot be written are reported in a line, no part of a file is left, and the result is the same."""
+    if os.geteuid():
+        pytest.skip("only root can mount a small disk")
+    monkeypatch.chdir(tmp_path)
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", metrics], check=True)
+    try:
+        (metrics / "other").write_bytes(b"x" * 4096)
+        assert isolate_simulated(tmp_path, f"--metrics={metrics / 'i.prom'}") == 1
+        assert [path.name for path in metrics.iterdir()] == ["other"]
+    finally:
+        subprocess.run(["umount", metrics], check=True)
+    printed = capsys.readouterr()
+    assert "--exclude=sim-0003" in printed.out
+    assert re.search(r"no metrics in \S+i\.prom: .*No space left", printed.err)
+
+
+@pytest.mark.parametrize("command", ["isolate", "qualify"])
+def test_failure_of_the_program_is_no_slow_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """A command that cannot print its result ends with exit code 3, because 1 means that a host is slow."""
+    monkeypatch.chdir(tmp_path)
+    table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
+    (tmp_path / "clusters.toml").write_text(table)
+    arguments = ["mnist", "gpus=4"] if command == "isolate" else ["mnist"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest_dtfperf.cli", command, *arguments, "--cluster=sim"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=ENDS_S,
+            check=False,
+        )
+    assert ended.returncode == 3, ended.stderr
+    assert "not judged: OSError" in ended.stderr

@@ -1,6 +1,8 @@
 """Readings of hosts over nights: from session folders into the history, and a host that becomes slow as an event."""
 
 import json
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -247,3 +249,38 @@ def test_a_history_of_the_first_version_is_upgraded(nights: list[SessionFolder],
         assert len(store.read_sessions(connection)) == 2
         assert {row["session"] for row in store.read_host_readings(connection)} == {nights[1].id}
     assert json.loads((nights[1].path / FILE).read_text().splitlines()[0])["host"] == "n1"
+
+
+ENTER = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.history.enter import remember
+from pytest_dtfperf.history.where import parse_address
+from pytest_dtfperf.records.session import SessionFolder
+
+history, *folders = map(Path, sys.argv[1:])
+sys.stdin.readline()
+for folder in folders:
+    for line in remember(SessionFolder.open(folder), parse_address(None, history)).lines:
+        print(line)
+"""
+
+
+def test_two_sessions_enter_their_readings_at_once(tmp_path: Path) -> None:
+    """Two processes that enter sessions into one history at the same time lose and repeat no reading, and report nothing."""
+    halves = [[night_of(tmp_path, night, {"n1": 1e9 + night}) for night in range(first, 16, 2)] for first in range(2)]
+    command = [sys.executable, "-c", ENTER, str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            [*command, *(str(folder.path) for folder in half)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for half in halves
+    ]
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("begin\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=300)[0] for process in processes] == ["", ""]
+    with Database.open(address_in(tmp_path)).reading() as connection:
+        found = [row["per_s"] for row in store.read_host_readings(connection, "n1")]
+    assert sorted(found) == [1e9 + night for night in range(16)]
