@@ -80,15 +80,13 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "list the stacks of commits and packages that were built here, or remove them with --cache=clear; compare nothing"
     parser.add_argument("--cache", nargs="?", const="list", choices=("list", "clear"), help=text)
     parser.add_argument("--same", action="store_true", help="compare one variant with itself, to measure the noise")
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     text = "largest difference that is EQUIVALENT; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     text = "largest probability of any wrong verdict in all comparisons together; by default 0.05"
     parser.add_argument("--error", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of each comparison; by default 20")
-    add_time_limit(parser, "block")
-    parser.add_argument("--seed", metavar="N", type=int, help="seed of the random orders; by default it is drawn, and recorded")
-    add_steps(parser)
+    add_block_options(parser)
     add_results(parser)
     add_json(parser, SHAPE, lines="comparison, as in comparisons.jsonl")
     parser.set_defaults(run=run_compare, cluster="local")
@@ -140,6 +138,13 @@ def _check_policy(args: argparse.Namespace) -> None:
     if args.max_blocks is not None and args.max_blocks < LEAST_BLOCKS:
         raise UsageError(f"--max-blocks must be {LEAST_BLOCKS} or more, not {args.max_blocks}")
     check_steps(args)
+
+
+def add_block_options(parser: argparse.ArgumentParser) -> None:
+    """Add --time-limit, --seed and --steps, for commands that train in blocks."""
+    add_time_limit(parser, "block")
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the random orders; by default it is drawn, and recorded")
+    add_steps(parser)
 
 
 def add_command_option(parser: argparse.ArgumentParser) -> None:

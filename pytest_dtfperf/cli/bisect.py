@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.ab import add_command_option, check_fractions, parse_trainings
+from pytest_dtfperf.cli.ab import add_block_options, add_command_option, check_fractions, parse_trainings
 from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
@@ -23,8 +23,6 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.cli.run import (
-    add_steps,
-    add_time_limit,
     check_steps,
     get_time_limit_s,
     make_spec,
@@ -86,15 +84,13 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--packages", metavar="NAME==VERSIONS", help=text)
     parser.add_argument("--variants", metavar="FILE", type=Path, help="a TOML file with a table for each candidate, in order")
     add_command_option(parser)
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     text = "probability with which the result is right; by default 0.95"
     parser.add_argument("--confidence", metavar="FRACTION", type=float, help=text)
     text = "largest difference of the first and the last candidate that is none; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of all candidates; by default 60")
-    add_time_limit(parser, "block")
-    parser.add_argument("--seed", metavar="N", type=int, help="seed of the random orders; by default it is drawn, and recorded")
-    add_steps(parser)
+    add_block_options(parser)
     text = "continue the bisection of a session folder; the other arguments are those of that session"
     parser.add_argument("--resume", metavar="SESSION", type=Path, help=text)
     add_results(parser)

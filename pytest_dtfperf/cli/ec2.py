@@ -263,5 +263,5 @@ def _add_gpus(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    add_cluster(parser, required=False, text="only the region and the instances of this cluster")
+    add_cluster(parser, text="only the region and the instances of this cluster")
     parser.add_argument("--region", metavar="REGION", help="only there")

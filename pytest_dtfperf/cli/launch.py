@@ -66,7 +66,7 @@ COLOURS = (36, 33, 32, 35, 34, 31)  # of a terminal: cyan, yellow, green, magent
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "launch", help="run any program as ps and worker tasks on a cluster", text=TEXT, ends=ENDS)
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="number of workers; by default 1")
     parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="number of parameter servers; by default 0")
     parser.add_argument("--chief", action="store_true", help="add a chief; the run ends when the chief has ended")

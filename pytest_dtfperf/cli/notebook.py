@@ -53,7 +53,7 @@ _MOST_PORT = 65535
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "notebook", help="run JupyterLab on a host of a cluster", text=TEXT, ends=ENDS)
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="number of devices, of one host; by default 1")
     parser.add_argument(
         "--port", metavar="N", type=int, default=0, help="port of this machine's loopback interface; by default any free one"

@@ -62,10 +62,10 @@ def add_command(
     *,
     help: str,  # noqa: A002
     text: str,
-    ends: ExitCodes | None = None,
+    ends: ExitCodes,
 ) -> argparse.ArgumentParser:
     """Add a command. Its help shows `text` and the exit codes: the common ones, changed by `ends`."""
-    endings: ExitCodes = {**EXIT_CODES, **(ends or {})}
+    endings: ExitCodes = {**EXIT_CODES, **ends}
     raw = argparse.RawDescriptionHelpFormatter
     made = commands.add_parser(name, help=help, description=text, epilog=format_exit_codes(endings), formatter_class=raw)
     made.set_defaults(parser=made, endings=endings)
@@ -116,7 +116,12 @@ def format_keys(shape: Shape) -> str:
     return f"{{{', '.join(f'{key}{value(of)}' for key, of in shape.items())}}}"
 
 
-def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
+def add_cluster(
+    parser: argparse.ArgumentParser,
+    *,
+    required: bool = False,
+    text: str = "a cluster of clusters.toml; by default this machine",
+) -> None:
     """Add --cluster and --clusters-file."""
     action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
     set_completer(action, complete_cluster_names)

@@ -109,7 +109,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--devices-per-host", metavar="N", type=_parse_count, help="devices of each host; by default those of the cluster, or 1"
     )
-    add_cluster(parser, required=False, text="a cluster of clusters.toml: its devices per host, and where its servers are")
+    add_cluster(parser, text="a cluster of clusters.toml: its devices per host, and where its servers are")
     parser.add_argument("--figure", metavar="FILE", type=Path, help="draw rates and efficiencies, as .svg or .png")
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_predict)

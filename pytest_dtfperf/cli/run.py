@@ -92,7 +92,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         "list the models, including those of other packages; with --json {models: [{name, batch_size, data, package, problem}]}"
     )
     parser.add_argument("--models", action="store_true", help=text)
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     parser.add_argument(
         "--repeats",
         metavar="N",

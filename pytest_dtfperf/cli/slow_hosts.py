@@ -179,7 +179,7 @@ def _add_isolate(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "specs", metavar="MODEL|FIELD=VALUE", nargs="+", help="the training on all hosts: a model and its fields"
     )
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     text = "search among these hosts of an SSH or Slurm cluster; by default all"
     parser.add_argument("--hosts", metavar="NAME,..", help=text)
     text = "smallest loss that is searched for; by default 0.05, which is 5 %%"
@@ -296,7 +296,7 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     )
     text = "the training of each host: a model and its fields; by default mnist"
     parser.add_argument("specs", metavar="MODEL|FIELD=VALUE", nargs="*", help=text)
-    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    add_cluster(parser)
     text = "measure this host alone, and compare it with the history: with its own sessions and with hosts of its hardware"
     parser.add_argument("--host", action="store_true", help=text)
     text = "number of hosts, or the names of hosts of an SSH or Slurm cluster; by default all hosts of the cluster"

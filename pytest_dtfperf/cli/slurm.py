@@ -69,7 +69,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests left", text=REAP, ends=ENDS)
     reap.add_argument("--all", action="store_true", help="also jobs of sessions on other machines")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
-    add_cluster(reap, required=False, text="stop if this is no Slurm cluster of clusters.toml")
+    add_cluster(reap, text="stop if this is no Slurm cluster of clusters.toml")
     add_json(reap, SHAPE)
     reap.set_defaults(run=run_reap)
 

@@ -33,7 +33,7 @@ class ChangeSearch:
     measured: Mapping[str, Set[str]]  # session -> its series
     all_series: Sequence[Series] = ()
 
-    def concerns(self, event: Row, session: str, hosts: Set[str] = frozenset()) -> bool:
+    def concerns(self, event: Row, session: str, hosts: Set[str]) -> bool:
         """Return whether a session has measured a series of the event. `hosts`: those with readings of the session."""
         measured = self.measured.get(session, ())
         return any(member["series"] in measured or member.get("host") in hosts for member in event["members"])

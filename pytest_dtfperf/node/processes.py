@@ -216,7 +216,7 @@ def end_descendants(
 
 
 def end_processes(
-    find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None
+    find: Callable[[], Collection[int]], *, grace_s: float, reap: Callable[[], object] = lambda: None
 ) -> list[int]:
     """End all processes that `find` returns, also those started later: SIGTERM, `grace_s`, SIGKILL. Returns survivors' ids.
 

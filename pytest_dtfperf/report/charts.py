@@ -68,7 +68,7 @@ def apply_style() -> Iterator[None]:
         yield
 
 
-def make_figure(title: str, width: float = 10.5, height: float = 4.2) -> Figure:
+def make_figure(title: str, width: float = 10.5, *, height: float) -> Figure:
     """Return an empty figure. `width` and `height` are inches."""
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
@@ -167,7 +167,7 @@ def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]
 
 @apply_style()
 def draw_rates(
-    title: str, lines: Sequence[ScalingSeries], *, beneath: Sequence[str] = (), written: Callable[[float], str] = rate
+    title: str, lines: Sequence[ScalingSeries], *, beneath: Sequence[str], written: Callable[[float], str] = rate
 ) -> Figure:
     """Draw rates as bars, and speed-ups beside them if any is known on several devices. `written`: formats the rate on a bar.
 
@@ -176,7 +176,7 @@ def draw_rates(
     scales = any(series.scales for series in lines)
     bars = INCHES_A_BAR * sum(len(series.points) for series in lines)
     width = max(5.0, bars) + (5.5 if scales else 1.0)
-    figure = make_figure(title, width, 4.2 + 0.18 * (len(lines) + len(beneath)))
+    figure = make_figure(title, width, height=4.2 + 0.18 * (len(lines) + len(beneath)))
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False, width_ratios=[max(5.0, bars), 4.5] if scales else None)[0]
     legend = draw_bars(panels[0], [_draw_bars(series) for series in lines], written)
     panels[0].set_ylabel("images/sec")
@@ -220,10 +220,10 @@ def _draw_speedups(axes: Axes, lines: Sequence[ScalingSeries]) -> None:
 
 
 @apply_style()
-def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str] = ()) -> Figure:
+def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str]) -> Figure:
     """Draw overheads: fractions by label and number of devices, below zero where real input was faster. Ids: as in the bars."""
     bars = INCHES_A_BAR * sum(map(len, overheads.values()))
-    figure = make_figure(title, max(6.0, 1.5 + bars), 4.2 + 0.18 * (len(overheads) + len(beneath)))
+    figure = make_figure(title, max(6.0, 1.5 + bars), height=4.2 + 0.18 * (len(overheads) + len(beneath)))
     axes = figure.subplots()
     legend = draw_bars(axes, [Bars(label, values) for label, values in overheads.items()], percent)
     axes.axhline(0.0, color=GREY, linewidth=1)
@@ -249,7 +249,7 @@ def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequ
     sizes = [(len({ps for ps, _ in cells}), len({gpus for _, gpus in cells})) for cells in maps.values()]
     width = max(8.5, 2.0 + INCHES[0] * max(columns for _, columns in sizes))
     height = 1.2 + 0.2 * len(beneath) + sum(1.1 + INCHES[1] * rows for rows, _ in sizes)
-    figure = make_figure(title, width, height)
+    figure = make_figure(title, width, height=height)
     panels = figure.subplots(len(maps), 1, squeeze=False, height_ratios=[1 + rows for rows, _ in sizes])[:, 0]
     for number, (axes, (name, cells)) in enumerate(zip(panels, maps.items(), strict=True)):
         axes.set_title(name)

@@ -107,9 +107,7 @@ def _push(url: str, cluster: str, job: str, content: bytes, pause_s: float) -> s
     return send_request(urlunsplit((parts.scheme, host, path, "", "")), content, headers, method="PUT", pause_s=pause_s)
 
 
-def send_request(
-    url: str, data: bytes, headers: Mapping[str, str], *, method: str = "POST", pause_s: float = PAUSE_S
-) -> str | None:
+def send_request(url: str, data: bytes, headers: Mapping[str, str], *, method: str = "POST", pause_s: float) -> str | None:
     """Send an HTTP request, and repeat it after temporary errors. Return the error, or None.
 
     The error contains no part of the URL. Redirects are not followed.

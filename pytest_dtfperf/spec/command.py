@@ -41,7 +41,7 @@ def program_name(command: Sequence[str]) -> str:
     return re.sub(r"[^\w.+-]+", "_", name) or "program"
 
 
-def requested_names(command: Iterable[str], role_flags: Iterable[str] | None, environment: Iterable[str] = ()) -> list[str]:
+def requested_names(command: Iterable[str], role_flags: Iterable[str] | None, environment: Iterable[str]) -> list[str]:
     """Return the names in braces, in the order in which they are first used."""
     return names_in((*command, *flags_of(role_flags), *environment))
 

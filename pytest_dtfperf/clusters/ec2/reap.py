@@ -6,7 +6,6 @@ Only where a session's process can be seen is it known whether it still works. S
 alone until they have expired by Amazon's clock.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -232,18 +231,18 @@ class RunningInstance:
         return record.plan if record else None
 
 
-def list_running(account: Account, given: Mapping[str, float], folder: Path | None = None) -> list[RunningInstance]:
+def list_running(account: Account, given: Mapping[str, float]) -> list[RunningInstance]:
     """Return all instances of perf tests in an account's region, ordered by run and launch.
 
     `given` is the hourly price of the cluster file. Raises `AllocationError`.
     """
-    rows = [row for left in find_runs(account, folder) for row in _list_rows(account, left, given)]
+    rows = [row for left in find_runs(account) for row in _list_rows(account, left, given)]
     return sorted(rows, key=lambda row: (row.left.run, row.instance.index if row.instance else 0))
 
 
-def list_regions(folder: Path | None = None) -> list[str | None]:
+def list_regions() -> list[str | None]:
     """Return the regions where something may run: those of all ledgers, and boto3's default. None: boto3's default."""
-    records = [ledger.read_record() for ledger in list_ledgers(folder)]
+    records = [ledger.read_record() for ledger in list_ledgers()]
     found = {record.plan.region for record in records if record}
     try:
         default = boto3.Session().region_name
@@ -252,9 +251,9 @@ def list_regions(folder: Path | None = None) -> list[str | None]:
     return [*sorted(found | ({default} if default else set()))] or [None]
 
 
-def sum_usd(rows: Sequence[RunningInstance], now: float | None = None) -> float:
+def sum_usd(rows: Sequence[RunningInstance], now: float) -> float:
     """Return the total cost of all instances with a known price."""
-    return sum(row.usd_so_far(now or time.time()) or 0.0 for row in rows)
+    return sum(row.usd_so_far(now) or 0.0 for row in rows)
 
 
 def _list_rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterator[RunningInstance]:

@@ -84,7 +84,7 @@ def format_error(error: "ClientError") -> str:
     return f"{get_code(error)}: {output}" if output else get_code(error)
 
 
-def classify_refusal(code: str, status: int = 400) -> Refusal:
+def classify_refusal(code: str, status: int) -> Refusal:
     """Return the reaction to a refused RunInstances. Missing capacity has status 500, so the code is checked first."""
     if code in CAPACITY:
         return Refusal.NO_CAPACITY

@@ -221,7 +221,7 @@ def _clean_stderr(stderr: str) -> str:
     return printable("; ".join(filter(None, lines)))
 
 
-def make_environment(environment: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, str]:
+def make_environment(environment: Mapping[str, str], wanted: Sequence[str]) -> dict[str, str]:
     """Return an environment in which Slurm's commands follow their arguments, and print times in seconds since 1970.
 
     It is the job's environment, too: sbatch and srun pass it on, and Slurm's controller stores it. With less in `--export`,

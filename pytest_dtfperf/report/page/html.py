@@ -329,7 +329,7 @@ def draw_stack(parts: Sequence[StepPart], whole_s: float, described: str) -> Mar
 
 
 def draw_trend(
-    values: Sequence[tuple[str, float]], name: str | None, began: int | None = None, *, is_disturbed: bool = False
+    values: Sequence[tuple[str, float]], name: str | None, began: int | None, *, is_disturbed: bool = False
 ) -> Markup:
     """Draw rates over time, the latest with a dot, as a group with the id `name`, if any.
 

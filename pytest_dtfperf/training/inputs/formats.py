@@ -73,7 +73,7 @@ def list_names(folder: Path) -> list[str]:
         raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
 
 
-def describe_folder(folder: Path, inner: Sequence[str] = ()) -> str:
+def describe_folder(folder: Path, inner: Sequence[str]) -> str:
     """Return ` The folder has ...`: another data set in this folder or these inner ones, or else the first names in it.
 
     An empty or missing folder is reported as such. Raises `SpecError` where a folder cannot be read.
