@@ -236,12 +236,12 @@ def make_wheels(folder: Path, steps: Sequence[float]) -> None:
 
 def test_a_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
     """Each version is installed into an environment of its own, above the cluster's."""
-    make_wheels(programs.folder / "wheels", [FAST, FAST, FAST, SLOW, SLOW])
+    make_wheels(programs.folder / "wheels", [FAST, SLOW, SLOW])
     (programs.folder / "train.py").write_text(PROGRAM.format(module="toyspeed"))
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(programs.folder / "wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    ended = bisect(programs, "--packages=toyspeed==1.0,1.1,1.2,1.3,1.4", "--command=python train.py", **index)
+    ended = bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", "--command=python train.py", **index)
     assert ended.code == 0, ended.err
-    ended.line("toyspeed==1.3: -")
+    ended.line("toyspeed==1.1: -")
 
 
 def test_a_killed_bisection_continues(perf: PerfTests) -> None:

@@ -42,20 +42,29 @@ def run_beside(perf: PerfTests, *arguments: str) -> Ended:
     return beside.run_python("-P", "-m", "pytest", "-c", "../pytest.ini", *WITHOUT, ".", *arguments)
 
 
-def test_a_session_beside_files_of_such_names(perf: PerfTests) -> None:
-    """A session measures, draws and writes its page beside files that hide each module of Python's, and packages."""
+def run_command_beside(perf: PerfTests, *arguments: str) -> None:
+    """`dtfperf`, as the program of that name does it, in the folder of the tests, which imports a file of its own."""
+    folder = perf.folder / "perf"
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text("import helper\n")
+    (folder / "helper.py").write_text("")
+    (folder / "baselines").mkdir()
+    shadow(folder, *EVERY)
+    ended = PerfTests(folder, perf.environment, cold=True).run_python("-P", "-m", "pytest_dtfperf.cli", *arguments)
+    assert "was imported" not in ended.out + ended.err
+    assert arguments[0] == "doctor" or ended.code == 0, ended.out + ended.err
+
+
+def test_a_session_and_a_loss_beside_files_of_such_names(perf: PerfTests) -> None:
+    """A session measures, draws and writes its page beside files that hide each module of Python's, and packages; in the next
+    one a loss is confirmed, explained and red.
+    """
     assert {"types", "signal", "statistics", "json", "socket", "select", "struct", "contextlib", "fcntl"} <= {*EVERY}
     shadow(perf.folder / "perf", *EVERY)
     ended = run_beside(perf, "--gpus=1", "--update-baselines")
     assert ended.code == 0, ended.out + ended.err
     assert "was imported" not in ended.out + ended.err
     assert list((perf.folder / "perf_results").glob("*/report.html"))
-
-
-def test_a_loss_beside_files_of_such_names(perf: PerfTests) -> None:
-    """A loss is confirmed, explained and red beside all of them."""
-    assert run_beside(perf, "--gpus=1", "--update-baselines").code == 0
-    shadow(perf.folder / "perf", *EVERY)
     perf.environment["TOY_STEP_S"] = "0.02"
     ended = run_beside(perf, "--gpus=1", "--explain=always")
     ended.line("REGRESSED")
@@ -88,22 +97,10 @@ def test_launch_and_a_program_beside_files_of_such_names(perf: PerfTests) -> Non
 
 
 def test_a_night_beside_files_of_such_names(perf: PerfTests) -> None:
-    """`dtfperf nightly`, `baselines audit` and `doctor` start their programs beside all of them."""
-    folder = perf.folder / "perf"
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "conftest.py").write_text("import helper\n")
-    (folder / "helper.py").write_text("")
-    (folder / "baselines").mkdir()
-    shadow(folder, *EVERY)
-    beside = PerfTests(folder, perf.environment, cold=True)
-    for words in (
-        ("nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"),
-        ("baselines", "audit", "."),
-        ("doctor", "--cluster=local", "--gpus=1", "--json"),
-    ):
-        ended = beside.run_python("-P", "-m", "pytest_dtfperf.cli", *words)
-        assert "was imported" not in ended.out + ended.err, words
-        assert words[0] == "doctor" or ended.code == 0, ended.out + ended.err
+    """`dtfperf nightly` starts pytest beside all of them."""
+    run_command_beside(
+        perf, "nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"
+    )
 
 
 def test_an_entry_in_the_project(perf: PerfTests) -> None:
