@@ -1,95 +1,45 @@
-"""`dtfperf qualify` with its real probes, on machines with links of known rates: a campaign of slow links, and of none."""
+"""`dtfperf qualify` with its real probes, on machines in network namespaces: a campaign."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from itertools import product
+from collections import Counter
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
-from tests.clusters.ssh.lab import Lab, why_not
-from tests.plugin.conftest import REPOSITORY
-
-USUAL = "100mbit"  # of every link: slow enough that other load on this machine does not limit it
-USUAL_BIT_PER_S = 1e8
-ENDS_S = 1800
-KINDS = ("into a host", "out of a host", "between two hosts", "into two hosts")
-HOSTS, LOSSES = (4, 6, 8), (0.4, 0.6, 0.8)  # losses below 10 % of a link are tolerated, and those from 25 % on are found
-TWO = "into two hosts"  # of more than four: two of four leave no majority, and nothing is judged
-SLOW_CASES = [
-    (kind, hosts, loss, draw)
-    for kind, hosts, loss in product(KINDS, HOSTS, LOSSES)
-    for draw in range(2)
-    if kind != TWO or hosts > 4
-]
-QUIET_CASES = [(hosts, draw) for hosts in HOSTS for draw in range(12)]
-
-
-def qualify(lab: Lab, folder: Path) -> Mapping[str, Any]:
-    """Return the result of a qualification of all machines."""
-    (folder / "clusters.toml").write_text(lab.toml("connect_s = 300"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "qualify", "--cluster=lab", "--no-training", "--history=never", "--json"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
-    assert done.stdout, f"exit code {done.returncode}"
-    found: Mapping[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def list_slow_links(found: Mapping[str, Any]) -> set[str]:
-    """Return the capacities of links that are slow, as `m3: link in`, and slow pairs, as `m1>m2`."""
-    capacities = {
-        f"{host}: {name}"
-        for host, result in found["hosts"].items()
-        for name, each in result["capacities"].items()
-        if each["verdict"] == "SLOW" and name.startswith("link")
-    }
-    return capacities | {">".join(pair["hosts"]) for pair in found["pairs"] if pair["verdict"] == "SLOW"}
-
-
-def slow_down(lab: Lab, kind: str, loss: float, draw: int) -> set[str]:
-    """Make links slow, and return what a qualification must name."""
-    rate = (1 - loss) * USUAL_BIT_PER_S
-    one, other = Random(f"{kind} {len(lab.names)} {loss} {draw}").sample(lab.names, 2)
-    if kind == "between two hosts":
-        lab[one].shape_towards(lab[other].address, rate, USUAL)
-        return {f"{one}>{other}"}
-    is_out = kind == "out of a host"
-    slow = [one, other] if kind == TWO else [one]
-    for name in slow:
-        lab[name].shape(rate, inwards=not is_out, outwards=is_out)
-    return {f"{name}: link {'out' if is_out else 'in'}" for name in slow}
+from tests.real.qualify_cases import (
+    EQUAL,
+    EQUAL_QUOTAS,
+    LINK_KINDS,
+    QUOTA_KINDS,
+    MachineCase,
+    list_cases,
+    order_cases,
+    run_case,
+    why_no_case,
+)
 
 
 @pytest.mark.campaign(only=True)
-@pytest.mark.parametrize(("kind", "hosts", "loss", "draw"), SLOW_CASES)
-def test_qualify_names_slow_links(kind: str, hosts: int, loss: float, draw: int, tmp_path: Path) -> None:
-    """Exactly the slow links are named, with their direction."""
-    if reason := why_not(namespaces=True):
+@pytest.mark.parametrize("case", list_cases(), ids=str)
+def test_qualify_names_what_is_slow(case: MachineCase, tmp_path: Path) -> None:
+    """Exactly the slow hosts, links with their direction, and pairs are named."""
+    if reason := why_no_case(case):
         pytest.skip(reason)
-    with Lab(hosts, namespaces=True, rate=USUAL) as lab:
-        expected = slow_down(lab, kind, loss, draw)
-        assert list_slow_links(qualify(lab, tmp_path)) == expected
+    expected, named = run_case(case, tmp_path)
+    assert named == expected
 
 
-@pytest.mark.campaign(only=True)
-@pytest.mark.parametrize(("hosts", "draw"), QUIET_CASES)
-def test_qualify_names_nothing_among_equal_links(hosts: int, draw: int, tmp_path: Path) -> None:
-    """No link and no host is named where all machines are equal."""
-    if reason := why_not(namespaces=True):
-        pytest.skip(reason)
-    with Lab(hosts, namespaces=True, rate=USUAL) as lab:
-        found = qualify(lab, tmp_path)
-    assert not list_slow_links(found)
-    assert not [host for host, result in found["hosts"].items() if result["verdict"] == "SLOW"]
+def test_campaign_has_several_cases_of_each_kind() -> None:
+    """The campaign has at least 100 cases, four or more of each kind, and no case twice."""
+    cases = list_cases()
+    counts = Counter(case.kind for case in cases)
+    assert len(cases) == len(set(cases)) >= 100
+    assert set(counts) == {*LINK_KINDS, *QUOTA_KINDS, EQUAL, EQUAL_QUOTAS}
+    assert min(counts.values()) >= 4
+
+
+def test_kinds_of_cases_take_turns() -> None:
+    """In any part of the campaign's order, no kind has two cases more than another one that has cases left."""
+    cases = list_cases()
+    kinds = [case.kind for case in order_cases(cases, seed=3)]
+    assert sorted(kinds) == sorted(case.kind for case in cases)
+    assert len(set(kinds[:11])) == len(set(kinds))
