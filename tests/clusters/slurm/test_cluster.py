@@ -76,18 +76,18 @@ class TestSlurm(SlurmContract):
     """The contract holds on nodes that are separate machines."""
 
     @pytest.fixture
-    def cluster(self, networked: Site, log_in: LogIn) -> Iterator[Cluster]:
-        log_in(networked)
+    def cluster(self, networked_site: Site, log_in: LogIn) -> Iterator[Cluster]:
+        log_in(networked_site)
         yield named.open_cluster(TWO_HOSTS)
-        wait_until("no job is left", lambda: networked.jobs() == [])
+        wait_until("no job is left", lambda: networked_site.jobs() == [])
 
 
 @pytest.mark.parametrize("interface", ["eth0", "ib0"])
-def test_tasks_of_nodes_use_the_interface(networked: Site, log_in: LogIn, interface: str) -> None:
+def test_tasks_of_nodes_use_the_interface(networked_site: Site, log_in: LogIn, interface: str) -> None:
     """Nodes have the address of the interface in clusters.toml; a node without it is named, with the interfaces that it has."""
     if why_not(networked=True):
         pytest.skip("nodes of one machine have its interfaces")
-    log_in(networked)
+    log_in(networked_site)
     config = replace(TWO_HOSTS, interface=interface, entry=TOY)
     with named.open_cluster(config).allocate(Resources(devices=2)) as allocation:
         if interface == "ib0":
