@@ -209,14 +209,19 @@ class ChangeWatch:
         if track.shown is None or self.together is None:
             return None
         noise = self.together.noise(track.shown)
+        # Before the last change is refined, which would move it to a larger one that follows.
+        if after := self._find_split(track, noise, level):
+            return self._add(track, len(track.kept) - after, noise)
         self._refine(track, noise)
+        return None
+
+    def _find_split(self, track: Track, noise: NightNoise, level: float) -> int | None:
+        """Return the number of nights after a new change in the last stretch; None if there is none."""
         stretch = track.stretches()[-1]
         if len(stretch) < 2 * LEAST:
             return None
         after, chance = _search_stretch(stretch, noise, level)
-        if chance >= level or not _is_of_many(stretch[-WINDOW:], after, noise):
-            return None
-        return self._add(track, len(track.kept) - after, noise)
+        return after if chance < level and _is_of_many(stretch[-WINDOW:], after, noise) else None
 
     def _cross(self, track: Track, name: str, level: float) -> RateChange | None:
         """Compare a series with its predecessor, and return the change if it is confirmed now."""
@@ -245,7 +250,7 @@ class ChangeWatch:
         track.changes.append(change)
         if _forget_outlier(track, noise):
             return None
-        _measure(track, len(track.begins) - 1, noise)
+        _measure_last(track, noise)
         return None if _join_drift(track, noise) else change
 
     def _refine(self, track: Track, noise: NightNoise) -> None:
@@ -261,7 +266,7 @@ class ChangeWatch:
                 moved = np.abs(compute_differences(clip_nights(window, noise.scale), near))
                 found = moved / noise.errors((len(window) - near).astype(float), near.astype(float))
                 track.begins[-1] = end - int(near[np.argmax(found)])
-        _measure(track, len(track.begins) - 1, noise)
+        _measure_last(track, noise)
 
 
 def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
@@ -370,6 +375,12 @@ def _error(before: Array, after: Array, noise: NightNoise) -> float:
     return float(noise.errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
 
 
+def _measure_last(track: Track, noise: NightNoise) -> None:
+    """Measure the last change, and the one before it, of which the nights ended when the last one began."""
+    for number in range(max(1, len(track.begins) - 2), len(track.begins)):
+        _measure(track, number, noise)
+
+
 def _measure(track: Track, number: int, noise: NightNoise) -> None:
     """Measure the change at the begin of a stretch: its size with an interval, and the nights between which it was."""
     change = track.changes[number - 1]
@@ -396,14 +407,20 @@ def _size(change: RateChange, before: Array, after: Array, noise: NightNoise) ->
 
 
 def _is_drift(before: Array, after: Array) -> bool:
-    """Return whether a straight line from some night on leaves less of the scatter than a step."""
+    """Return whether a straight line from some night on leaves less of the scatter than a step.
+
+    The few nights after a step that differ most from the others are left out: they may be the begin of the next step.
+    """
+    count = min(LEAST - 1, max(0, len(after) - LEAST))
+    kept = np.sort(np.argsort(np.abs(after - np.median(after)))[: len(after) - count])
+    nights = np.concatenate([np.arange(len(before)), len(before) + kept]).astype(float)
+    after = after[kept]
     step = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
-    return _squares_of_hinge(np.concatenate([before, after])) < BETTER * step
+    return _squares_of_hinge(np.concatenate([before, after]), nights) < BETTER * step
 
 
-def _squares_of_hinge(values: Array) -> float:
+def _squares_of_hinge(values: Array, nights: Array) -> float:
     """Return the squares that remain for a level that becomes a straight line at the best night."""
-    nights = np.arange(len(values), dtype=float)
     least = math.inf
     for begin in range(0, max(1, len(values) - 2 * LEAST), max(1, len(values) // 20)):
         line = np.maximum(0.0, nights - begin)
@@ -423,7 +440,8 @@ def _join_drift(track: Track, noise: NightNoise) -> bool:
         return False
     parts = [track.stretch(number)[-WINDOW:] for number in (-3, -2, -1)]
     steps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-    if _squares_of_hinge(np.concatenate(parts)) > steps / BETTER:
+    values = np.concatenate(parts)
+    if _squares_of_hinge(values, np.arange(len(values), dtype=float)) > steps / BETTER:
         return False
     track.changes[-1] = one_before
     _measure(track, len(track.begins) - 1, noise)

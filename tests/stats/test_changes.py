@@ -98,6 +98,22 @@ def test_three_steps_of_a_year_are_each_found() -> None:
     assert [change.kind for change in watch.tracks["0"].changes] == ["step"] * 3
 
 
+def test_a_step_after_a_step_leaves_the_first_as_it_was() -> None:
+    """In each night after a second loss, the first one is still a step of its size, also while the second one is unknown."""
+    values = 0.1 * nights(6, 3, KNOWN + 20)
+    values[0, KNOWN:] -= 0.36
+    values[0, KNOWN + 5 :] -= 1.36
+    watch = ChangeWatch()
+    for number, night in enumerate(values.T):
+        watch.night({str(name): float(value) for name, value in enumerate(night)})
+        changes = watch.tracks["0"].changes
+        if number >= KNOWN + 4:
+            assert [each.kind for each in changes] == ["step"] * len(changes), number
+            assert changes[0].size == pytest.approx(-0.36, abs=0.02), number
+    assert [each.size for each in changes] == pytest.approx([-0.36, -1.36], abs=0.02)
+    assert [each.first_bad for each in changes] == [KNOWN, KNOWN + 5]
+
+
 @pytest.mark.parametrize("bad", [1, 2, 3])
 def test_a_few_bad_nights_are_no_change(bad: int) -> None:
     """Up to three nights that lose 30 % are nothing, even one after the other."""
