@@ -241,6 +241,8 @@ def _description(metadata: Mapping[str, Any]) -> Schema:
 
 
 def _write(value: Any) -> Any:
+    if type(value) in (float, int, str):  # as most values, which are times of steps, without the slower checks below
+        return value
     if isinstance(value, JsonData):
         return value.to_json()
     if isinstance(value, Mapping):
