@@ -89,8 +89,7 @@ def test_old(record_property):
 
 
 def test_a_verdict(site: Path, perf: PerfTests) -> None:
-    """Its row is enough: in severity, colour, session and measurement files, table and notes, Markdown, CSV, JUnit and pytest's
-    own summary it is known."""
+    """Its row is enough for severity, colour, files, tables, notes, Markdown, CSV, JUnit and pytest's summary."""
     add("A verdict", site)
     output = perf.run_python("-c", JUDGED, str(perf.folder)).out
     assert "{'OUTDATED': 2, 'REGRESSED': 1}" in output  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
@@ -140,7 +139,7 @@ def test_a_cause(site: Path, perf: PerfTests) -> None:
 
 
 def test_a_backend(site: Path, perf: PerfTests) -> None:
-    """Its hosts are lent to perf tests, its keys are checked, and who mistypes its name is told of it."""
+    """Its hosts are allocated for perf tests, its keys are checked, and an error proposes its name for a similar one."""
     add("A backend", site)
     clusters = perf.folder / "perf" / "clusters.toml"
     own = clusters.read_text().partition("[local.training]")[0].partition("\n[local]\n")[2]
@@ -159,7 +158,7 @@ def test_a_backend(site: Path, perf: PerfTests) -> None:
 
 
 def test_an_export(site: Path, perf: PerfTests) -> None:
-    """Its file is written at the session's end, beside all the others, and the summary says so."""
+    """Its file is written at the session's end, beside all the others, and the summary lists it."""
     add("An export", site)
     ended = perf.run("--gpus=1")
     assert ended.code == 0, ended.out + ended.err
@@ -191,8 +190,7 @@ print(make_run_rows([StoredSession(folder.session, records, [])])[0]["threads"])
 
 
 def test_a_model_a_mode_and_a_field_of_a_run(site: Path, perf: PerfTests) -> None:
-    """The network is trained, in the mode, by TensorFlow itself; both names are known wherever names are. The field is
-    measured, stored as its schema has it, and exported."""
+    """TensorFlow trains the network in the mode, and the field is measured, stored by its schema and exported."""
     add("A model", site)
     add("A mode", site)
     add("A field of a run", site)
@@ -209,7 +207,7 @@ def test_a_model_a_mode_and_a_field_of_a_run(site: Path, perf: PerfTests) -> Non
 
 
 def test_the_copy_is_what_runs(site: Path, perf: PerfTests) -> None:
-    """What the tests above see is not the package of this repository."""
+    """The tests above import the copy, and not the package of this repository."""
     found = subprocess.run(
         [sys.executable, "-c", "import pytest_dtfperf; print(pytest_dtfperf.__file__)"],
         env=perf.environ(),

@@ -53,29 +53,29 @@ exec {{python}} "$@"
 
 @cache
 def zygote() -> Zygote:
-    """That of this process, and of the others of its run."""
+    """Return the zygote of this process, and of the other processes of its run."""
     return new_zygote("tests.real.imported", STAND_IN, ENVIRONMENT)
 
 
 def python() -> str:
-    """Its path."""
+    """Return the path of the zygote's Python."""
     return zygote().python
 
 
 def forked(table: str) -> str:
-    """The first local cluster of this file, with forks as its agents."""
+    """Return the text of a cluster file, with forks as the agents of its first local cluster."""
     backend = 'backend = "local"\n'
     assert backend in table
     return table.replace(backend, f'{backend}python = "{python()}"\n', 1)
 
 
 def path() -> str:
-    """What PATH is to be."""
+    """Return a PATH on which `python` starts forks."""
     return os.pathsep.join([str(Path(python()).parent), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
-    """Be what the process is that has asked, which waits: what is its own can be read in /proc."""
+    """Take over the cores, network and streams of the requesting process, as /proc shows them. It waits."""
     asking = request["pid"]
     os.sched_setaffinity(0, os.sched_getaffinity(asking))
     user, network = (os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY) for name in isolation.NAMESPACES)
@@ -90,7 +90,7 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
 
 
 def execute(what: str, *arguments: str) -> NoReturn:
-    """Run a module or a program's file, and end as it does."""
+    """Run a module or a program's file, and end with its exit code."""
     searched = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [os.getcwd() if what == "-m" else str(Path(what).resolve().parent), *filter(None, searched)]
     if what == "-m":
