@@ -4,6 +4,7 @@
 
 FOLDER=/var/lib/dtfperf        # of the history and the log, which nodes may share
 export PATH=/opt/dtfperf/bin:/usr/local/bin:/usr/bin:/bin    # with dtfperf and scontrol; Slurm sets none
+# export SLURM_CONF=/etc/slurm/slurm.conf    # needed in a HealthCheckProgram if the file is elsewhere; Slurm sets it in a Prolog
 LIMIT_S=57                     # Slurm ends a HealthCheckProgram after 60 seconds
 
 cd "$FOLDER" || exit 0

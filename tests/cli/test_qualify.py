@@ -15,14 +15,19 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
 from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
+from tests.clusters.slurm.conftest import NewSite, new_site
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in, wait_for_progress
+from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
+
+__all__ = ["new_site"]
 
 SIM = """
 [sim]
@@ -287,3 +292,17 @@ def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: s
     assert found.hosts["m4"].reason in errors
     assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("m1", "m2", "m3"))
     assert process.returncode in (1, 3), errors
+
+
+def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_path: Path) -> None:
+    """On Slurm, --exclude-list prints the node that trains slowly, and `srun` with this list runs on the others."""
+    site = new_site(nodes=4, networked=True)
+    slow = SlurmClient(dict(os.environ) | site.environment).find_addresses(["n2"])["n2"]
+    mini = Mini(perf_tests_in(tmp_path), site)
+    options = ["--cluster=mini", "--clusters-file=perf/clusters.toml", "--hosts=4", "--exclude-list", "--history=never"]
+    ended = mini.perf.run_python(
+        "-m", "pytest_dtfperf.cli", "qualify", "trivial", *options, TOY_SLOW_HOSTS=json.dumps({slow: 0.02})
+    )
+    assert (ended.code, ended.out) == (1, "n2\n"), ended.err
+    ran = site.run("srun", "--nodes=3", f"--exclude={ended.out.strip()}", "printenv", "SLURMD_NODENAME")
+    assert sorted(ran.split()) == ["n1", "n3", "n4"]

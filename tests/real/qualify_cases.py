@@ -83,10 +83,18 @@ def why_no_case(case: MachineCase) -> str | None:
     return why_not(namespaces=True) or (why_no_quota() if case.kind in QUOTA_KINDS else None)
 
 
-def run_case(case: MachineCase, folder: Path) -> tuple[set[str], set[str]]:
-    """Return what a qualification must name, and what it names: hosts, links as `m3: link in`, and pairs as `m1>m2`."""
+def run_case(case: MachineCase, folder: Path) -> tuple[set[str], set[str], dict[str, str]]:
+    """Return what a qualification must name, what it names, and the reason of each host that is not fit.
+
+    Named are hosts, links as `m3: link in`, and pairs as `m1>m2`.
+    """
     with Lab(case.hosts, namespaces=True, rate=USUAL) as lab, slow_down(lab, case) as expected:
-        return expected, list_named(qualify(lab, folder, case), case)
+        found = qualify(lab, folder, case)
+    return (
+        expected,
+        list_named(found, case),
+        {host: each["reason"] for host, each in found["hosts"].items() if "reason" in each},
+    )
 
 
 @contextmanager
@@ -181,8 +189,8 @@ def main() -> int:
         else:
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    expected, named = run_case(case, Path(folder))
-                line |= {"expected": sorted(expected), "named": sorted(named), "right": expected == named}
+                    expected, named, reasons = run_case(case, Path(folder))
+                line |= {"expected": sorted(expected), "named": sorted(named), "right": expected == named, "reasons": reasons}
             except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                 line |= {"error": f"{type(error).__name__}: {error}"}
         failed += not line.get("right", False)

@@ -24,8 +24,8 @@ def test_qualify_names_what_is_slow(case: MachineCase, tmp_path: Path) -> None:
     """Exactly the slow hosts, links with their direction, and pairs are named."""
     if reason := why_no_case(case):
         pytest.skip(reason)
-    expected, named = run_case(case, tmp_path)
-    assert named == expected
+    expected, named, reasons = run_case(case, tmp_path)
+    assert named == expected, reasons
 
 
 def test_campaign_has_several_cases_of_each_kind() -> None:

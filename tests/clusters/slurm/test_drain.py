@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,35 @@ def test_draining_needs_a_permission(new_site: NewSite) -> None:
             client.check_can_drain()
     finally:
         os.seteuid(0)
+
+
+DRAIN = """
+import os
+from pytest_dtfperf.cli.slow_hosts import _get_node_name
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
+
+if _get_node_name() == "n2":
+    SlurmClient().check_can_drain()
+    SlurmClient().drain(_get_node_name(), "memory: 11.8 % slower than in its own 9 sessions before")
+"""
+
+
+def test_health_check_program_drains_the_slow_node_only(new_site: NewSite, tmp_path: Path) -> None:
+    """Slurm's HealthCheckProgram finds dtfperf, the node's name and scontrol, and the slow node is drained with its reason."""
+    folder, programs = tmp_path / "state", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    dtfperf, script = programs / "dtfperf", tmp_path / "health-check"
+    dtfperf.write_text(f"#!/bin/bash\ncd {Path(__file__).parents[3]} && exec {sys.executable} -c '{DRAIN}'\n")
+    script.write_text("#!/bin/bash\n")
+    for path in (dtfperf, script, tmp_path):
+        path.chmod(0o755)
+    site = new_site(nodes=2, slurm_conf=f"HealthCheckProgram={script}\nHealthCheckInterval=1\n")
+    text = SCRIPT.read_text().replace("/var/lib/dtfperf", str(folder)).replace("/opt/dtfperf/bin", str(programs))
+    commented = "# export SLURM_CONF=/etc/slurm/slurm.conf"
+    assert commented in text
+    script.write_text(text.replace(commented, f"export SLURM_CONF={site.environment['SLURM_CONF']}"))
+    wait_until("the slow node is drained", lambda: "DRAIN" in get_state(site, "n2"))
+    assert "Reason=dtfperf: memory: 11.8 % slower than in its own 9 sessions before" in get_state(site, "n2")
+    assert "DRAIN" not in get_state(site, "n1"), (folder / "qualify.log").read_text()
+    assert site.run("srun", "--nodes=1", "printenv", "SLURMD_NODENAME").strip() == "n1"
