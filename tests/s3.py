@@ -86,7 +86,7 @@ def amazon() -> Iterator[tuple[Server, str]]:
 def s3(amazon: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3]:
     """This process and its children speak with it alone; their cache is the test's own."""
     server, url = amazon
-    for name in guard.unwanted(os.environ):
+    for name in guard.list_unwanted_variables(os.environ):
         monkeypatch.delenv(name)
     for name, value in guard.environment(url).items():
         monkeypatch.setenv(name, value)

@@ -16,7 +16,7 @@ from tests.clusters.ec2.sessions import Sessions, kill_watchdogs
 @pytest.fixture(autouse=True)
 def no_real_amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test reaches the real Amazon, nor finds this machine's credentials; state and caches are the test's own."""
-    for name in guard.unwanted(os.environ):
+    for name in guard.list_unwanted_variables(os.environ):
         monkeypatch.delenv(name)
     for name, value in guard.environment().items():
         monkeypatch.setenv(name, value)
@@ -26,7 +26,7 @@ def no_real_amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_descriptions() -> Iterator[None]:
-    """Also where a test has no server."""
+    """Share boto3's descriptions among all tests, also those without a server."""
     with descriptions.shared():
         yield
 
@@ -51,7 +51,7 @@ def cloud(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.
 
 @pytest.fixture
 def datacenter(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataCenter]:
-    """The same, whose instances are machines that can be logged in to."""
+    """Return a cloud with machines as instances, to which tests can log in."""
     if reason := why_not():
         pytest.skip(reason)
     server, url = amazon
@@ -64,6 +64,6 @@ def datacenter(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: py
 
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Sessions]:
-    """Begins sessions that tests may kill."""
+    """Return a process that begins sessions, which tests may kill."""
     with Sessions() as sessions:
         yield sessions

@@ -1,7 +1,7 @@
-"""Sessions to be killed: `main` forks one for each order, with boto3 read already.
+"""Sessions that tests kill: `main` forks one for each order, after boto3 was imported.
 
-An order is a line of base64 on stdin: a pickled `Order`, or a `Watch`. Lines of JSON tell how it goes: "forked", "up",
-"failed", "over" of sessions, "ended" with the exit code (negative: the signal) of each.
+An order is a line of base64 on stdin: a pickled `Order`, or a `Watch`. It prints lines of JSON: "forked", "up", "failed",
+"over" of sessions, and "ended" of each with the exit code (negative: the signal).
 """
 
 import base64
@@ -32,12 +32,12 @@ SERVICES = ("sts", "ec2", "ssm", "pricing", "service-quotas")
 
 @dataclass(frozen=True)
 class Order:
-    """What a session does: lends instances, and gives them back at once or never."""
+    """The work of a session: it allocates instances, and releases them at once or never."""
 
     config: ClusterConfig
     settle_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
-    log_in: bool = False  # else the instances are launched, and nobody speaks with them
+    log_in: bool = False  # else the instances are launched without a login
     for_ever: bool = False
     die_before: str | None = None  # a method of the ledger: killed at its call about instances, before it writes
     mutant: str | None = None
@@ -46,7 +46,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a watchdog does: waits for a session's last words, which have come and end the line, and goes by them."""
+    """The work of a watchdog: it waits for a session's last bytes and the end of the connection, and acts on them."""
 
     ledger: Path
     settle_s: float
@@ -72,11 +72,11 @@ def main() -> None:
                 else:
                     _watch(order)
             children[os.pidfd_open(pid)] = pid
-            say("forked", pid=pid)
+            print_event("forked", pid=pid)
         for end in children.keys() & ready:
             os.close(end)
             pid = children.pop(end)
-            say("ended", pid=pid, code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            print_event("ended", pid=pid, code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     for pid in children.values():
         os.kill(pid, signal.SIGKILL)
 
@@ -96,17 +96,17 @@ def _session(order: Order) -> None:
         MUTANTS[order.mutant](setattr)
     if order.die_before:
         _die_before(order.die_before)
-    resources = Resources(devices=2, session=order.session, on_status=lambda words: say("words", words=words))
+    resources = Resources(devices=2, session=order.session, on_status=lambda words: print_event("words", words=words))
     cluster = Ec2(order.config, settle_s=order.settle_s)
     try:
         with cluster.allocate(resources) if order.log_in else cluster.lot(resources):
-            say("up")
+            print_event("up")
             while order.for_ever:
                 time.sleep(3600)
     except DtfPerfError as failure:
-        say("failed", words=str(failure))
+        print_event("failed", words=str(failure))
         os._exit(1)
-    say("over")
+    print_event("over")
     os._exit(0)
 
 
@@ -132,5 +132,5 @@ def _die_before(method: str) -> None:
     setattr(Ledger, method, die)
 
 
-def say(what: str, **more: Any) -> None:
+def print_event(what: str, **more: Any) -> None:
     os.write(1, json.dumps({"what": what, "by": os.getpid(), **more}).encode() + b"\n")

@@ -41,13 +41,13 @@ def token_without_attempt(put: Put) -> None:
 
 
 def tags_after_launch(put: Put) -> None:
-    """Nothing is tagged by the call that makes it."""
+    """Omit the tags in the calls that create resources."""
     put(plan, "make_tag_specifications", lambda plan, *kinds: [])
 
 
 def min_count_one(put: Put) -> None:
     """A few instances are taken for all of them."""
-    put(plan, "make_launch_request", _changed(plan.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
+    put(plan, "make_launch_request", _change_result(plan.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
 
 
 def shutdown_behaviour_default(put: Put) -> None:
@@ -55,7 +55,7 @@ def shutdown_behaviour_default(put: Put) -> None:
     put(
         plan,
         "make_launch_request",
-        _changed(plan.make_launch_request, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
+        _change_result(plan.make_launch_request, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
     )
 
 
@@ -65,7 +65,7 @@ def ignore_state_reason(put: Put) -> None:
 
 
 def notfound_is_fatal(put: Put) -> None:
-    """What Amazon does not know yet is an error."""
+    """Treat an instance that Amazon does not show yet as an error."""
     put(instances, "describe_by_id", lambda ec2, ids: instances._describe(ec2, InstanceIds=list(ids)))
 
 
@@ -75,7 +75,7 @@ def no_settle(put: Put) -> None:
 
 
 def no_ledgers_in_reap(put: Put) -> None:
-    """Only what is tagged is looked for, and its process is not."""
+    """Find runs by their tags only, and not by ledgers."""
     put(reap, "list_ledgers", lambda folder=None: [])
 
 
@@ -86,7 +86,7 @@ def delete_group_without_waiting(put: Put) -> None:
 
 
 def accept_any_host_key(put: Put) -> None:
-    """ssh believes whoever answers."""
+    """Accept any host key in ssh."""
     put(endpoints, "SSH_OPTIONS", tuple(_believing(word) for word in endpoints.SSH_OPTIONS))
 
 
@@ -104,12 +104,12 @@ def private_address_for_ssh(put: Put) -> None:
 
 
 def ingress_from_anywhere(put: Put) -> None:
-    """Everybody may knock."""
+    """Open the login port to all addresses."""
     careful = plan.make_login_permission
     put(plan, "make_login_permission", lambda cidr, port: careful("0.0.0.0/0", port))
 
 
-def _changed(careful: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+def _change_result(careful: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *arguments, **named: change(careful(*arguments, **named))
 
 

@@ -15,9 +15,9 @@ from pytest_dtfperf.clusters.protocol import Bill, Resources
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.cloud.cloud import Cloud
 
-USER = "AIDAPRETENDTESTER"  # who the tests are, as policies know them
+USER = "AIDAPRETENDTESTER"  # the tests' user id in policies
 KIND = "g4dn.xlarge"  # one GPU
-SETTLE_S = 0.5  # the pretend Amazon shows at once what it has accepted, unless a test says otherwise
+SETTLE_S = 0.5  # the pretend Amazon shows new instances at once, unless a test changes it
 
 PLAN = LaunchPlan(
     run="s-123456",
@@ -50,7 +50,7 @@ PLAN = LaunchPlan(
 
 
 def plan(**other: Any) -> LaunchPlan:
-    """As above, but for this."""
+    """Return the plan above with these changes."""
     return replace(PLAN, **other)
 
 
@@ -71,7 +71,7 @@ def young(cloud: Cloud, **other: Any) -> LaunchPlan:
 
 
 def config(cloud: Cloud, **backend_keys: Any) -> ClusterConfig:
-    """A cluster of two instances with a GPU each, that nobody need be asked about."""
+    """Return a cluster of two instances with a GPU each, without a question about costs."""
     usual = {
         "region": cloud.region,
         "instance_type": KIND,
@@ -85,7 +85,7 @@ def config(cloud: Cloud, **backend_keys: Any) -> ClusterConfig:
 
 
 def backend(cloud: Cloud, settle_s: float = SETTLE_S, **backend_keys: Any) -> Ec2:
-    """Of that cluster; keys that are None are left out."""
+    """Return the backend of that cluster; keys that are None are omitted."""
     made = config(cloud, **backend_keys)
     return Ec2(
         replace(made, backend_keys={key: value for key, value in made.backend_keys.items() if value is not None}),
@@ -95,7 +95,7 @@ def backend(cloud: Cloud, settle_s: float = SETTLE_S, **backend_keys: Any) -> Ec
 
 
 def account(cloud: Cloud) -> Account:
-    """As `Account.in_region` opens it, but without reading the descriptions of all services anew."""
+    """Open an account like `Account.in_region`, without reading the descriptions of all services again."""
     return Account(_session(), cloud.region, cloud.account, f"arn:aws:iam::{cloud.account}:user/tester", USER)
 
 
@@ -105,7 +105,7 @@ def _session() -> boto3.Session:
 
 
 class Heard:
-    """What a session is told, and what it pays."""
+    """The messages and costs that a session receives."""
 
     def __init__(self) -> None:
         self.words: list[str] = []

@@ -39,12 +39,12 @@ class Session:
 
     @property
     def code(self) -> int | None:
-        """How it ended: negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while it runs."""
         return next((int(saying["code"]) for saying in self.heard if saying["what"] == "ended"), None)
 
     @property
     def words(self) -> str:
-        """What it failed with."""
+        """Return the message of its failure."""
         return "".join(str(saying["words"]) for saying in self.heard if saying["what"] == "failed")
 
 
@@ -76,12 +76,12 @@ class Sessions:
 
     @contextmanager
     def begin(self, order: Order) -> Iterator[Session]:
-        """A session with this process's environment. It is killed when the block ends, and so is who watches over its end."""
+        """Run a session with this process's environment. It and its watchdog are killed when the block ends."""
         with self._begun(replace(order, environment=_environment(), mutant=self._mutant)) as session:
             yield session
 
     def watch(self, ledger: Path, settle_s: float, words: bytes) -> int:
-        """What a watchdog does on this process's disk, once its session has said so much and closed the line. Its exit code."""
+        """Run a watchdog on this process's disk after a session sent `words` and disconnected. Return its exit code."""
         file_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)
         with self._begun(Watch(ledger, settle_s, words, _environment(), file_bytes)) as watchdog:
             self.wait_until_ended(watchdog)
@@ -111,7 +111,7 @@ class Sessions:
             self._mutant = None
 
     def wait(self, true: Any, what: str) -> None:
-        """Until that is so, while listening to what sessions say."""
+        """Wait until the condition is true, while reading the sessions' events."""
 
         def heard() -> Any:
             self._listen()
@@ -120,14 +120,14 @@ class Sessions:
         wait_until(what, heard)
 
     def wait_until_output(self, session: Session, what: str) -> None:
-        self.wait(lambda: what in session.output or session.code is not None, f"the session says {what!r}")
-        assert what in session.output, f"it ended before it said {what!r}: {session.heard}"
+        self.wait(lambda: what in session.output or session.code is not None, f"the session prints {what!r}")
+        assert what in session.output, f"it ended before it printed {what!r}: {session.heard}"
 
     def wait_until_ended(self, session: Session) -> None:
         self.wait(lambda: session.code is not None, "the session ends")
 
     def kill(self, session: Session, *, with_watchdog: bool = True) -> None:
-        """As an outage does. Without `with_watchdog` only the session, so that its watchdog sees it die."""
+        """Kill a session as an outage does. Without `with_watchdog` only the session, so that its watchdog sees it die."""
         if with_watchdog:
             kill_watchdogs()
         if session.code is None:

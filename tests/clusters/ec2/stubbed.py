@@ -1,4 +1,4 @@
-"""An account whose clients answer from a list: for what is read out of answers, and what is asked. No network."""
+"""An account with stubbed clients, which check the requests and answer from a list. It needs no network."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters.ec2.account import Account
 
 
 class StubbedAccount:
-    """Its answers are given in the order in which they were added; a question for which there is none fails."""
+    """An account that gives its answers in the order of their addition; an unexpected request fails."""
 
     def __init__(self, region: str = "eu-west-1") -> None:
         session = boto3.Session("AKIAIOSFODNN7EXAMPLE", "secret", region_name=region)
@@ -19,7 +19,7 @@ class StubbedAccount:
             stub.activate()
 
     def answer(self, client: str, method: str, answer: dict[str, Any], **expected: Any) -> None:
-        """To the next question, which must hold what is `expected`, if anything is."""
+        """Add an answer to the next request, which must have the `expected` parameters, if there are any."""
         self._stubs[client].add_response(method, answer, expected or None)
 
     def refuse(self, client: str, method: str, code: str, message: str = "no") -> None:

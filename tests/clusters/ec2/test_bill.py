@@ -1,4 +1,4 @@
-"""What instances have cost."""
+"""The costs of ended instances."""
 
 import json
 
@@ -10,7 +10,7 @@ PRICE = Price(3.6, "AWS price list", "2026-01-31")
 
 
 def test_instance_seconds() -> None:
-    """Each instance counts for as long as it ran, and the sum is told with the price's source; all of it is JSON."""
+    """Each instance is billed for its running time, and the sum has the price's source, as JSON."""
     found = make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, 1600.0), InstanceLifetime("i-2", 1000.25, 1300.5)])
 
     assert json.loads(json.dumps(found.to_json())) == {
@@ -25,12 +25,12 @@ def test_instance_seconds() -> None:
 
 
 @pytest.mark.parametrize("ended", [1000.0, 1059.9, 990.0])
-def test_a_minute_at_least(ended: float) -> None:
-    """What ran for less than a minute is billed for one, also where two clocks disagree."""
+def test_a_minute_is_the_least(ended: float) -> None:
+    """An instance that ran for less than a minute is billed for one, also if two clocks disagree."""
     assert make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, ended)]).usd == pytest.approx(0.06)
 
 
-def test_nothing_ran() -> None:
+def test_no_instances() -> None:
     """No instances, no cost."""
     found = make_bill(PRICE, [])
 

@@ -10,8 +10,8 @@ from tests.clusters.ec2.cloud.cloud import Cloud
 DAY_S = 86400.0
 
 
-def test_as_answers_tell_it(cloud: Cloud) -> None:
-    """Opening an account tells it, each later answer tells it anew, and it goes on between them."""
+def test_clock_follows_the_answers(cloud: Cloud) -> None:
+    """The clock is set by opening an account and by each later answer, and runs between them."""
     cloud.set_clock_ahead(2 * DAY_S)
     account = Account.in_region(cloud.region)
     now = account.clock.now()
@@ -29,8 +29,8 @@ def test_as_answers_tell_it(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("date", [None, "", "soon", "Tue, 99 Jan 2026 02:15:03 GMT"])
-def test_what_is_no_time(date: str | None) -> None:
-    """Before anything has told it, and of what is no time, nothing is known."""
+def test_invalid_dates_are_ignored(date: str | None) -> None:
+    """The time is unknown before the first answer and after an invalid date."""
     clock = Clock()
     clock.read_date(date)
     assert clock.now() is None

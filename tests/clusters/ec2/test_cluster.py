@@ -1,4 +1,4 @@
-"""The ec2 backend from clusters.toml to instances and back: what is told, paid, kept, and refused."""
+"""The ec2 backend from clusters.toml to instances and back: messages, costs, kept instances, and refusals."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,24 +16,24 @@ from tests.clusters.ec2.runs import Heard
 from tests.full_disk import full_behind
 
 
-def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> InstanceGroup:
-    """Instances that were lent, and are gone again."""
+def allocate_once(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> InstanceGroup:
+    """Allocate instances, release them, and return their group."""
     with runs.backend(cloud, **backend_keys).lot((heard or Heard()).resources(devices)) as lot:
         return lot
 
 
 def refusal(cloud: Cloud, kind: type[DtfPerfError] = AllocationError, devices: int = 2, **backend_keys: Any) -> str:
-    """What is said instead of lending anything. Nothing is left, nor was anything made."""
+    """Return the error of an allocation, after a check that nothing was made."""
     with pytest.raises(kind) as caught:
-        lend(cloud, devices, **backend_keys)
+        allocate_once(cloud, devices, **backend_keys)
     assert not any(name.startswith(("Create", "Import", "Run")) for name in cloud.names())
     return str(caught.value)
 
 
-def test_what_is_told(cloud: Cloud) -> None:
-    """Whose account it is comes first, then what it may cost, then what happens."""
+def test_messages_of_an_allocation(cloud: Cloud) -> None:
+    """The messages are the account, then the possible costs, then the progress."""
     heard = Heard()
-    lend(cloud, heard=heard)
+    allocate_once(cloud, heard=heard)
     account, estimate, *rest = heard.words
     assert account == f"AWS account {cloud.account}, us-east-1 at {cloud.url}"
     assert estimate.startswith(f"2 x {runs.KIND} on demand")
@@ -41,8 +41,8 @@ def test_what_is_told(cloud: Cloud) -> None:
     assert rest == [f"launching 2 x {runs.KIND} in us-east-1a"]
 
 
-def test_a_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
-    """Instances are given back, and what they have cost is told, also where nothing can be written down any more."""
+def test_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
+    """Instances are released, and their costs reported, if the ledger cannot be written any more."""
     heard = Heard()
     with ExitStack() as disk, runs.backend(cloud).lot(heard.resources()) as lot:
         disk.enter_context(full_behind(lot.ledger.path))
@@ -50,16 +50,16 @@ def test_a_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
     assert len(heard.costs) == 1
 
 
-def test_a_disk_that_is_full_before_anything_is_asked(cloud: Cloud) -> None:
-    """Where it cannot be written down what is asked for, nothing is."""
+def test_disk_that_is_full_at_the_start(cloud: Cloud) -> None:
+    """An allocation is refused if its ledger cannot be written."""
     get_state_folder().mkdir(parents=True, exist_ok=True)
     with full_behind(get_state_folder() / "none", room=100):
         assert "cannot be written" in refusal(cloud)
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["its own", "kept by another"])
-def test_a_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
-    """Instances of which nobody knows any more but their session, and their tags, are given back."""
+def test_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
+    """Instances are released by their session and their tags if the ledger was deleted."""
     cluster = runs.backend(cloud, keep=keep)
     if keep:
         with cluster.lot(Heard().resources()) as lot:
@@ -70,10 +70,10 @@ def test_a_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
     assert cloud.left() == NOTHING
 
 
-def test_what_is_paid(cloud: Cloud) -> None:
-    """When instances are given back, each one's seconds, what they cost, and where they were are told once."""
+def test_costs_are_reported_at_the_release(cloud: Cloud) -> None:
+    """The seconds, the cost and the placement of each instance are reported once, at the release."""
     heard = Heard()
-    lot = lend(cloud, heard=heard)
+    lot = allocate_once(cloud, heard=heard)
     (cost,) = heard.costs
     assert [each.id for each in cost.instances] == [each.id for each in lot.instances]
     assert cost.usd == pytest.approx(2 * 60 / 3600 * 0.526, rel=0.5)  # a minute is the least that is billed
@@ -91,9 +91,9 @@ def test_what_is_paid(cloud: Cloud) -> None:
     assert cloud.left() == NOTHING
 
 
-def test_as_many_as_are_needed(cloud: Cloud) -> None:
-    """An instance has as many devices as its type has GPUs: eight devices are two instances of four."""
-    lot = lend(cloud, devices=8, instance_type="g4dn.12xlarge", count=4)
+def test_allocation_has_the_needed_instances(cloud: Cloud) -> None:
+    """The number of instances is the number of devices over the GPUs of the type."""
+    lot = allocate_once(cloud, devices=8, instance_type="g4dn.12xlarge", count=4)
     assert len(lot.instances) == 2
 
 
@@ -102,8 +102,8 @@ def test_too_many(cloud: Cloud) -> None:
     assert "2 hosts of 1 device, but 3 devices need 3 hosts" in refusal(cloud, devices=3)
 
 
-def test_a_block_that_fails_ends_like_any_other(cloud: Cloud) -> None:
-    """Whatever happens while instances are lent, nothing is left, and it is told as it was."""
+def test_failed_block_leaves_nothing(cloud: Cloud) -> None:
+    """Any exception in an allocation's block leaves nothing, and is raised unchanged."""
     with pytest.raises(KeyboardInterrupt), runs.backend(cloud).lot(Heard().resources()):
         raise KeyboardInterrupt
     assert cloud.left() == NOTHING
@@ -112,16 +112,16 @@ def test_a_block_that_fails_ends_like_any_other(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     "action", ["ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreatePlacementGroup", "RunInstances"]
 )
-def test_a_missing_right_is_named(cloud: Cloud, action: str) -> None:
-    """Whatever may not be called is named, and what was made before it is gone."""
+def test_missing_right_is_named(cloud: Cloud, action: str) -> None:
+    """A call without permission is named, and everything that was made before is deleted."""
     cloud.faults.error(action, "UnauthorizedOperation")
     with pytest.raises(AllocationError, match=rf"cluster 'test': .* may not call ec2:{action}: add it to the policy"):
-        lend(cloud)
+        allocate_once(cloud)
     assert cloud.left() == NOTHING
 
 
 def test_mistakes_in_the_cluster_file(cloud: Cloud) -> None:
-    """Each is one message, before anything is made: a type, an image, a subnet, a region there is not."""
+    """An unknown type, image, subnet or region is refused in one message, before anything is made."""
     assert "offers no instance type 'p2.xlarge'. Nearest there:" in refusal(cloud, ClusterFileError, instance_type="p2.xlarge")
     assert "there is no image ami-00000000" in refusal(cloud, ClusterFileError, ami="ami-00000000")
     assert "InvalidSubnetID.NotFound" in refusal(cloud, subnets=["subnet-0badbad0badbad0ba"])
@@ -131,26 +131,26 @@ def test_mistakes_in_the_cluster_file(cloud: Cloud) -> None:
     assert "more than max_usd = 1" in refusal(cloud, max_usd=1)
 
 
-def test_nobody_has_agreed(cloud: Cloud) -> None:
-    """Without a limit, and with nobody to ask, nothing is launched."""
+def test_costs_without_agreement_are_refused(cloud: Cloud) -> None:
+    """Nothing is launched without a limit of costs and without a user at a terminal."""
     assert "No user has agreed to that" in refusal(cloud, max_usd=None)
 
 
-def test_fewer_efa_interfaces_than_there_could_be(cloud: Cloud) -> None:
-    """A public address leaves one; that is told, with what to do for all."""
+def test_public_address_limits_efa_interfaces(cloud: Cloud) -> None:
+    """A public address leaves one EFA interface, and the message has the setting for all."""
     heard = Heard()
-    lot = lend(cloud, devices=8, heard=heard, instance_type="p4d.24xlarge", efa=True, max_usd=10**6)
+    lot = allocate_once(cloud, devices=8, heard=heard, instance_type="p4d.24xlarge", efa=True, max_usd=10**6)
     assert lot.plan.efa == 1
     assert "1 of 4 EFA interfaces: public addresses go with one only" in " ".join(heard.words)
 
 
-def test_from_where_logins_come_is_found_out(cloud: Cloud) -> None:
-    """Where the cluster file does not say it, only the address that Amazon sees is let in."""
-    assert lend(cloud, caller_cidr=None).plan.caller_cidr == f"{cloud.caller}/32"
+def test_caller_address_is_found(cloud: Cloud) -> None:
+    """Only the address that Amazon sees is allowed to log in, if the cluster file has none."""
+    assert allocate_once(cloud, caller_cidr=None).plan.caller_cidr == f"{cloud.caller}/32"
 
 
-def test_kept_only_after_it_has_worked(cloud: Cloud) -> None:
-    """Instances that nobody has logged in to are not kept, whatever the cluster file says."""
+def test_unused_instances_are_not_kept(cloud: Cloud) -> None:
+    """Instances without a login are not kept, even with `keep`."""
     with runs.backend(cloud, keep=True).lot(Heard().resources()):
         pass
     assert cloud.left() == NOTHING
@@ -160,8 +160,8 @@ def ready(lot: InstanceGroup) -> None:
     lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
 
-def test_kept_for_the_next_session(cloud: Cloud) -> None:
-    """It gets the same instances without asking what they cost again; each pays for its own time."""
+def test_instances_are_kept_for_the_next_session(cloud: Cloud) -> None:
+    """The next session gets the same instances without a question about costs; each pays for its own time."""
     first, second = Heard(), Heard()
     cluster = runs.backend(cloud, keep=True)
     with cluster.lot(first.resources()) as lot:
@@ -175,7 +175,7 @@ def test_kept_for_the_next_session(cloud: Cloud) -> None:
 
 
 def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
-    """A session that was lent them for a moment has not paid for the two days that this machine's clock is wrong by."""
+    """A session with kept instances pays by Amazon's clock, even if this machine's is wrong by two days."""
     cloud.set_clock_ahead(2 * 86400.0)
     cluster, heard = runs.backend(cloud, keep=True), Heard()
     with cluster.lot(Heard().resources()) as lot:
@@ -187,8 +187,8 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
     assert cost.seconds == 2 * 60  # the least that is billed
 
 
-def test_kept_instances_let_in_who_has_moved(cloud: Cloud) -> None:
-    """The next session may come from another address."""
+def test_kept_instances_admit_a_new_address(cloud: Cloud) -> None:
+    """A session from another address is allowed to log in to kept instances."""
     with runs.backend(cloud, keep=True).lot(Heard().resources()) as lot:
         ready(lot)
     with runs.backend(cloud, keep=True, caller_cidr="198.51.100.0/24").lot(Heard().resources()) as again:
@@ -200,8 +200,8 @@ def test_kept_instances_let_in_who_has_moved(cloud: Cloud) -> None:
     assert doors == {f"{cloud.caller}/32", "198.51.100.0/24"}
 
 
-def test_kept_instances_that_could_not_be_used_are_for_the_next(cloud: Cloud) -> None:
-    """Who took them, and then could not tell from where it logs in, holds them no longer: nothing is launched beside them."""
+def test_unused_kept_instances_are_released(cloud: Cloud) -> None:
+    """A session that cannot find its address releases kept instances to the next one, which launches none."""
     cluster = runs.backend(cloud, keep=True)
     with cluster.lot(Heard().resources()) as lot:
         ready(lot)
@@ -213,8 +213,8 @@ def test_kept_instances_that_could_not_be_used_are_for_the_next(cloud: Cloud) ->
     assert len(cloud.sent("RunInstances")) == 1
 
 
-def test_kept_instances_that_have_gone(cloud: Cloud) -> None:
-    """Where one of them runs no more, all of them end, and the session launches its own."""
+def test_incomplete_kept_instances_are_replaced(cloud: Cloud) -> None:
+    """Kept instances are ended if one of them has ended, and the session launches new ones."""
     cluster = runs.backend(cloud, keep=True)
     with cluster.lot(Heard().resources()) as lot:
         ready(lot)
@@ -226,17 +226,17 @@ def test_kept_instances_that_have_gone(cloud: Cloud) -> None:
         assert len(cloud.left().instances) == 2
 
 
-def test_not_kept_once_one_is_gone(cloud: Cloud) -> None:
-    """A session whose instances were taken from it leaves nothing to the next one."""
+def test_incomplete_instances_are_not_kept(cloud: Cloud) -> None:
+    """A session that has lost an instance leaves none to the next session."""
     with runs.backend(cloud, keep=True).lot(Heard().resources()) as lot:
         ready(lot)
         client().terminate_instances(InstanceIds=[lot.instances[0].id])
     assert cloud.left() == NOTHING
 
 
-def test_every_run_is_written_down(cloud: Cloud, tmp_path: Path) -> None:
-    """Ledgers are in this user's state folder, or where the caller says; those of runs that are over say so."""
-    lend(cloud)
+def test_every_run_has_a_ledger(cloud: Cloud, tmp_path: Path) -> None:
+    """The ledger of a run is in the user's state folder or in the given one, and is closed at the end."""
+    allocate_once(cloud)
     with Ec2(runs.config(cloud), settle_s=runs.SETTLE_S, folder=tmp_path / "mine").lot(Heard().resources()):
         pass
     for folder in (get_state_folder(), tmp_path / "mine"):
@@ -246,8 +246,8 @@ def test_every_run_is_written_down(cloud: Cloud, tmp_path: Path) -> None:
         assert record.is_closed
 
 
-def test_end_that_cannot_be_proven(cloud: Cloud) -> None:
-    """A session that cannot prove its end fails loudly, with the commands, also when all else went well."""
+def test_unproven_end_is_an_error(cloud: Cloud) -> None:
+    """A session that cannot prove its end fails with the commands to type, also when all else went well."""
     with (
         pytest.raises(AllocationError, match=r"INSTANCES MAY STILL RUN AND COST MONEY\.(.|\n)*aws ec2 terminate-instances"),
         runs.backend(cloud).lot(Heard().resources()) as lot,

@@ -1,4 +1,4 @@
-"""`dtfperf ec2` at the pretend Amazon: what it shows, what it ends, and what it leaves alone."""
+"""`dtfperf ec2` at the pretend Amazon: its output, the runs that it ends, and those that it keeps."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.plugin import zygote
 
 ME = Owner.me()
-GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
+GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 
 CLUSTER = """
@@ -41,7 +41,7 @@ caller_cidr = "{caller}/32"
 
 @dataclass(frozen=True)
 class Ended:
-    """Of one call."""
+    """The result of one call."""
 
     code: int
     out: str
@@ -53,7 +53,7 @@ Dtfperf = Callable[..., Ended]
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without a cluster file, and nobody to agree to anything."""
+    """Change to a folder without a cluster file, and without agreement to costs."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -98,20 +98,19 @@ def _line(text: str, *words: str) -> str:
 
 
 def _sum(output: Ended) -> float:
-    """What stands in the last line, in dollars."""
+    """Return the sum in the last line, in dollars."""
     found = re.fullmatch(r"dtfperf: \$([\d.]+) so far, without volumes and traffic\.", output.out.splitlines()[-1])
     assert found
     return float(found[1])
 
 
-def test_status_of_nothing(dtfperf: Dtfperf) -> None:
-    """An empty account is told in one line."""
+def test_status_of_an_empty_account(dtfperf: Dtfperf) -> None:
+    """An empty account is reported in one line."""
     assert dtfperf("status") == Ended(0, "dtfperf: no instance of perf tests runs.\n", "")
 
 
 def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """Every instance has a line with its run, type, zone, state, address, time left, cost and whose it is; then come what each
-    type costs by which source, and the sum."""
+    """Each instance has a line with all of its data, and the prices with their sources and the sum follow."""
     mine = _launch(cloud, "a-lives")
     kept = _launch(cloud, "b-kept", GONE, keep=True, count=1)
 
@@ -129,8 +128,8 @@ def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert 3 * 0.0088 - 0.001 <= _sum(output) < 1.5  # a minute of each at least; how long this takes is the machine's affair
 
 
-def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
-    """Instances of another machine are shown by their tags, with nobody knowing what has become of their pytest."""
+def test_status_shows_instances_of_other_machines(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """Instances of another machine are shown by their tags, with an unknown state of their pytest."""
     (theirs,) = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
 
     line = _line(dtfperf("status", "--region=us-east-1").out, theirs)
@@ -154,10 +153,10 @@ def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path
     ids=["empty", "foreign line", "plan without a key", "closed"],
 )
 @pytest.mark.parametrize("end", [["reap", "--all"], ["down", "a", "--all"]], ids=" ".join)
-def test_the_account_is_asked_not_the_ledger(
+def test_instances_are_found_without_a_valid_ledger(
     cloud: Cloud, dtfperf: Dtfperf, damage: Callable[[str], str], words: str, end: list[str]
 ) -> None:
-    """Instances whose ledger here is empty, damaged or closed are shown, and can be ended."""
+    """Instances with an empty, damaged or closed ledger are shown, and can be ended."""
     (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
     ledger = get_state_folder() / "a.jsonl"
     ledger.write_text(damage(ledger.read_text()))
@@ -171,8 +170,8 @@ def test_the_account_is_asked_not_the_ledger(
     assert cloud.left() == NOTHING
 
 
-def test_what_the_ledger_took_for_over_is_nobodys(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """What is still there of a run that was proven to be over, is ended by the next session unasked."""
+def test_instances_of_a_closed_run_are_ended(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """Instances of a run with a closed ledger are ended by the next session without an option."""
     _launch(cloud, "a", count=1)
     Ledger(get_state_folder() / "a.jsonl").close()
     assert "its ledger is closed" in dtfperf("status").out
@@ -180,8 +179,8 @@ def test_what_the_ledger_took_for_over_is_nobodys(cloud: Cloud, dtfperf: Dtfperf
     assert cloud.left() == NOTHING
 
 
-def test_what_lost_its_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """An instance that has our mark and no run any more is shown, and ended by whoever is sure."""
+def test_instance_without_a_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """An instance with our tag and without a run is shown, and is ended with --all."""
     (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
     for instance in cloud.world.instances():
         instance.ec2_backend.delete_tags([instance.id], {"dtfperf:run": None})
@@ -192,8 +191,8 @@ def test_what_lost_its_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert cloud.left().instances == ()
 
 
-def test_each_that_lost_its_run_is_one_of_its_own(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
-    """Instances without a run may be of different sessions: what is over of one ends none of another, and each has a name."""
+def test_instances_without_a_run_are_separate(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """Instances without a run are separate: each has a name and its own end."""
     (over,) = _launch(cloud, "a", ELSEWHERE, folder=tmp_path / "one", count=1, expires=int(time.time()) - 60)
     (theirs,) = _launch(cloud, "b", ELSEWHERE, folder=tmp_path / "two", count=1)
     (mine,) = _launch(cloud, "c", folder=tmp_path / "three", count=1)
@@ -213,15 +212,15 @@ def test_each_that_lost_its_run_is_one_of_its_own(cloud: Cloud, dtfperf: Dtfperf
     assert cloud.left().instances == (mine,)
 
 
-def test_ssh_to_a_run_whose_ledger_is_damaged(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """Without its ledger nobody knows how to log in, and the message says why."""
+def test_ssh_to_a_run_with_a_damaged_ledger(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """A login to a run with a damaged ledger is refused with this reason."""
     (only,) = _launch(cloud, "a", count=1)
     (get_state_folder() / "a.jsonl").write_text("")
     assert "run a: its ledger here cannot be read, so the login of instance" in dtfperf("ssh", only).err
 
 
-def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """What clusters.toml says an instance costs is what is counted with, and said to be from there."""
+def test_status_uses_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """The price in clusters.toml is used for the sum, and is shown as its source."""
     _write_cluster(cloud, "usd_per_hour = 60")
     _launch(cloud, "a", count=1)
 
@@ -232,7 +231,7 @@ def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfpe
 
 
 def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """What runs is shown also when nobody knows what it costs, and the sum says that it is not all."""
+    """Instances with an unknown price are shown, and the sum is marked as incomplete."""
     cloud.faults.error("GetProducts", "AccessDeniedException", times=100)
     (only,) = _launch(cloud, "a", count=1)
 
@@ -244,7 +243,7 @@ def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """--cluster shows that cluster's instances and no others."""
+    """The option --cluster limits the status to that cluster's instances."""
     _write_cluster(cloud)
     (one,) = _launch(cloud, "a", count=1)
     (other,) = _launch(cloud, "b", count=1, cluster="other")
@@ -255,8 +254,8 @@ def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert other not in output.out
 
 
-def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was launched in another region than boto3's own is found by its ledger; without any, the region is asked for."""
+def test_status_includes_regions_of_open_ledgers(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instances in other regions are found by their ledgers; without a ledger, the region must be given."""
     (one,) = _launch(cloud, "a", count=1)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     assert one in dtfperf("status").out
@@ -272,8 +271,8 @@ def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, mon
     assert "has no region" in output.err
 
 
-def test_a_region_that_does_not_answer_hides_no_other(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An account may be shut out of one region. It is told which, and what is in the others is shown and ended all the same."""
+def test_refused_region_hides_no_other(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region that refuses calls is reported, and instances in others are shown and ended."""
     (one,) = _launch(cloud, "a", GONE, count=1)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "ap-east-1")  # which is asked first
     for command in ("status", "reap"):
@@ -286,7 +285,7 @@ def test_a_region_that_does_not_answer_hides_no_other(cloud: Cloud, dtfperf: Dtf
 
 
 def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """What no session is at work with is ended, kept instances too; what one is at work with is left alone."""
+    """The command ends kept and abandoned runs, and keeps runs of living sessions."""
     lives = _launch(cloud, "a-lives", count=1)
     _launch(cloud, "b-kept", GONE, keep=True)
 
@@ -302,7 +301,7 @@ def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 def test_down_of_one_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """A run that is named is ended and no other; one that is in use only with --all; one that there is not is an error."""
+    """A named run is ended alone; one in use needs --all; an unknown one is an error."""
     (busy,) = _launch(cloud, "busy", count=1)
     (other,) = _launch(cloud, "other", GONE, count=1)
 
@@ -319,8 +318,8 @@ def test_down_of_one_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert unknown.err == "dtfperf: there is no run busy. There are: other\n"
 
 
-def test_down_that_cannot_be_proven(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """Where Amazon refuses the end, the exit code is 1 and the commands that are left to be typed stand on stderr."""
+def test_down_with_an_unproven_end(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """A refused end has exit code 1, and the commands to type are on stderr."""
     (only,) = _launch(cloud, "a", GONE, count=1)
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", "You are not authorized.", times=100)
 
@@ -333,13 +332,13 @@ def test_down_that_cannot_be_proven(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 @pytest.mark.parametrize("command", ["down", "reap"])
-def test_nothing_to_end(dtfperf: Dtfperf, command: str) -> None:
-    """An empty account needs no end."""
+def test_empty_account_needs_no_end(dtfperf: Dtfperf, command: str) -> None:
+    """An empty account is reported in one line, with exit code 0."""
     assert dtfperf(command) == Ended(0, "dtfperf: no run of perf tests is left.\n", "")
 
 
 def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
-    """What nobody needs is ended: of the dead. What lives, is kept, or is of elsewhere stays, and is told of."""
+    """Runs of dead sessions are ended; living, kept and foreign ones stay and are reported."""
     lives = _launch(cloud, "lives", count=1)
     gone = _launch(cloud, "gone", GONE, count=1)
     kept = _launch(cloud, "kept", GONE, keep=True, count=1)
@@ -363,7 +362,7 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
 
 
 def test_json(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """With --json there are the numbers of the tables: what runs and costs, what was ended, and what a cluster would cost."""
+    """The option --json prints the numbers of the tables of status, reap, down and cost."""
     mine, gone = _launch(cloud, "lives", count=1), _launch(cloud, "gone", GONE, count=1)
     status = read("ec2 status", dtfperf("status", "--json").out)
     assert {each["instance"] for each in status["instances"]} == {*mine, *gone}
@@ -383,7 +382,7 @@ def test_json(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """What the type is, what all of the cluster would cost at most, by which source, and whether the quota allows it."""
+    """The command shows the type, the highest costs of the cluster with their source, and the quota."""
     _write_cluster(cloud)
     code = cloud.limit("g4dn.xlarge", 8.0)
 
@@ -403,8 +402,8 @@ def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert cloud.sent("RunInstances") == []
 
 
-def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """--gpus says of how many devices; more than the file allows are refused with numbers."""
+def test_cost_of_a_number_of_devices(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """The option --gpus sets the number of devices; more than the file allows are refused with numbers."""
     _write_cluster(cloud)
     cloud.limit("g4dn.xlarge", 0.0)
 
@@ -432,8 +431,8 @@ def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
         (["ssh"], 1, "there is no instance '0'. There are: none"),
     ],
 )
-def test_what_is_refused(cloud: Cloud, dtfperf: Dtfperf, arguments: list[str], code: int, words: str) -> None:
-    """One line says what is wrong and how to go on; nothing is launched."""
+def test_invalid_arguments_are_refused(cloud: Cloud, dtfperf: Dtfperf, arguments: list[str], code: int, words: str) -> None:
+    """Invalid arguments are refused in one line with a hint, and nothing is launched."""
     _write_cluster(cloud)
 
     output = dtfperf(*arguments)
@@ -445,7 +444,7 @@ def test_what_is_refused(cloud: Cloud, dtfperf: Dtfperf, arguments: list[str], c
 
 
 def test_no_credentials(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials one line says where boto3 looks for them."""
+    """Missing credentials are reported in one line with the sources that boto3 reads."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
 
@@ -457,7 +456,7 @@ def test_no_credentials(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def argv_of_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What ssh was called with will stand here, a word a line."""
+    """Return the file to which a replaced ssh writes its arguments, one per line."""
     ssh, file = tmp_path / "bin" / "ssh", tmp_path / "argv"
     ssh.parent.mkdir()
     ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{file}"\nexit 7\n')
@@ -467,14 +466,14 @@ def argv_of_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _ssh(*arguments: str) -> Ended:
-    """In a process of its own, which becomes ssh."""
+    """Run the command in a process of its own, which becomes ssh."""
     ended = zygote.dtfperf("ec2", "ssh", *arguments)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("which", ["number", "id"])
 def test_ssh(cloud: Cloud, argv_of_ssh: Path, which: str) -> None:
-    """It becomes ssh, with the run's key, its own known hosts and strict checking, to the address that logins are for."""
+    """The command becomes ssh with the run's key, its own known hosts and strict checking, to the login address."""
     found = _launch(cloud, "a-run", GONE)
 
     ended = _ssh("1" if which == "number" else found[1], "--", "nvidia-smi", "-L")
@@ -489,8 +488,8 @@ def test_ssh(cloud: Cloud, argv_of_ssh: Path, which: str) -> None:
     assert words[words.index("--") :] == ["--", f"ubuntu@{cloud.instance(found[1]).public_ip}", "nvidia-smi", "-L"]
 
 
-def test_ssh_from_elsewhere(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
-    """Only where an instance was launched is the key to it, and the message says where that was."""
+def test_ssh_from_another_machine_is_refused(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """A login from another machine than that of the launch is refused with that machine's name."""
     (theirs,) = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
 
     output = dtfperf("ssh", theirs)
@@ -499,17 +498,17 @@ def test_ssh_from_elsewhere(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> N
     assert f"instance {theirs} was launched from elsewhere (process 17 on other-machine)" in output.err
 
 
-def test_ssh_to_what_is_not_there(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """An unknown instance is answered with those that there are; one that has ended is not logged in to."""
+def test_ssh_to_an_unknown_instance_is_refused(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """An unknown instance is refused with the known ones."""
     (only,) = _launch(cloud, "a", count=1)
 
     assert f"there is no instance 'i-0'. There are: 0 {only}" in dtfperf("ssh", "i-0").err
     assert "there is no instance '1'" in dtfperf("ssh", "1").err
 
 
-def test_up_that_nobody_agrees_to(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without max_usd, --yes or a terminal, nothing is launched, and the whole sum is told."""
-    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # nobody to ask, also when these tests run at a terminal
+def test_up_without_agreement_is_refused(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is launched without max_usd, --yes or a terminal, and the message has the costs."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # no user to ask, also when these tests run at a terminal
     _write_cluster(cloud, "keep = true")
     text = Path("clusters.toml").read_text()
     Path("clusters.toml").write_text(text.replace("max_usd = 50\n", ""))
@@ -522,8 +521,8 @@ def test_up_that_nobody_agrees_to(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: p
     assert cloud.sent("RunInstances") == []
 
 
-def test_up_that_is_too_dear(cloud: Cloud, dtfperf: Dtfperf) -> None:
-    """Above max_usd, --yes does not help."""
+def test_up_above_the_limit_is_refused(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """The option --yes does not allow costs above max_usd."""
     _write_cluster(cloud, "keep = true")
     text = Path("clusters.toml").read_text()
     Path("clusters.toml").write_text(text.replace("max_usd = 50\n", "max_usd = 2\n"))
@@ -536,7 +535,7 @@ def test_up_that_is_too_dear(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) -> None:
-    """With machines behind the instances: up keeps them, status shows them, ssh runs a command there, down leaves nothing."""
+    """The commands up, status, ssh and down work on machines: kept, shown, logged in to, and gone."""
     _write_cluster(datacenter, "keep = true", "boot_s = 600")
 
     assert main(["ec2", "up", "--cluster=test", "--gpus=1", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Who has agreed to what instances cost."""
+"""The agreement to the costs of instances."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ WORDS = str(ESTIMATE)
 
 
 class Person:
-    """Gives one answer, and remembers what it was asked."""
+    """A user with one answer, who remembers the questions."""
 
     def __init__(self, answer: bool | None) -> None:
         self.answer = answer
@@ -34,8 +34,8 @@ def _config(**backend_keys: Any) -> ClusterConfig:
 
 
 @pytest.mark.parametrize("limit", [8.048, 8.05, 100])
-def test_a_limit_that_is_enough(limit: float) -> None:
-    """Up to max_usd the file has agreed, and nobody is asked."""
+def test_costs_within_the_limit_are_accepted(limit: float) -> None:
+    """Costs up to max_usd are accepted without a question."""
     person = Person(None)
 
     confirm_cost(ESTIMATE, _config(max_usd=limit), person)
@@ -51,8 +51,8 @@ def test_a_limit_that_is_enough(limit: float) -> None:
         (0.1, "raise max_usd to 8.05"),
     ],
 )
-def test_a_limit_that_is_not(limit: float, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above max_usd nobody is asked and no variable helps; the message has the numbers, and what to change to which."""
+def test_costs_above_the_limit_are_refused(limit: float, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs above max_usd are refused without a question, with the numbers and the possible changes."""
     monkeypatch.setenv("DTFPERF_EC2_YES", "1")
 
     with pytest.raises(AllocationError) as error:
@@ -61,15 +61,15 @@ def test_a_limit_that_is_not(limit: float, how: str, monkeypatch: pytest.MonkeyP
     assert str(error.value) == f"{WORDS}. That is more than max_usd = {limit:g} of cluster 'g5': {how}."
 
 
-def test_what_is_proposed_is_accepted() -> None:
-    """Whoever does what the message says does not meet it again."""
+def test_proposed_changes_are_accepted() -> None:
+    """Each change that the message proposes makes the costs acceptable."""
     for hours, count, limit in ((3.9, 2, 8.04), (4.0, 1, 8.04), (1.9, 2, 4.0), (4.0, 2, 8.05)):
         changed = CostEstimate(ESTIMATE.where, ESTIMATE.instance_type, count, hours, ESTIMATE.price)
         confirm_cost(changed, _config(max_usd=limit), Person(False))
 
 
-def test_yes() -> None:
-    """Without max_usd somebody is asked, with the whole sum before their eyes."""
+def test_user_is_asked_with_the_costs() -> None:
+    """The user is asked with the whole costs, if there is no max_usd."""
     person = Person(True)
 
     confirm_cost(ESTIMATE, _config(), person)
@@ -77,14 +77,14 @@ def test_yes() -> None:
     assert person.asked == [f"dtfperf: {WORDS}. Launch?"]
 
 
-def test_no() -> None:
-    """No is no."""
+def test_no_is_a_refusal() -> None:
+    """The answer no refuses the launch."""
     with pytest.raises(AllocationError, match="cluster 'g5' was not launched: the answer was no"):
         confirm_cost(ESTIMATE, _config(), Person(False))
 
 
-def test_nobody_to_ask() -> None:
-    """Without a terminal nothing is launched, and the message says the two ways to agree."""
+def test_missing_terminal_is_a_refusal() -> None:
+    """A launch without a terminal is refused with the two ways to agree."""
     with pytest.raises(AllocationError) as error:
         confirm_cost(ESTIMATE, _config(), Person(None))
 
@@ -94,8 +94,8 @@ def test_nobody_to_ask() -> None:
     )
 
 
-def test_the_variable_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DTFPERF_EC2_YES=1 agrees where nobody sits; any other value does not."""
+def test_variable_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DTFPERF_EC2_YES=1 agrees without a terminal; any other value does not."""
     monkeypatch.setenv("DTFPERF_EC2_YES", "1")
     confirm_cost(ESTIMATE, _config(), Person(None))
 

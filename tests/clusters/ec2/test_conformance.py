@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]  # instances are at hand: they see this machine
 
 @pytest.fixture(scope="module")
 def data_center(amazon: tuple[Server, str]) -> Iterator[DataCenter]:
-    """One for all tests here: launching is proven elsewhere, and takes longer than what is proven here."""
+    """Return one data centre for all tests here, because launches take long and have tests of their own."""
     if reason := why_not():
         pytest.skip(reason)
     server, url = amazon
@@ -42,7 +42,7 @@ class TestEc2(BackendContract):
 
     @pytest.fixture
     def tmp_path(self) -> Iterator[Path]:
-        """One that everybody may look into: who logs in to an instance is not who runs the tests."""
+        """Return a folder that all users can read, because the login user of an instance is not the tests' user."""
         with tempfile.TemporaryDirectory(prefix="dtfperf-") as folder:
             os.chmod(folder, 0o755)
             yield Path(folder)
@@ -57,7 +57,7 @@ class TestEc2(BackendContract):
         return Ec2(replace(config, python=sys.executable), settle_s=runs.SETTLE_S, folder=ledgers)
 
     def left_by(self, session: str) -> list[int]:
-        """Of any user."""
+        """Return the session's processes of any user."""
         found = []
         for process in processes.iterate_processes():
             with suppress(OSError):

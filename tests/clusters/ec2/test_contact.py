@@ -1,4 +1,4 @@
-"""The first word with instances, on machines: what happens when it does not come."""
+"""The first login to instances, on machines, and its failures."""
 
 import os
 import threading
@@ -26,8 +26,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contact, "_POLL_S", 0.2)
 
 
-def test_a_new_host_key_is_made_once(datacenter: DataCenter) -> None:
-    """Every step can be asked for again after a broken line, and answers with the same key, which is not the injected one."""
+def test_new_host_key_is_made_once(datacenter: DataCenter) -> None:
+    """Repeated steps of the key's rotation return the same key, which is not the injected one."""
     with runs.backend(datacenter).lot(Heard().resources(devices=1)) as lot:
         (computer,) = datacenter.wait_for_machines(1)
         wait_until("it is ready", lambda: computer.run("sh", "-c", f"test -e {READY} && echo yes || true").strip() == "yes")
@@ -39,8 +39,8 @@ def test_a_new_host_key_is_made_once(datacenter: DataCenter) -> None:
     assert injected not in keys[0]
 
 
-def test_nobody_is_let_in(datacenter: DataCenter) -> None:
-    """An instance that does not answer at all is told with where logins are let in from, and nothing is left."""
+def test_unreachable_instance_is_reported(datacenter: DataCenter) -> None:
+    """An unreachable instance is reported with the addresses that may log in, and nothing is left."""
     cluster = runs.backend(datacenter, caller_cidr="203.0.113.9/32", boot_s=2.0)
     with (
         pytest.raises(
@@ -52,8 +52,8 @@ def test_nobody_is_let_in(datacenter: DataCenter) -> None:
     assert datacenter.left() == NOTHING
 
 
-def test_instances_that_end_meanwhile(datacenter: DataCenter) -> None:
-    """Nobody waits for an instance that Amazon says has ended."""
+def test_instance_that_ends_during_the_wait(datacenter: DataCenter) -> None:
+    """The wait ends with an error if Amazon shows that an instance has ended."""
 
     class Meddling(list[str]):
         def append(self, words: str) -> None:
@@ -72,7 +72,7 @@ def test_instances_that_end_meanwhile(datacenter: DataCenter) -> None:
     assert datacenter.left() == NOTHING
 
 
-def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_that_is_never_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that answers but has not armed its own end is not used."""
     monkeypatch.setattr(contact, "_PREPARE", "test -e /run/never")
     with (
@@ -84,8 +84,8 @@ def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pyt
         pass
 
 
-def test_an_instance_that_floods_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stranger prints without end is cut off, and told as the reason; pytest's memory is not its to take."""
+def test_endless_output_of_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Endless output of a login is cut off, and is reported as the reason."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\nexec yes\n")
     ssh.chmod(0o755)

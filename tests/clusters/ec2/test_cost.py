@@ -1,4 +1,4 @@
-"""What instances will cost at most."""
+"""The highest costs of instances."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from pytest_dtfperf.clusters.ec2.costs import CostEstimate, Price, format_usd
 PRICE = Price(1.006, "AWS price list", "2026-01-31")
 
 
-def test_the_worst_case() -> None:
-    """All instances, for as long as they may live, at the price that is known: and every number says where it is from."""
+def test_worst_case() -> None:
+    """The estimate is the cost of all instances for their longest life, and each number has its source."""
     estimate = CostEstimate("AWS account 111122223333, eu-west-1", "g5.xlarge", 2, 4.0, PRICE)
 
     assert estimate.worst_usd == pytest.approx(8.048)
@@ -18,8 +18,8 @@ def test_the_worst_case() -> None:
     )
 
 
-def test_spot_prices_move() -> None:
-    """For spot instances nobody can say how much it is at most, and nobody does."""
+def test_spot_estimate_has_no_maximum() -> None:
+    """The estimate of spot instances is at the present price, without "at most"."""
     estimate = CostEstimate("AWS account 1, eu-west-1", "g5.xlarge", 1, 0.5, PRICE, spot=True)
 
     assert str(estimate) == (

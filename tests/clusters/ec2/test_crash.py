@@ -20,7 +20,7 @@ SETTLE_S = 0.1  # the pretend Amazon shows at once what it has accepted
 
 
 def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
-    """What a session asks Amazon for that launches instances and gives them back, when all goes well."""
+    """Return the calls of a session that launches instances and releases them without failures."""
     for _ in range(2):  # the first asks for more, which the second remembers
         before = len(cloud.calls)
         with sessions.begin(order) as session:
@@ -33,10 +33,10 @@ def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
 
 @pytest.mark.campaign
 def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
-    """Killed when a call has been carried out and its answer has not come, with nobody to watch: reaping leaves nothing.
+    """Reaping leaves nothing of a session that is killed, with its watchdog, after a call and before its answer.
 
-    In a campaign after every call that a session makes, else once for every kind of call that makes or ends something, and
-    after one that only asks.
+    In a campaign each call of a session is tested, otherwise one of each kind that makes or ends something, and one that only
+    reads.
     """
     cloud.world.capacity["us-east-1a", KIND] = 0  # so that two zones are tried
     order = Order(config(cloud, spot=True), SETTLE_S)
@@ -50,18 +50,18 @@ def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
         hang = cloud.faults.hang_after(".*", skip=number)
         with sessions.begin(order) as session:
             come_or_over = partial(_come_or_over, hang, session)
-            sessions.wait(come_or_over, f"call {number}, {name}")  # one run may look once less than another
+            sessions.wait(come_or_over, f"call {number}, {name}")  # one run may have one query less than another
             sessions.kill(session)
         cloud.faults.clear()
         reap.reap_runs(account, settle_s=SETTLE_S)
         assert cloud.left() == NOTHING, f"killed after call {number} of {names}"
-    assert keys_left() == []
+    assert list_keys() == []
 
 
 def _come_or_over(hang: Hang, session: Session) -> bool:
     return hang.executed.is_set() or session.code is not None
 
 
-def keys_left() -> list[Path]:
-    """Private keys of runs: gone with them."""
+def list_keys() -> list[Path]:
+    """Return the private keys of runs, which are deleted with their runs."""
     return [path for path in get_state_folder().rglob("*") if path.is_file() and path.suffix != ".jsonl"]

@@ -1,4 +1,4 @@
-"""docs/ec2.md is true."""
+"""The commands, names and examples of docs/ec2.md are valid."""
 
 import re
 import shlex
@@ -15,8 +15,8 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "ec2.md").read_text()
 COMMANDS = re.findall(r"^ +dtfperf (ec2 .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
 
 
-def test_the_guides_cluster_is_read(tmp_path: Path) -> None:
-    """The guide's cluster may be used as it stands."""
+def test_cluster_of_the_guide_is_read(tmp_path: Path) -> None:
+    """The guide's cluster is a valid cluster file."""
     (example,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
     file = tmp_path / "clusters.toml"
     file.write_text(re.sub(r"(?m)^ +", "", example))
@@ -32,7 +32,7 @@ def test_the_guide_has_all_commands() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_guides_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_guide_are_valid(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No command in the guide has an option that there is not."""
     with pytest.raises(SystemExit) as end:
         main([*shlex.split(command), "--help"])
@@ -43,7 +43,7 @@ def test_the_guides_commands_are_understood(command: str, capsys: pytest.Capture
         assert option in output
 
 
-def test_the_guides_names_are_ours() -> None:
+def test_names_of_the_guide_are_in_the_code() -> None:
     """Tags, variables and keys that the guide names are those of the code."""
     assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {
         plan.MANAGED, plan.RUN, plan.EXPIRES, plan.OWNER, plan.USER,

@@ -1,4 +1,4 @@
-"""Instances that wait for the next session: who may have them, and what they are worth by then."""
+"""Instances that are kept for the next session: which session may take them, and when."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.hands import client
-from tests.clusters.ec2.test_teardown import launched
+from tests.clusters.ec2.test_teardown import launch_run
 from tests.lockless_disk import without_locks
 
 ME = Owner.me()
@@ -24,8 +24,8 @@ GONE = ME._replace(started=ME.started - 1)
 SHAPE = runs.PLAN.shape
 
 
-def waiting(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
-    """A run whose session has left it for the next, as its ledger tells it."""
+def make_kept_run(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
+    """Return the ledger of a run that its session has left for the next one."""
     plan = runs.plan(**{"keep": True, "owner": GONE, "expires": int(time.time()) + 3600, **other})
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
@@ -38,13 +38,13 @@ def waiting(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
 
 @pytest.fixture
 def account() -> Account:
-    """Nothing is asked of it: ledgers tell."""
+    """Return an account without clients: only ledgers are read."""
     return Account(None, "us-east-1", "123456789012", "me")  # type: ignore[arg-type]
 
 
-def test_taken_by_the_next_session(account: Account, tmp_path: Path) -> None:
-    """Whoever asks first has them, and is their holder from then on; nobody else gets them."""
-    ledger = waiting(tmp_path)
+def test_kept_run_is_taken_by_the_next_session(account: Account, tmp_path: Path) -> None:
+    """The first session that takes a kept run holds it, and no other session gets it."""
+    ledger = make_kept_run(tmp_path)
     taken = cluster.take_kept_run(account, SHAPE, 2, tmp_path)
     assert taken is not None
     assert taken[0].run == ledger.run
@@ -54,17 +54,17 @@ def test_taken_by_the_next_session(account: Account, tmp_path: Path) -> None:
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
 
 
-def test_given_back_and_taken_again(account: Account, tmp_path: Path) -> None:
+def test_kept_run_is_taken_again(account: Account, tmp_path: Path) -> None:
     """A session that keeps them leaves them to the one after it."""
-    ledger = waiting(tmp_path)
+    ledger = make_kept_run(tmp_path)
     for _ in range(2):
         assert cluster.take_kept_run(account, SHAPE, 1, tmp_path)
         ledger.note_kept()
 
 
-def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a file system without locks two sessions could take the same run: that is refused in one line, before it is taken."""
-    ledger = waiting(tmp_path)
+def test_run_without_locks_is_not_taken(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kept run on a file system without locks is refused in one line, because two sessions could take it."""
+    ledger = make_kept_run(tmp_path)
     without_locks(monkeypatch)
     with pytest.raises(AllocationError, match=r"\.jsonl cannot be locked: No locks available\. .* with XDG_STATE_HOME"):
         cluster.take_kept_run(account, SHAPE, 2, tmp_path)
@@ -73,9 +73,9 @@ def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeyp
     assert record.holder is None
 
 
-def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> None:
-    """A dead holder holds nothing."""
-    waiting(tmp_path).note_held(GONE)
+def test_kept_run_of_a_killed_session_is_taken(account: Account, tmp_path: Path) -> None:
+    """A run held by a dead session can be taken."""
+    make_kept_run(tmp_path).note_held(GONE)
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path)
 
 
@@ -90,35 +90,35 @@ def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> No
         ({"expires": int(time.time()) + 60}, "about to end"),
     ],
 )
-def test_not_for_this_session(account: Account, tmp_path: Path, facts: dict[str, Any], why: str) -> None:
-    """Runs that are other than what is wanted, or of no more use, are not taken."""
-    waiting(tmp_path, **facts)
+def test_unsuitable_runs_are_not_taken(account: Account, tmp_path: Path, facts: dict[str, Any], why: str) -> None:
+    """Runs with another request, or that end soon, are not taken."""
+    make_kept_run(tmp_path, **facts)
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None, why
 
 
-def test_too_few(account: Account, tmp_path: Path) -> None:
+def test_too_few_instances_are_not_taken(account: Account, tmp_path: Path) -> None:
     """Two instances do not serve a session that needs three."""
-    waiting(tmp_path)
+    make_kept_run(tmp_path)
     assert cluster.take_kept_run(account, SHAPE, 3, tmp_path) is None
 
 
 @pytest.mark.parametrize("owner", [ME, Owner("another-machine", "b007", "4026531836", 1, 1)])
-def test_in_use(account: Account, tmp_path: Path, owner: Owner) -> None:
-    """What a session is at work on, or may be at work on where nobody here can see it, is its own."""
-    waiting(tmp_path).note_held(owner)
+def test_run_in_use_is_not_taken(account: Account, tmp_path: Path, owner: Owner) -> None:
+    """A run that a session uses, or may use on another machine, is not taken."""
+    make_kept_run(tmp_path).note_held(owner)
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
 
 
-def test_once_it_is_to_end(account: Account, tmp_path: Path) -> None:
-    """A run that somebody has begun to end, or has ended, is nobody's."""
+def test_ending_run_is_not_taken(account: Account, tmp_path: Path) -> None:
+    """A run that is ending or has ended is not taken."""
     for event in ("ending", "closed"):
-        waiting(tmp_path, run=f"s-{event}").note(event)
+        make_kept_run(tmp_path, run=f"s-{event}").note(event)
     assert cluster.take_kept_run(account, SHAPE, 1, tmp_path) is None
 
 
 def test_two_sessions_never_share(account: Account, tmp_path: Path) -> None:
-    """Of many that look at the same moment, one gets the run."""
-    waiting(tmp_path)
+    """One of several simultaneous sessions gets the run."""
+    make_kept_run(tmp_path)
     sessions = 8
     together = threading.Barrier(sessions)
 
@@ -131,10 +131,10 @@ def test_two_sessions_never_share(account: Account, tmp_path: Path) -> None:
     assert sorted(answer.result() for answer in answers) == [False] * (sessions - 1) + [True]
 
 
-def test_looked_at_before_they_are_used(cloud: Cloud, tmp_path: Path) -> None:
-    """What is still running as it was is lent, in the order of its launch; if one has gone, none is."""
+def test_kept_instances_are_checked_before_use(cloud: Cloud, tmp_path: Path) -> None:
+    """Kept instances that still run are returned in the order of their launch; if one has gone, none is."""
     account = runs.account(cloud)
-    ledger, found = launched(account, runs.young(cloud, keep=True), tmp_path)
+    ledger, found = launch_run(account, runs.young(cloud, keep=True), tmp_path)
     ledger.note("ready", instances=[each.id for each in found])
     record = ledger.read_record()
     assert record

@@ -1,4 +1,4 @@
-"""From a plan to running instances: what Amazon may say to it, and what is on disk before it is asked."""
+"""From a plan to running instances: Amazon's answers, and the ledger before each request."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ A, B = "us-east-1a", "us-east-1b"
 
 
 class Attempt:
-    """A launch of one plan, and what it said meanwhile."""
+    """A launch of one plan, with its messages."""
 
     def __init__(self, cloud: Cloud, plan: LaunchPlan, folder: Path) -> None:
         self.cloud, self.plan = cloud, plan
@@ -45,7 +45,7 @@ class Attempt:
         return record
 
     def asked_in(self) -> list[str]:
-        """The zones in which instances were asked for, one for each request."""
+        """Return the zones of all requests for instances."""
         subnets = {subnet: zone for zone, subnet in self.cloud.subnets.items()}
         return [subnets[call.parameters["NetworkInterface.1.SubnetId"]] for call in self.cloud.sent("RunInstances")]
 
@@ -61,8 +61,8 @@ def attempt(cloud: Cloud, tmp_path: Path) -> Callable[..., Attempt]:
 Make = Callable[..., Attempt]
 
 
-def test_instances_in_the_order_of_their_launch(attempt: Make) -> None:
-    """They run, have both addresses, and are told apart by the index that Amazon gave them."""
+def test_instances_have_the_order_of_their_launch(attempt: Make) -> None:
+    """Instances run, have both addresses, and are in the order of Amazon's launch index."""
     found = attempt(count=3).go()
     assert [each.index for each in found] == [0, 1, 2]
     assert all(each.state == "running" and each.private and each.public for each in found)
@@ -70,7 +70,7 @@ def test_instances_in_the_order_of_their_launch(attempt: Make) -> None:
 
 
 def test_intents_are_on_disk_before_their_calls(cloud: Cloud, attempt: Make) -> None:
-    """A session that dies in any call has written before what it was going to ask for."""
+    """Each call is in the ledger before it is sent."""
     launching = attempt()
     makes = {
         "ImportKeyPair": "key-pair",
@@ -86,23 +86,23 @@ def test_intents_are_on_disk_before_their_calls(cloud: Cloud, attempt: Make) -> 
         assert launching.record.entries[-1]["kind"] == kind
 
 
-def test_what_was_got_is_on_disk(attempt: Make) -> None:
-    """Every intent has its answer, and the instances' ids are known."""
+def test_answers_are_on_disk(attempt: Make) -> None:
+    """The ledger has an answer to every intent, and the instances' ids."""
     launching = attempt()
     found = launching.go()
     assert list(launching.record.instances) == [each.id for each in found]
     assert launching.record.unanswered is None
 
 
-def test_the_same_again_is_the_same_instances(cloud: Cloud, attempt: Make) -> None:
-    """Whoever repeats a launch with what is on disk gets what was launched before, and nothing more."""
+def test_repeated_launch_returns_the_same_instances(cloud: Cloud, attempt: Make) -> None:
+    """A launch that is repeated from the ledger returns the same instances and launches no others."""
     launching = attempt()
     first = launching.go()
     assert [each.id for each in launching.go()] == [each.id for each in first]
     assert len(cloud.left().instances) == 2
 
 
-def test_doors(cloud: Cloud, attempt: Make) -> None:
+def test_security_group_rules(cloud: Cloud, attempt: Make) -> None:
     """The group lets in its own members and logins from the caller; for EFA its members may also send to each other."""
     launching = attempt(efa=1)
     launching.go()
@@ -120,8 +120,8 @@ def test_doors(cloud: Cloud, attempt: Make) -> None:
     assert out == [group["GroupId"]]
 
 
-def test_the_key_of_this_run_alone(attempt: Make) -> None:
-    """What Amazon is given is the public half of this run's own key."""
+def test_only_the_runs_public_key_is_imported(attempt: Make) -> None:
+    """The imported key pair is the public half of this run's own key."""
     launching = attempt()
     launching.go()
     (pair,) = client().describe_key_pairs(KeyNames=[launching.plan.name], IncludePublicKey=True)["KeyPairs"]
@@ -130,8 +130,8 @@ def test_the_key_of_this_run_alone(attempt: Make) -> None:
 
 
 @pytest.mark.parametrize("action", ["ImportKeyPair", "CreateSecurityGroup", "CreatePlacementGroup", "RunInstances"])
-def test_answers_may_be_lost(cloud: Cloud, attempt: Make, action: str) -> None:
-    """What was carried out and never heard of is found again: one of everything, whatever call it was."""
+def test_lost_answers_make_no_duplicates(cloud: Cloud, attempt: Make, action: str) -> None:
+    """A resource with a lost answer is found again, and nothing exists twice."""
     cloud.faults.lose_answer(action)
     launching = attempt()
     assert len(launching.go()) == 2
@@ -140,7 +140,7 @@ def test_answers_may_be_lost(cloud: Cloud, attempt: Make, action: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"])
-def test_what_is_new_may_not_be_known_everywhere(cloud: Cloud, attempt: Make, code: str) -> None:
+def test_launch_waits_for_new_resources(cloud: Cloud, attempt: Make, code: str) -> None:
     """A launch that does not find its own group or key is repeated with the same token."""
     cloud.faults.error("RunInstances", code, times=2)
     launching = attempt()
@@ -149,8 +149,8 @@ def test_what_is_new_may_not_be_known_everywhere(cloud: Cloud, attempt: Make, co
     assert len(set(launching.tokens())) == 1
 
 
-def test_a_group_that_is_not_known_yet(cloud: Cloud, attempt: Make) -> None:
-    """Its rules are added as soon as it is."""
+def test_rules_wait_for_a_new_group(cloud: Cloud, attempt: Make) -> None:
+    """The rules of a new group are added as soon as Amazon shows it."""
     cloud.faults.error("AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", times=2)
     assert len(attempt().go()) == 2
 
@@ -180,8 +180,8 @@ def test_no_zone_has_room(cloud: Cloud, attempt: Make) -> None:
     ]
 
 
-def test_a_reservation_that_is_used_up(cloud: Cloud, attempt: Make) -> None:
-    """Where the rest of a capacity reservation does not do, the next zone is asked, as wherever there is no room."""
+def test_full_reservation_leads_to_the_next_zone(cloud: Cloud, attempt: Make) -> None:
+    """A used-up capacity reservation leads to the next zone, like missing capacity."""
     words = "The requested reservation does not have sufficient compatible and available capacity for this request."
     cloud.faults.error("RunInstances", "ReservationCapacityExceeded", words)
     launching = attempt()
@@ -189,8 +189,8 @@ def test_a_reservation_that_is_used_up(cloud: Cloud, attempt: Make) -> None:
     assert launching.output[-2] == f"no room in {A}"
 
 
-def test_a_policy_that_denies(cloud: Cloud, attempt: Make) -> None:
-    """A launch that a policy of the organisation denies is asked for once, and says whom to ask."""
+def test_denied_launch_is_requested_once(cloud: Cloud, attempt: Make) -> None:
+    """A launch that a policy of the organisation denies is requested once, and the message names the administrators."""
     words = (
         "You are not authorized to perform this operation. User: arn:aws:iam::1:user/me is not authorized to perform: "
         "ec2:RunInstances on resource: * with an explicit deny in a service control policy. Encoded authorization failure "
@@ -198,7 +198,7 @@ def test_a_policy_that_denies(cloud: Cloud, attempt: Make) -> None:
     )
     cloud.faults.error("RunInstances", "UnauthorizedOperation", words, times=9)
     launching = attempt()
-    with pytest.raises(ClientError) as caught:  # which is put into words where the launch is asked for
+    with pytest.raises(ClientError) as caught:  # the caller of the launch makes its message
         launching.go()
     told = refusals.format_refusal(caught.value)
     assert (
@@ -207,8 +207,8 @@ def test_a_policy_that_denies(cloud: Cloud, attempt: Make) -> None:
     assert launching.asked_in() == [A]
 
 
-def test_a_used_up_token(cloud: Cloud, attempt: Make) -> None:
-    """Where a token's instances have ended unheard of, the zone is asked again with another one."""
+def test_used_up_token_is_replaced(cloud: Cloud, attempt: Make) -> None:
+    """A token with ended instances is replaced by another one in the same zone."""
     cloud.faults.error("RunInstances", "IdempotentInstanceTerminated")
     launching = attempt()
     assert len(launching.go()) == 2
@@ -216,8 +216,8 @@ def test_a_used_up_token(cloud: Cloud, attempt: Make) -> None:
     assert len(set(launching.tokens())) == 2
 
 
-def test_a_used_up_token_is_not_changed_for_ever(cloud: Cloud, attempt: Make) -> None:
-    """Once per zone: whoever ends our instances as soon as they run does not keep us launching."""
+def test_used_up_token_is_replaced_once_per_zone(cloud: Cloud, attempt: Make) -> None:
+    """A token is replaced once per zone, so that instances that end at once are not launched without end."""
     cloud.faults.error("RunInstances", "IdempotentInstanceTerminated", times=99)
     launching = attempt()
     with pytest.raises(AllocationError, match="its instances had ended before anybody heard of them"):
@@ -225,8 +225,8 @@ def test_a_used_up_token_is_not_changed_for_ever(cloud: Cloud, attempt: Make) ->
     assert launching.asked_in() == [A, A, B, B]
 
 
-def test_a_quota_is_explained(cloud: Cloud, attempt: Make) -> None:
-    """It is not asked for twice; the message has the vCPUs that are needed, what there may be, and the quota's code."""
+def test_quota_is_explained(cloud: Cloud, attempt: Make) -> None:
+    """An exceeded quota ends the launch, and the message has the needed vCPUs, the quota and its code."""
     code = cloud.limit(runs.KIND, 4)
     launching = attempt()
     with pytest.raises(AllocationError) as caught:
@@ -239,8 +239,8 @@ def test_a_quota_is_explained(cloud: Cloud, attempt: Make) -> None:
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidParameterValue", "IdempotentParameterMismatch"])
-def test_what_will_not_change_is_not_repeated(cloud: Cloud, attempt: Make, code: str) -> None:
-    """Neither here nor in another zone."""
+def test_final_refusals_are_not_repeated(cloud: Cloud, attempt: Make, code: str) -> None:
+    """A final refusal is repeated neither in this zone nor in another one."""
     cloud.faults.error("RunInstances", code, times=9)
     launching = attempt()
     with pytest.raises(ClientError, match=code):
@@ -249,13 +249,13 @@ def test_what_will_not_change_is_not_repeated(cloud: Cloud, attempt: Make, code:
     assert launching.record.unanswered is None
 
 
-def test_an_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> None:
-    """For another reason than want of room it is an error with Amazon's words: the next zone would not help."""
+def test_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> None:
+    """An instance that ends for another reason than capacity is an error with Amazon's message."""
     cloud.world.pending_s = 3600.0
 
     def end_all() -> None:
         for instance in cloud.world.instances():
-            ending.powered_off(instance)
+            ending.power_off(instance)
         if not cloud.world.instances():
             cloud.world.after(0.05, end_all)
 
@@ -265,13 +265,13 @@ def test_an_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> No
 
 
 def test_addresses_may_come_later(cloud: Cloud, attempt: Make) -> None:
-    """An instance that runs is of no use before it has both."""
+    """A launch waits until a running instance has both addresses."""
     cloud.world.addressed_after_s = 0.5
     assert all(each.private and each.public for each in attempt().go())
 
 
 def test_private_instances_need_no_public_address(attempt: Make) -> None:
-    """They are not waited for one that does not come."""
+    """A private launch does not wait for public addresses."""
     assert all(each.public is None for each in attempt(public=False).go())
 
 
@@ -280,7 +280,7 @@ def test_several_interfaces_exclude_a_public_address(attempt: Make) -> None:
     assert len(attempt(instance_type="p4d.24xlarge", efa=4, public=False, count=1).go()) == 1
 
 
-def test_nothing_secret_is_written_down(attempt: Make) -> None:
+def test_ledger_has_no_secrets(attempt: Make) -> None:
     """The ledger holds neither keys nor credentials."""
     launching = attempt()
     launching.go()

@@ -1,4 +1,4 @@
-"""Instances as ssh reaches them."""
+"""Instances as endpoints of ssh."""
 
 import subprocess
 from pathlib import Path
@@ -29,7 +29,7 @@ def instance(number: int = 0, public: str | None = "198.51.100.7") -> Instance:
 
 
 def settings(folder: Path, **other: object) -> dict[str, list[str]]:
-    """What ssh itself makes of an instance's endpoint."""
+    """Return ssh's own settings for an instance's endpoint."""
     endpoint = contact.make_endpoint(plan(**other), folder, instance())
     argv = make_ssh_argv(endpoint, 10.0, "true")
     output = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout
@@ -42,13 +42,13 @@ def settings(folder: Path, **other: object) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("public, target", [(True, "ubuntu@198.51.100.7"), (False, "ubuntu@10.0.0.0")])
 def test_two_addresses(tmp_path: Path, public: bool, target: str) -> None:
-    """Logins go to the address the cluster says; the tasks always use the private one."""
+    """Logins use the address of the cluster file's choice; tasks always use the private one."""
     endpoint = contact.make_endpoint(plan(public=public), tmp_path, instance())
     assert (endpoint.name, endpoint.target, endpoint.address) == ("i-0", target, "10.0.0.0")
 
 
-def test_in_the_order_of_their_launch(tmp_path: Path) -> None:
-    """Whatever order Amazon shows them in, host i is the one that was launched as i."""
+def test_endpoints_have_the_order_of_the_launch(tmp_path: Path) -> None:
+    """Host i is the instance with launch index i, in any order of Amazon's answer."""
     shuffled = [instance(2), instance(0), instance(1)]
     assert [each.name for each in contact.make_endpoints(PLAN, tmp_path, shuffled)] == ["i-0", "i-1", "i-2"]
 
@@ -57,7 +57,7 @@ def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
     """ssh offers this run's key alone, and believes this run's file alone, under the instance's id."""
     folder = tmp_path / "100% mine"
     output = settings(folder, port=2222)
-    assert output["identityfile"] == [f"{folder}/login".replace("%", "%%")]  # shown as it was said
+    assert output["identityfile"] == [f"{folder}/login".replace("%", "%%")]  # as it was given
     assert output["userknownhostsfile"] == [f"{folder}/known_hosts.i-0"]
     assert output["globalknownhostsfile"] == ["/dev/null"]
     assert output["identitiesonly"] == ["yes"]
@@ -69,15 +69,15 @@ def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
 
 
 def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
-    """What was believed before is believed no more; comments do not count."""
+    """A new host key replaces the old one; comments are ignored."""
     contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold somebody")
     contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
     assert contact.get_known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
     assert [each.name for each in tmp_path.iterdir()] == ["known_hosts.i-0"]
 
 
-def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
-    """A key that cannot be written is told of with its place, and what was believed before still is."""
+def test_full_disk_keeps_the_trusted_key(tmp_path: Path) -> None:
+    """A key that cannot be written is an error with its path, and the earlier key stays."""
     contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold")
     words = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
     with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=words):
@@ -95,13 +95,13 @@ def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
         ("hello there", False),
     ],
 )
-def test_what_is_a_key(line: str, is_one: bool) -> None:
-    """Anything else that an instance may print is not taken for its key."""
+def test_public_keys_are_recognised(line: str, is_one: bool) -> None:
+    """Other output of an instance is not taken for its key."""
     assert contact.is_public_key(line) is is_one
 
 
-def test_keys_are_made_once_and_readable_by_nobody_else(tmp_path: Path) -> None:
-    """Two pairs, of which the private halves are this user's alone."""
+def test_keys_are_readable_by_their_user_only(tmp_path: Path) -> None:
+    """Two pairs of keys are made, and only this user can read their private halves."""
     contact.make_keys(tmp_path, "test")
     assert contact.is_public_key(contact.read_injected_key(tmp_path))
     assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("login", "host"))

@@ -1,4 +1,4 @@
-"""Whoever reads what a run leaves behind finds no credentials in it: terminal, logs, JUnit, session folder, ledgers, caches."""
+"""A run leaves no credentials: not on the terminal, in logs, JUnit, session folder, ledgers or caches."""
 
 import base64
 import logging
@@ -52,13 +52,13 @@ ALL_THERE_IS = (
 
 @dataclass(frozen=True)
 class Left:
-    """What a pytest has left in its folder, and what it said."""
+    """The folder and the output of a pytest."""
 
     folder: Path
     printed: str
 
     def holders(self, *secrets: str) -> set[str]:
-        """Where one of the secrets stands, in whatever file."""
+        """Return the files that contain one of the secrets."""
         texts = {str(path): path.read_text(errors="replace") for path in self.folder.rglob("*") if path.is_file()}
         return {name for name, text in {**texts, "terminal": self.printed}.items() if any(each in text for each in secrets)}
 
@@ -101,11 +101,10 @@ def _key_lines(cloud: Cloud) -> list[str]:
 
 
 @pytest.mark.parametrize("refusal", [None, "InvalidParameterCombination"], ids=["instances that are silent", "a refusal"])
-def test_a_run_at_debug_leaves_no_credentials(
+def test_run_at_debug_leaves_no_credentials(
     cloud: Cloud, as_user: Mapping[str, str], tmp_path: Path, refusal: str | None
 ) -> None:
-    """A run that launches, fails and ends its instances, with pytest told to capture, print and write all it can: nowhere
-    stands the access key's id, its secret, the session's token, the host key that instances were given, or their user data."""
+    """A failing run with all output of pytest leaves no access key, token, host key or user data."""
     clusters = tmp_path / "clusters.toml"
     clusters.write_text(CLUSTERS.format(region=cloud.region, subnets=list(cloud.subnets.values())))
     if refusal:
@@ -123,8 +122,8 @@ def test_a_run_at_debug_leaves_no_credentials(
 
 
 @pytest.mark.usefixtures("cloud")
-def test_without_our_silence_they_would_be_there(as_user: Mapping[str, str], tmp_path: Path) -> None:
-    """The same search finds the token on the terminal, in the log and in JUnit's file when somebody else asks Amazon."""
+def test_token_of_another_client_is_found(as_user: Mapping[str, str], tmp_path: Path) -> None:
+    """The same search finds the token on the terminal, in the log and in JUnit's file if another client logs it."""
     left = _pytest(tmp_path / "run", LOUD)
 
     assert {Path(each).name for each in left.holders(TOKEN)} == {"terminal", "pytest.log", "junit.xml"}

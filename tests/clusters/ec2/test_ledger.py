@@ -1,4 +1,4 @@
-"""What a run writes down, and what is read from it after a crash."""
+"""The ledger of a run, and its content after a crash."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def ledger(tmp_path: Path) -> Ledger:
     return ledger
 
 
-def test_the_plan_is_the_first_thing_on_disk(ledger: Ledger) -> None:
-    """A run that has begun can be read; nothing is known of it but its plan."""
+def test_plan_is_the_first_entry(ledger: Ledger) -> None:
+    """A new ledger has the plan and nothing else."""
     record = ledger.read_record()
     assert record is not None
     assert record.plan == PLAN
@@ -40,22 +40,22 @@ def test_the_plan_is_the_first_thing_on_disk(ledger: Ledger) -> None:
     assert record.holder == PLAN.owner
 
 
-def test_it_is_nobody_elses_business(ledger: Ledger) -> None:
-    """Only this user may read a ledger, or enter the folders it and its keys are in."""
+def test_ledger_is_readable_by_its_user_only(ledger: Ledger) -> None:
+    """Only this user can read a ledger, or enter its folder."""
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(ledger.folder.stat().st_mode) == 0o700
 
 
-def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    """Without a whole plan there is nothing to read, and nothing was asked for."""
+def test_ledger_without_a_plan(tmp_path: Path) -> None:
+    """A ledger without a complete plan has no record."""
     ledger = Ledger.of(PLAN, tmp_path)
     assert ledger.read_record() is None
     ledger.path.write_text('{"event": "plan", "pl')
     assert ledger.read_record() is None
 
 
-def test_an_intent_without_an_answer(ledger: Ledger) -> None:
-    """Until it is known what came of a call, its time is remembered: that of the last repetition."""
+def test_intent_without_an_answer(ledger: Ledger) -> None:
+    """The time of an unanswered call is kept: that of the last repetition."""
     before = time.time()
     ledger.note_intent("key-pair", name="k")
     ledger.note_result("key-pair", name="k")
@@ -69,8 +69,8 @@ def test_an_intent_without_an_answer(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("answer", ["note_result", "note_refused"])
-def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
-    """What was got or refused is known; another token's intent stays open."""
+def test_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
+    """An answer or a refusal settles its intent, but not that of another token."""
     ledger.note_intent("instances", token="t1", subnet="s")
     getattr(ledger, answer)("instances", token="t1", ids=["i-1"])
     record = ledger.read_record()
@@ -83,8 +83,8 @@ def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
     assert record.unanswered is not None
 
 
-def test_what_was_got(ledger: Ledger) -> None:
-    """Instances, with the time they were told of, and the security group's id."""
+def test_results_are_recorded(ledger: Ledger) -> None:
+    """The record has the instances with the time of their answer, and the security group's id."""
     before = time.time()
     ledger.note_result("security-group", name="g", id="sg-1")
     ledger.note_result("instances", token="t1", ids=["i-1", "i-2"])
@@ -96,8 +96,8 @@ def test_what_was_got(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("events, ready", [(["ready"], True), (["ready", "ending"], False), (["ending"], False)])
-def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool) -> None:
-    """Instances may be kept once they were logged in to, and no more when somebody has begun to end them."""
+def test_run_is_ready_until_its_end(ledger: Ledger, events: list[str], ready: bool) -> None:
+    """A run is ready after the login, until its end has begun."""
     for event in events:
         ledger.note(event, instances=["i-1"])
     record = ledger.read_record()
@@ -105,8 +105,8 @@ def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool
     assert record.is_ready is ready
 
 
-def test_who_holds_it(ledger: Ledger) -> None:
-    """First whoever launched it, then whoever took it; nobody once it is kept for others."""
+def test_holder_of_a_run(ledger: Ledger) -> None:
+    """The holder is the session that launched or took the run, and none while it is kept."""
     other = Owner("here", "b007", "4026531836", 18, 1)
     ledger.note_kept()
     record = ledger.read_record()
@@ -120,8 +120,8 @@ def test_who_holds_it(ledger: Ledger) -> None:
     assert before - ROUNDED_S <= record.held_since <= time.time() + ROUNDED_S
 
 
-def test_closed(ledger: Ledger) -> None:
-    """A run that is over says so, and its keys are gone."""
+def test_closed_run_has_no_keys(ledger: Ledger) -> None:
+    """A closed run is marked in its ledger, and its keys are deleted."""
     (ledger.folder / "login").write_text("secret")
     ledger.close()
     record = ledger.read_record()
@@ -131,7 +131,7 @@ def test_closed(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"event": "int', "", "\x00\x00"])
-def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
+def test_partial_line_is_ignored(ledger: Ledger, torn: str) -> None:
     """A crash within a line loses that line alone, also when others follow it."""
     ledger.note_result("instances", token="t1", ids=["i-1"])
     with ledger.path.open("a") as file:
@@ -145,8 +145,8 @@ def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
     assert list(record.instances) == ["i-1", "i-2"]
 
 
-def test_only_ever_appended_to(ledger: Ledger) -> None:
-    """What was written stays as it was written, one JSON object a line, each with its time."""
+def test_entries_are_only_appended(ledger: Ledger) -> None:
+    """Earlier entries stay unchanged, one JSON object per line, each with its time."""
     before = ledger.path.read_bytes()
     ledger.note_intent("instances", token="t1", subnet="s")
     ledger.close()
@@ -155,7 +155,7 @@ def test_only_ever_appended_to(ledger: Ledger) -> None:
     assert all("at" in json.loads(line) for line in after.splitlines())
 
 
-def test_all_there_are(tmp_path: Path) -> None:
+def test_ledgers_are_listed_by_name(tmp_path: Path) -> None:
     """Ledgers are found by their folder, in the order of their names, which begin with a session's time."""
     for run in ("20260201-b", "20260131-a"):
         other = plan(run=run)
@@ -165,8 +165,8 @@ def test_all_there_are(tmp_path: Path) -> None:
     assert list_ledgers(tmp_path / "nowhere") == []
 
 
-def test_old_ones_are_forgotten(tmp_path: Path) -> None:
-    """What was over long ago goes; what is not over stays, however old."""
+def test_old_ledgers_are_deleted(tmp_path: Path) -> None:
+    """Ledgers of runs that ended long ago are deleted; those of open runs stay at any age."""
     for run in ("open", "closed", "young"):
         other = plan(run=run)
         ledger = Ledger.of(other, tmp_path)
@@ -179,8 +179,8 @@ def test_old_ones_are_forgotten(tmp_path: Path) -> None:
     assert [ledger.run for ledger in list_ledgers(tmp_path)] == ["open", "young"]
 
 
-def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """XDG_STATE_HOME says so, else the place that stands for it."""
+def test_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The state folder is in XDG_STATE_HOME, or in its default place."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert get_state_folder() == tmp_path / "dtfperf" / "ec2"
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
@@ -188,8 +188,8 @@ def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert get_state_folder() == tmp_path / "home" / ".local" / "state" / "dtfperf" / "ec2"
 
 
-def test_one_at_a_time(ledger: Ledger) -> None:
-    """Whoever has the lock reads and writes alone; it can be taken again afterwards."""
+def test_lock_can_be_taken_again(ledger: Ledger) -> None:
+    """The lock of a ledger can be taken again after its release."""
     with ledger.locked():
         ledger.note_held(PLAN.owner)
     with ledger.locked():
@@ -218,8 +218,8 @@ INCOMPLETE = (
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
-def test_damage(ledger: Ledger, text: str) -> None:
-    """A file that tells of no plan is damaged, which is no problem to whoever reads it; an empty one asked for nothing."""
+def test_damaged_ledger_is_listed(ledger: Ledger, text: str) -> None:
+    """A ledger without a plan is listed as damaged, and has no record; an empty one is not damaged."""
     ledger.path.write_bytes(text.encode("latin-1"))
     assert ledger.read_record() is None
     assert [each.path for each in list_damaged_ledgers(ledger.path.parent)] == [ledger.path]
@@ -229,8 +229,8 @@ def test_damage(ledger: Ledger, text: str) -> None:
 
 
 @pytest.mark.parametrize("entry", INCOMPLETE)
-def test_damage_within(ledger: Ledger, entry: str) -> None:
-    """An entry that does not say what its kind must is passed over; a holder that cannot be read is not gone."""
+def test_incomplete_entries_are_ignored(ledger: Ledger, entry: str) -> None:
+    """An incomplete entry is ignored; a holder that cannot be read counts as one on another machine."""
     with ledger.path.open("a") as file:
         file.write(entry + "\n")
     record = ledger.read_record()
@@ -242,8 +242,8 @@ def test_damage_within(ledger: Ledger, entry: str) -> None:
         assert record.holder.fate is Fate.ELSEWHERE
 
 
-def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
-    """What nobody can read any more goes when it is old, with its keys."""
+def test_old_damaged_ledgers_are_deleted(ledger: Ledger) -> None:
+    """An old damaged ledger is deleted with its keys."""
     ledger.path.write_text("{}\n")
     delete_old_ledgers(ledger.path.parent)
     assert ledger.path.exists()
@@ -252,8 +252,8 @@ def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
     assert not ledger.folder.exists()
 
 
-def test_a_disk_that_takes_a_part_is_full(ledger: Ledger) -> None:
-    """What is not on disk as a whole was not written down: whoever wants to ask for something is told, and goes on later."""
+def test_full_disk_is_an_error(ledger: Ledger) -> None:
+    """An entry that does not fit on the disk is an error, and later entries are read."""
     with full_behind(ledger.path, room=20), pytest.raises(AllocationError, match=r"\.jsonl cannot be written: .*make room"):
         ledger.note_intent("instances", token="t1", subnet="s")
     ledger.note_intent("instances", token="t2", subnet="s")
@@ -262,8 +262,8 @@ def test_a_disk_that_takes_a_part_is_full(ledger: Ledger) -> None:
     assert record.tokens == ["t2"]
 
 
-def test_a_plan_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
-    """A run whose plan the disk takes in part has not begun, and says so before anything is asked for."""
+def test_plan_on_a_full_disk_does_not_begin(tmp_path: Path) -> None:
+    """A run with a plan that does not fit on the disk has not begun."""
     ledger = Ledger.of(PLAN, tmp_path)
     with full_behind(ledger.path, room=100), pytest.raises(AllocationError, match="cannot be written"):
         ledger.begin(PLAN)
@@ -271,8 +271,8 @@ def test_a_plan_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
     assert ledger.read_record() is None
 
 
-def test_where_nothing_can_be_made_it_has_not_begun(tmp_path: Path) -> None:
-    """A folder for ledgers that cannot be made is told of like a full disk."""
+def test_unusable_folder_is_an_error(tmp_path: Path) -> None:
+    """A folder for ledgers that cannot be made is an error like a full disk."""
     (tmp_path / "file").touch()
     with pytest.raises(AllocationError, match="cannot be written: File exists"):
         Ledger.of(PLAN, tmp_path / "file").begin(PLAN)

@@ -1,4 +1,4 @@
-"""Instances in use: what Amazon says of them becomes what is told of a lost host."""
+"""Lost hosts of EC2: their reason comes from Amazon's state of the instance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ CUT_OFF = Lost(LossReason.CUT_OFF, "m1 answers no more")
 
 
 class Line:
-    """A channel whose first host says something, and whose second is lost."""
+    """A channel with one host that sends a line, and one that is lost."""
 
     def __init__(self, nobody_left: bool = False) -> None:
         self._nobody_left = nobody_left
@@ -47,7 +47,7 @@ class Line:
 
 
 class Lent:
-    """What the SSH backend lends."""
+    """The allocation of the SSH backend."""
 
     hosts: Sequence[Host] = [Host("i-0", "10.0.0.0"), Host("i-1", "10.0.0.1")]
 
@@ -61,7 +61,7 @@ class Lent:
 
 
 class Amazon:
-    """What it shows: one answer after the other, the last one for ever."""
+    """Amazon's answers, one after the other; the last one is repeated."""
 
     def __init__(self, *answers: Sequence[Instance] | Exception) -> None:
         self._answers = list(answers)
@@ -83,7 +83,7 @@ def make_allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
     return Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT)
 
 
-def heard(channel: Channel) -> list[tuple[int, bytes | Lost]]:
+def receive_all(channel: Channel) -> list[tuple[int, bytes | Lost]]:
     found = []
     while line := channel.receive(0.0):
         found.append(line)
@@ -97,27 +97,27 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_are_those_of_the_ssh_backend() -> None:
-    """They are lent as they are; their fingerprints say what Amazon alone knows: type, zone, network and image."""
+    """Hosts are those of the SSH backend, and their fingerprints also have type, zone, network and image."""
     lending = make_allocation(Amazon(RUNNING), Line())
     assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
     cloud = {"instance_type": "g5.xlarge", "zone": "us-east-1a", "placement": None, "efa_interfaces": 0, "baseline_gbps": 2.5}
     assert [host.fingerprint for host in lending.hosts] == [{"hardware": {"cloud": cloud}, "software": {"ami": "ami-1"}}] * 2
 
 
-def test_a_host_that_is_lost_though_its_instance_runs() -> None:
-    """Amazon has nothing to say of it, and nothing is added."""
+def test_lost_host_of_a_running_instance() -> None:
+    """The message of a lost host is unchanged if its instance runs."""
     line = Line()
     channel = make_allocation(Amazon(RUNNING), line).start([])
-    assert heard(channel) == [(0, b"hello"), (1, b"last words"), (1, CUT_OFF), (0, b"still here")]
+    assert receive_all(channel) == [(0, b"hello"), (1, b"last words"), (1, CUT_OFF), (0, b"still here")]
     channel.close()
     assert line.closed
 
 
-def test_a_spot_instance_that_is_taken_back() -> None:
-    """The host is lost for Amazon's reason; how that looked from here is the last of its words."""
+def test_reclaimed_spot_instance() -> None:
+    """A reclaimed instance is lost for Amazon's reason, and the SSH backend's reason is its last line."""
     amazon = Amazon(RUNNING, RUNNING, [RUNNING[0], RECLAIMED])  # it tells a moment later than the line ends
     channel = make_allocation(amazon, Line()).start([])
-    assert heard(channel) == [
+    assert receive_all(channel) == [
         (0, b"hello"),
         (1, b"last words"),
         (1, b"(m1 answers no more)"),
@@ -126,55 +126,55 @@ def test_a_spot_instance_that_is_taken_back() -> None:
     ]
 
 
-def test_no_agent_is_left() -> None:
-    """Who gives an order learns the reason, too."""
+def test_order_to_lost_agents_has_amazons_reason() -> None:
+    """An order without a living agent raises Amazon's reason."""
     channel = make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line(nobody_left=True)).start([])
     with pytest.raises(HostLost, match=f"no agent is left: {WORDS}"):
         channel.send(b"order")
 
 
-def test_no_agent_is_left_for_no_reason_of_amazons() -> None:
-    """Otherwise the SSH backend's words stand."""
+def test_order_to_lost_agents_has_the_ssh_reason() -> None:
+    """An order without a living agent raises the SSH backend's reason if all instances run."""
     channel = make_allocation(Amazon(RUNNING), Line(nobody_left=True)).start([])
     with pytest.raises(HostLost, match=r"^no agent is left$"):
         channel.send(b"order")
 
 
-def test_a_silent_host_whose_instance_is_taken_back() -> None:
-    """Before a host is given up for its silence Amazon is asked: where it runs the instance no more, that is the reason."""
+def test_silent_host_of_a_reclaimed_instance() -> None:
+    """A silent host is lost for Amazon's reason if its instance was reclaimed."""
     channel = make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line()).start([])
     assert channel.why_silent(0) is None
     assert channel.why_silent(1) == Lost(LossReason.TAKEN_BACK, WORDS)
 
 
-def test_starting_on_instances_that_are_gone() -> None:
-    """The allocation is over, in words, and new instances may be asked for."""
+def test_start_on_ended_instances() -> None:
+    """A start on ended instances raises AllocationOver with Amazon's reason."""
     with pytest.raises(AllocationOver, match=WORDS):
         make_allocation(Amazon([RUNNING[0], RECLAIMED]), Line()).start([])
 
 
-def test_instances_that_go_while_something_is_started() -> None:
-    """What ssh cannot do because of that is told as that."""
+def test_instances_that_end_during_a_start() -> None:
+    """A failure of ssh raises AllocationOver if an instance has ended."""
     with pytest.raises(AllocationOver, match=WORDS):
         make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED])).start([])
 
 
-def test_what_ssh_cannot_do_for_other_reasons() -> None:
-    """Its own words stand where all instances run."""
+def test_failure_of_ssh_on_running_instances() -> None:
+    """A failure of ssh keeps its own message if all instances run."""
     with pytest.raises(AllocationError, match="no way to i-1") as caught:
         make_allocation(Amazon(RUNNING)).start([])
     assert not isinstance(caught.value, AllocationOver)
 
 
-def test_amazon_is_away_when_a_host_is_lost() -> None:
-    """That hides nothing: the host is lost all the same."""
+def test_lost_host_without_an_answer_of_amazon() -> None:
+    """A lost host is reported even if Amazon cannot be reached."""
     away = EndpointConnectionError(endpoint_url="https://ec2")
     channel = make_allocation(Amazon(RUNNING, away), Line()).start([])
-    assert (1, CUT_OFF) in heard(channel)
+    assert (1, CUT_OFF) in receive_all(channel)
 
 
-def test_an_agent_that_ended_by_itself() -> None:
-    """A host that tells how its agent ended is alive: Amazon is looked at once, and nobody waits for it."""
+def test_agent_that_ended_by_itself() -> None:
+    """An agent that reports its end costs one query of Amazon, without a wait."""
     asked: list[int] = []
 
     def amazon() -> Mapping[str, Instance]:
@@ -184,7 +184,7 @@ def test_an_agent_that_ended_by_itself() -> None:
     line = Line()
     line.how = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
     channel = Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT).start([])
-    assert heard(channel)[2] == (1, line.how)
+    assert receive_all(channel)[2] == (1, line.how)
     assert len(asked) == 2  # once before it was started
 
 
@@ -201,8 +201,8 @@ def test_an_agent_that_ended_by_itself() -> None:
         ("stopped", "", "instance i-1 in us-east-1a is stopped: no reason is given"),
     ],
 )
-def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
-    """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
+def test_ends_of_instances_are_explained(state: str, reason: str, words: str | None) -> None:
+    """The message of an ended instance has Amazon's reason; a running one has none."""
     output = cluster.explain_end(replace(RUNNING[1], state=state, reason=reason))
     assert (output is None) is (words is None)
     assert (words or "") in (output or "")

@@ -26,18 +26,18 @@ ON_THE_WIRE: Table = {
     mutants.delete_group_without_waiting: test_scenarios.test_interfaces_linger,
 }
 AFTER_A_CRASH: Table = {
-    mutants.no_settle: test_scenarios.test_empty_list_is_not_believed,
-    mutants.no_ledgers_in_reap: test_scenarios.test_empty_list_is_not_believed,
+    mutants.no_settle: test_scenarios.test_empty_list_after_an_outage_is_not_final,
+    mutants.no_ledgers_in_reap: test_scenarios.test_empty_list_after_an_outage_is_not_final,
 }
 ON_MACHINES: Table = {
     mutants.accept_any_host_key: test_scenarios.test_wrong_host_key,
     mutants.private_address_for_ssh: test_scenarios.test_two_instances_work_together,
     mutants.ingress_from_anywhere: test_scenarios.test_strangers_are_kept_out,
 }
-IN_THE_SESSION: Table = {mutants.shutdown_behaviour_default: test_scenarios.test_dead_mans_switch}
+IN_THE_SESSION: Table = {mutants.shutdown_behaviour_default: test_scenarios.test_instances_end_themselves}
 
 
-def named(table: Table) -> list[Any]:
+def make_params(table: Table) -> list[Any]:
     return [pytest.param(mutant, scenario, id=mutant.__name__) for mutant, scenario in table.items()]
 
 
@@ -49,16 +49,18 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
 
 
 @pytest.mark.campaign(part=3)
-@pytest.mark.parametrize("mutant, scenario", named(ON_THE_WIRE))
-def test_on_the_wire(cloud: Cloud, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]) -> None:
-    """Defects of launching and of the end are noticed where nobody needs to log in."""
+@pytest.mark.parametrize("mutant, scenario", make_params(ON_THE_WIRE))
+def test_defects_of_calls_are_noticed(
+    cloud: Cloud, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]
+) -> None:
+    """Defects of launching and of the end are noticed without a login."""
     mutant(put)
     with pytest.raises(NOTICED):
         scenario(cloud)
 
 
-@pytest.mark.parametrize("mutant, scenario", named(AFTER_A_CRASH))
-def test_after_a_crash(
+@pytest.mark.parametrize("mutant, scenario", make_params(AFTER_A_CRASH))
+def test_defects_of_reaping_are_noticed(
     cloud: Cloud, sessions: Sessions, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]
 ) -> None:
     """Defects of reaping are noticed by what it leaves."""
@@ -68,26 +70,26 @@ def test_after_a_crash(
 
 
 @pytest.mark.campaign(part=3)
-@pytest.mark.parametrize("mutant, scenario", named(ON_MACHINES))
-def test_on_machines(
+@pytest.mark.parametrize("mutant, scenario", make_params(ON_MACHINES))
+def test_defects_of_logins_are_noticed(
     datacenter: DataCenter,
     put: Put,
     monkeypatch: pytest.MonkeyPatch,
     mutant: Callable[[Put], None],
     scenario: Callable[..., None],
 ) -> None:
-    """Defects of trust and of addresses are noticed by machines that can be logged in to, or not."""
+    """Defects of trust and of addresses are noticed by logins to machines."""
     mutant(put)
     arguments = [monkeypatch] if scenario is test_scenarios.test_wrong_host_key else []
     with pytest.raises(NOTICED):
         scenario(datacenter, *arguments)
 
 
-@pytest.mark.parametrize("mutant, scenario", named(IN_THE_SESSION))
-def test_in_the_session(
+@pytest.mark.parametrize("mutant, scenario", make_params(IN_THE_SESSION))
+def test_defects_of_sessions_are_noticed(
     datacenter: DataCenter, sessions: Sessions, mutant: Callable[[Put], None], scenario: Callable[..., None]
 ) -> None:
-    """Defects of what a session asked for are noticed when it is gone."""
+    """Defects of a session's requests are noticed after its death."""
     with sessions.with_mutant(mutant.__name__), pytest.raises(NOTICED):
         scenario(datacenter, sessions)
 

@@ -1,4 +1,4 @@
-"""What an instance type is."""
+"""The properties of instance types."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.clusters.ec2.stubbed import StubbedAccount
         ("p5.48xlarge", 8, "H100", 192, None, None, 32),
     ],
 )  # fmt: skip
-def test_reads_what_ec2_says(
+def test_offer_is_read(
     name: str, gpus: int, model: str | None, vcpus: int, baseline_gbps: float | None,
     bursts: bool | None, efa: int,
 ) -> None:  # fmt: skip
@@ -35,7 +35,7 @@ def test_reads_what_ec2_says(
         assert (found.baseline_gbps, found.bursts) == (baseline_gbps, bursts)
 
 
-def test_reads_every_type_there_is() -> None:
+def test_every_known_type_is_read() -> None:
     """None of more than a thousand types lacks what is read, and those with a GPU model have GPUs."""
     found = [instance_types.parse_offer(info) for info in INSTANCE_TYPES.values()]
 
@@ -44,23 +44,25 @@ def test_reads_every_type_there_is() -> None:
     assert all(each.vcpus > 0 and each.usage_classes and each.architectures for each in found)
 
 
-def test_reads_an_entry_that_says_hardly_anything() -> None:
-    """What EC2 leaves out is unknown, or there is none of it."""
+def test_minimal_entry_is_read() -> None:
+    """A property that EC2 leaves out is unknown or zero."""
     found = instance_types.parse_offer({"InstanceType": "z9.large", "VCpuInfo": {"DefaultVCpus": 2}})  # type: ignore[typeddict-item]
 
     assert (found.gpus, found.gpu_model, found.baseline_gbps, found.bursts, found.efa_interfaces) == (0, None, None, False, 0)
     assert str(found) == "z9.large (no GPU, 2 vCPUs, unknown)"
 
 
-def test_is_told_in_a_few_words() -> None:
-    """An offer shows what a reader of results wants to know."""
+def test_offer_has_a_short_description() -> None:
+    """An offer's text has the type, GPUs, vCPUs and network."""
     assert str(instance_types.parse_offer(INSTANCE_TYPES["g5.12xlarge"])) == "g5.12xlarge (4 x A10G, 48 vCPUs, 40 Gbit/s)"
 
 
-def test_asks_once_and_then_knows() -> None:
-    """The second question is answered from the disk, and so is how many GPUs there are, whatever the region."""
+def test_second_query_is_answered_from_the_disk() -> None:
+    """The second query is answered from the disk, and so is the number of GPUs in any region."""
     account = StubbedAccount()
-    account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("g5.12xlarge")]}, InstanceTypes=["g5.12xlarge"])
+    account.answer(
+        "ec2", "describe_instance_types", {"InstanceTypes": [_make_entry("g5.12xlarge")]}, InstanceTypes=["g5.12xlarge"]
+    )
 
     assert instance_types.get_known_gpus({"instance_type": "g5.12xlarge"}) is None
     found = [instance_types.get_offer(account.account, "g5.12xlarge") for _ in range(2)]
@@ -70,10 +72,10 @@ def test_asks_once_and_then_knows() -> None:
     assert instance_types.get_known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
 
 
-def test_no_gpu_is_known_as_well() -> None:
-    """A type without GPUs is known to have none, which is not the same as not known."""
+def test_missing_gpus_are_known() -> None:
+    """A type without GPUs has zero GPUs, and an unknown type None."""
     account = StubbedAccount()
-    account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("t3.micro")]})
+    account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_make_entry("t3.micro")]})
     instance_types.get_offer(account.account, "t3.micro")
 
     assert instance_types.get_known_gpus({"instance_type": "t3.micro"}) == 0
@@ -81,8 +83,8 @@ def test_no_gpu_is_known_as_well() -> None:
 
 
 @pytest.mark.parametrize("code", ["InvalidInstanceType", "InvalidParameterValue"])
-def test_an_unknown_type(code: str) -> None:
-    """One message: the region, the name, the nearest that the region has, and how to see all. Nothing is remembered."""
+def test_unknown_type(code: str) -> None:
+    """An unknown type is refused with the region, similar types and a command that lists all, and is not cached."""
     account = StubbedAccount()
     account.refuse("ec2", "describe_instance_types", code)
     offered = ["t3.micro", "g5.xlarge", "g5.8xlarge", "g6.xlarge", "p4d.24xlarge", "m5.xlarge"]
@@ -103,8 +105,8 @@ def test_an_unknown_type(code: str) -> None:
     assert instance_types.get_known_gpus({"instance_type": "p2.xlarge"}) is None
 
 
-def test_no_answer() -> None:
-    """A refusal of another kind is told as what it is, and not as an unknown type."""
+def test_refused_query() -> None:
+    """A refused query is reported as such, and not as an unknown type."""
     account = StubbedAccount()
     account.refuse(
         "ec2", "describe_instance_types", "UnauthorizedOperation", "You are not authorized to perform this operation."
@@ -125,15 +127,15 @@ def test_no_answer() -> None:
     ],
 )
 def test_nearest(asked: str, first: str) -> None:
-    """What was meant stands near the front of what is offered instead."""
+    """The intended type is among the first suggestions."""
     near = instance_types.find_nearest(asked, INSTANCE_TYPES)
 
     assert first in near
     assert len(near) <= 6
 
 
-def test_nearest_of_nothing() -> None:
-    """A region without anything has no suggestion to make; a name that is none at all gets one."""
+def test_nearest_without_types() -> None:
+    """A region without types has no suggestions, and an empty name has one."""
     assert instance_types.find_nearest("p2.xlarge", []) == []
     assert instance_types.find_nearest("", ["g5.xlarge"]) == ["g5.xlarge"]
 
@@ -151,8 +153,8 @@ def test_nearest_of_nothing() -> None:
         ("g4dn.xlarge", {"efa": True}, "g4dn.xlarge has no EFA: leave efa out, or take a larger type"),
     ],
 )
-def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -> None:
-    """A key that the type cannot fulfil is told before anything is launched."""
+def test_unsupported_keys_are_reported(name: str, backend_keys: dict[str, Any], words: str | None) -> None:
+    """A key that the type does not support is reported before a launch."""
     assert instance_types.find_problem(instance_types.parse_offer(INSTANCE_TYPES[name]), backend_keys) == words
 
 
@@ -167,12 +169,12 @@ def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -
         ),
     ],
 )
-def test_complaint_about_usage(usage: list[str], spot: bool, words: str) -> None:
-    """A type that cannot be had on demand, or as spot instance, is refused as such."""
+def test_unsupported_usage_is_reported(usage: list[str], spot: bool, words: str) -> None:
+    """A type that does not exist on demand, or as spot instance, is reported."""
     only = Offer("z", 0, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
     assert instance_types.find_problem(only, {"spot": spot}) == words
 
 
-def _sent(name: str) -> Any:
+def _make_entry(name: str) -> Any:
     """An entry as EC2 sends it: without keys that have no value."""
     return {key: value for key, value in INSTANCE_TYPES[name].items() if value is not None}

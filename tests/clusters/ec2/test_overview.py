@@ -1,4 +1,4 @@
-"""What runs, and what it has cost so far."""
+"""Running instances and their costs so far."""
 
 import time
 
@@ -25,7 +25,7 @@ def _instance(launched: float) -> Instance:
 
 
 def test_cost_so_far() -> None:
-    """An instance costs what its seconds cost; one that is not shown, or whose price or launch nobody knows, is not counted."""
+    """An instance costs its seconds; one without a description, a price or a launch time is not counted."""
     rows = [
         RunningInstance(LEFT, _instance(1000.0), PRICE),
         RunningInstance(LEFT, _instance(1500.0), PRICE),
@@ -41,7 +41,7 @@ def test_cost_so_far() -> None:
 
 @pytest.fixture
 def launch(cloud: Cloud) -> Launch:
-    """Two spot instances to be, of a run whose ledger is open."""
+    """Return a launch of two spot instances, with an open ledger."""
     account = runs.account(cloud)
     plan = runs.young(cloud, spot=True)
     ledger = Ledger.of(plan)
@@ -51,7 +51,7 @@ def launch(cloud: Cloud) -> Launch:
 
 
 def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
-    """What a ledger says of its run decides which price counts: that of spot instances in the zone where they stand."""
+    """The price of spot instances is the spot price of their zone, as the ledger has it."""
     launch()
 
     rows = reap.list_running(launch.account, {})
@@ -71,7 +71,7 @@ def test_a_run_without_instances_is_shown(launch: Launch) -> None:
 
 
 def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something may run where boto3 goes by itself and where a ledger says that something did; else nobody knows where."""
+    """The regions are boto3's and those of ledgers; without any, the region is None."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     assert reap.list_regions() == ["eu-west-1", "us-east-1"]
 
@@ -85,8 +85,8 @@ def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reap.list_regions() == [None]
 
 
-def test_regions_with_a_profile_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile that does not exist is told of when the account is opened, not when regions are listed."""
+def test_regions_with_an_unknown_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown profile is no error of the list of regions."""
     monkeypatch.setenv("AWS_PROFILE", "nobody's")
 
     assert reap.list_regions() == [None]

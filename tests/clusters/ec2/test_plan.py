@@ -1,4 +1,4 @@
-"""What is decided before anything is asked for, and stays as it is."""
+"""The plan of a launch, which does not change after it is made."""
 
 import json
 
@@ -11,8 +11,8 @@ A, B = PLAN.zones
 BACKEND_KEYS = {"instance_type": "g5.xlarge", "count": 4, "subnets": ["subnet-1"], "tags": {"a": "b"}}
 
 
-def test_a_plan_survives_its_file() -> None:
-    """What is read back from JSON is the plan that was written."""
+def test_plan_is_read_back() -> None:
+    """A plan that is written as JSON is read back unchanged."""
     assert LaunchPlan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
 
 
@@ -41,13 +41,13 @@ def test_every_attempt_has_its_own_placement_group() -> None:
 
 
 @pytest.mark.parametrize("seconds, minutes", [(1, 1), (60, 1), (61, 2), (14_400, 240)])
-def test_how_long_an_instance_lives(seconds: int, minutes: int) -> None:
-    """Its life in whole minutes is never shorter than what was planned, and never none at all."""
+def test_life_is_in_whole_minutes(seconds: int, minutes: int) -> None:
+    """The life of an instance is rounded up to whole minutes."""
     assert plan(expires=PLAN.made + seconds).minutes == minutes
 
 
-def test_a_new_plan_is_named_after_its_session() -> None:
-    """Two runs of one session are told apart; both are found by the session's name."""
+def test_new_plan_is_named_after_its_session() -> None:
+    """Two runs of one session have different names, which begin with the session's name."""
     decided = {
         name: value for name, value in PLAN.__dict__.items() if name not in ("run", "nonce", "session", "made", "expires")
     }
@@ -71,12 +71,12 @@ def test_a_new_plan_is_named_after_its_session() -> None:
     ],
 )
 def test_shape(other: dict[str, object], same: bool) -> None:
-    """Runs may stand in for each other if the instances were asked for in the same words, however many and how long."""
+    """Runs are interchangeable if their instances have the same keys, independent of number and duration."""
     assert (compute_shape({**BACKEND_KEYS, **other}, "1", "r") == compute_shape(BACKEND_KEYS, "1", "r")) is same
 
 
 def test_shape_is_of_an_account_and_a_region() -> None:
-    """The same words elsewhere mean other instances."""
+    """Equal keys in another account or region have another shape."""
     assert (
         len(
             {
@@ -96,6 +96,6 @@ def test_times_in_tags() -> None:
     assert parse_timestamp("soon") is None
 
 
-def test_zones_can_be_told_apart() -> None:
+def test_subnets_of_one_zone_are_distinguished() -> None:
     """Two subnets of one zone are two places to try."""
     assert Zone("a", "subnet-1") != Zone("a", "subnet-2")

@@ -1,4 +1,4 @@
-"""docs/ec2-policy.json is enough, and nothing in it is too much."""
+"""The rights in docs/ec2-policy.json are sufficient, and all are needed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.policy import actions
-from tests.clusters.ec2.test_teardown import launched
+from tests.clusters.ec2.test_teardown import launch_run
 
 FILE = Path(__file__).parents[3] / "docs" / "ec2-policy.json"
 POLICY: Mapping[str, Any] = json.loads(FILE.read_text())
@@ -34,14 +34,14 @@ REAPERS: Mapping[str, Any] = json.loads(FILE.with_name("ec2-reaper-policy.json")
 ENDS = ("ec2:TerminateInstances", "ec2:DeleteSecurityGroup", "ec2:DeletePlacementGroup", "ec2:DeleteKeyPair")
 
 
-def _allowed() -> set[str]:
+def _list_allowed_actions() -> set[str]:
     named = [statement["Action"] for statement in POLICY["Statement"]]
     return {action for each in named for action in ([each] if isinstance(each, str) else each)}
 
 
 @pytest.fixture
 def cloud_of_a_user(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
-    """A cloud where this process may do what the policy says, and from which instances cannot be logged in to."""
+    """Return a cloud that this process uses with the policy, and without logins to instances."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text("#!/bin/sh\necho 'Connection refused' >&2\nexit 255\n")
@@ -58,7 +58,7 @@ def _config(cloud: Cloud, **backend_keys: Any) -> ClusterConfig:
 
 
 def _run(config: ClusterConfig, message: str, kind: type[Exception] = AllocationError) -> None:
-    """Everything of a session but the training: for that, somebody would have to log in."""
+    """Run a session without the training, which would need a login."""
     with (
         pytest.raises(kind, match=message),
         Ec2(config, settle_s=0.0).allocate(Resources(devices=8, session="policy")),
@@ -79,18 +79,17 @@ def _whole_flow(cloud: Cloud) -> None:
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)
 
 
-def test_is_enough_and_not_too_much(cloud_of_a_user: Cloud) -> None:
-    """No right is missing to launch on demand and on spot, in a placement group and with EFA, to be told of a quota, and to end
-    everything; and each action of the policy is one that this asks for."""
+def test_policy_is_sufficient_and_minimal(cloud_of_a_user: Cloud) -> None:
+    """The backend's whole flow needs all rights of the policy and no others."""
     _whole_flow(cloud_of_a_user)
 
     assert cloud_of_a_user.refused == []
     assert cloud_of_a_user.left() == NOTHING
-    assert {action for call in cloud_of_a_user.calls for action in actions(call)} == _allowed()
+    assert {action for call in cloud_of_a_user.calls for action in actions(call)} == _list_allowed_actions()
 
 
-def test_without_an_action_it_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever lacks a right is told which, and where all that are needed stand."""
+def test_missing_right_is_named_with_the_policy(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing right is named, with the file of all rights."""
     less = json.loads(FILE.read_text().replace('"ec2:ImportKeyPair"', '"ec2:ImportNothing"'))
     for name, value in cloud.user(less).items():
         monkeypatch.setenv(name, value)
@@ -103,7 +102,7 @@ def test_without_an_action_it_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def of_others(cloud: Cloud) -> Mapping[str, str]:
-    """What somebody else has in the account: ids and names, by the action that would end them."""
+    """Create resources of another user, and return their ids."""
     ec2 = boto3.client("ec2")
     group = ec2.create_security_group(GroupName="theirs", Description="theirs", VpcId=cloud.vpc)["GroupId"]
     ec2.create_placement_group(GroupName="theirs", Strategy="cluster")
@@ -113,8 +112,8 @@ def of_others(cloud: Cloud) -> Mapping[str, str]:
     return {"instance": launched["Instances"][0]["InstanceId"], "group": group}
 
 
-def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) -> None:
-    """With these rights nobody ends, opens or marks as ours what others have made, nor makes anything that is not marked."""
+def test_policy_protects_other_resources(cloud: Cloud, of_others: Mapping[str, str]) -> None:
+    """The policy allows to end, open or tag no resource of others, and to make none without tags."""
     user = cloud.user(POLICY)
     ec2 = boto3.client("ec2", aws_access_key_id=user["AWS_ACCESS_KEY_ID"], aws_secret_access_key=user["AWS_SECRET_ACCESS_KEY"])
     instance, group, subnet = of_others["instance"], of_others["group"], next(iter(cloud.subnets.values()))
@@ -139,13 +138,12 @@ def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) ->
     assert cloud.left() == before
 
 
-def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With these rights nobody ends or opens what another user's perf tests have made, nor makes anything in another's name;
-    who made it does. The reaper's rights open nothing, and change nobody's mark."""
+def test_policy_protects_runs_of_other_users(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The policy allows to end or open no run of another user; the reaper's rights open nothing."""
     one, other, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, POLICY, REAPERS))
     assert one.user != other.user
     plan = runs.young(cloud, owner=ELSEWHERE, launched_by=one.user)
-    _, found = launched(one, plan, tmp_path)
+    _, found = launch_run(one, plan, tmp_path)
     ids = [each.id for each in found]
     group = _group_id(other, plan.name)
     wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
@@ -168,13 +166,13 @@ def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp
     assert cloud.left() == NOTHING
 
 
-def test_a_reaper_ends_for_all(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reaper_policy_is_sufficient_and_minimal(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reaper's rights are enough for `dtfperf ec2 reap` to end whosever runs are past their time, and none is too much."""
     one, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, REAPERS))
     past = int(time.time()) - 60
     for run, spot in (("s-0", False), ("s-1", True)):
         plan = runs.young(cloud, run=run, nonce=run, owner=ELSEWHERE, launched_by=one.user, expires=past, spot=spot)
-        launched(one, plan, tmp_path / "one")
+        launch_run(one, plan, tmp_path / "one")
     before = len(cloud.calls)
     assert len(reap.reap_runs(reaper, settle_s=0.0, folder=tmp_path / "reaper")) == 2
     assert cloud.left() == NOTHING
@@ -185,7 +183,7 @@ def test_a_reaper_ends_for_all(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tm
 
 
 def _account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, policy: Mapping[str, Any]) -> Account:
-    """Of a new user who may do what the policy says."""
+    """Return the account of a new user with the policy."""
     with monkeypatch.context() as environment:
         for name, value in cloud.user(policy).items():
             environment.setenv(name, value)
@@ -200,7 +198,7 @@ def _group_id(account: Account, name: str) -> str:
     return account.ec2.describe_security_groups(Filters=filters)["SecurityGroups"][0]["GroupId"]
 
 
-def test_what_ends_others_things_is_bound_to_our_tag() -> None:
+def test_destructive_actions_are_bound_to_the_tag() -> None:
     """No statement allows to end, open or tag anything but one's own, or what is being made."""
     for statement in POLICY["Statement"]:
         bound = {*ENDS, "ec2:CreateTags", "ec2:AuthorizeSecurityGroupIngress", "ec2:AuthorizeSecurityGroupEgress"}
@@ -209,7 +207,7 @@ def test_what_ends_others_things_is_bound_to_our_tag() -> None:
             assert set(keys) in (MINE, {"ec2:CreateAction"})
 
 
-def test_fits_into_a_managed_policy() -> None:
-    """Amazon takes it as it is."""
+def test_policy_fits_into_a_managed_policy() -> None:
+    """The policy is within Amazon's size limit."""
     assert len("".join(FILE.read_text().split())) <= MOST_CHARACTERS
     assert len({statement["Sid"] for statement in POLICY["Statement"]}) == len(POLICY["Statement"])

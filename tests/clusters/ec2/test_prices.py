@@ -1,4 +1,4 @@
-"""What an instance costs per hour."""
+"""The price of an instance per hour."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,8 +27,8 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def test_on_demand() -> None:
-    """The price list is asked for exactly one product, and its hourly price is taken, with source and date."""
+def test_price_on_demand() -> None:
+    """The query is for exactly one product, and its hourly price has source and date."""
     account = StubbedAccount()
     account.answer(
         "pricing",
@@ -52,7 +52,7 @@ def test_on_demand() -> None:
     assert get_price(account.account, G5, spot=False) == price  # from the disk: there is no second answer
 
 
-def test_the_dearest_of_several() -> None:
+def test_highest_price_of_several() -> None:
     """Several products, pages and prices are a list in disorder: the dearest cannot be too little. What is free is no price."""
     account = StubbedAccount()
     first = [_product(("Hrs", "USD", "0.0000000000"), ("Hrs", "USD", "1.5")), _product(("Hrs", "USD", "9"), term="Reserved")]
@@ -64,8 +64,8 @@ def test_the_dearest_of_several() -> None:
     account.assert_all_asked()
 
 
-def test_what_the_cluster_file_says_goes_first() -> None:
-    """With usd_per_hour given, nobody is asked."""
+def test_price_of_the_cluster_file_goes_first() -> None:
+    """The key usd_per_hour is used without a query."""
     price = get_price(StubbedAccount().account, G5, spot=True, zone="eu-west-1a", given=0.5)
 
     assert str(price) == f"$0.5/h (usd_per_hour of the cluster file, {_today()})"
@@ -83,15 +83,15 @@ def _history(*prices: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def test_spot_in_a_zone() -> None:
-    """The latest price in the zone that instances are to stand in; what it was before does not matter."""
+    """The price is the latest one of the instances' zone."""
     account = StubbedAccount()
     account.answer("ec2", "describe_spot_price_history", _history(("0.4105", "eu-west-1a", 0), ("0.9", "eu-west-1a", 6)))
 
     assert get_price(account.account, G5, spot=True, zone="eu-west-1a") == Price(0.4105, "spot price in eu-west-1a", _today())
 
 
-def test_spot_anywhere() -> None:
-    """Without a zone, the dearest of all zones; it is remembered apart from that of a zone and from that on demand."""
+def test_spot_price_without_a_zone() -> None:
+    """The price without a zone is the highest of all zones, cached apart from others."""
     account = StubbedAccount()
     account.answer("ec2", "describe_spot_price_history", _history(("0.41", "eu-west-1a", 3), ("0.52", "eu-west-1b", 4)))
     account.answer("ec2", "describe_spot_price_history", _history(("0.41", "eu-west-1a", 3)))
@@ -139,8 +139,8 @@ def test_unknown_price_is_an_error(spot: bool, method: str, client: str, answer:
     account.assert_all_asked()
 
 
-def test_who_may_not_ask() -> None:
-    """A policy without pricing:GetProducts is told as such, with the way around."""
+def test_missing_right_to_read_prices() -> None:
+    """A missing right to read prices is named, with the alternative."""
     account = StubbedAccount()
     account.refuse("pricing", "get_products", "AccessDeniedException")
 

@@ -27,8 +27,8 @@ def _levels() -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", ["botocore.endpoint", "botocore.auth", "boto3.resources", "urllib3.connectionpool", "s3transfer"]
 )
-def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """With the root logger at DEBUG and a handler on it, their debugging reaches no handler; warnings do."""
+def test_debugging_of_libraries_is_dropped(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Libraries' messages below WARNING reach no handler; warnings do."""
     log_redaction.hide_credentials()
     log_redaction.hide_credentials()
 
@@ -41,15 +41,15 @@ def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: py
 
 
 @pytest.mark.usefixtures("_levels")
-def test_whoever_is_quieter_stays_so() -> None:
-    """A library that somebody has silenced further is not made louder."""
+def test_quieter_logger_stays_quiet() -> None:
+    """A library with a higher level keeps it."""
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     log_redaction.hide_credentials()
 
     assert logging.getLogger("urllib3").level == logging.ERROR
 
 
-def test_is_quiet_without_boto3() -> None:
+def test_redaction_does_not_import_boto3() -> None:
     """Installing it loads none of the libraries: a run that uses no EC2 does not notice."""
     code = (
         "import sys; from pytest_dtfperf.clusters.ec2 import log_redaction\n"
@@ -75,12 +75,12 @@ def test_is_quiet_without_boto3() -> None:
     ],
 )  # fmt: skip
 def test_redact(text: str, hidden: str) -> None:
-    """What looks like a credential is hidden, in whatever form it is printed, and nothing else is."""
+    """Credentials are hidden in every printed form, and other text is not."""
     assert log_redaction.redact(text) == hidden
 
 
-def test_our_own_logger(caplog: pytest.LogCaptureFixture) -> None:
-    """What we log ourselves has lost its credentials, in arguments and in tracebacks, too, before any handler sees it."""
+def test_own_logger_hides_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """The package's own log has no credentials, in arguments or tracebacks, before any handler."""
     logger = log_redaction.get_logger()
     assert log_redaction.get_logger() is logger
     with caplog.at_level(logging.DEBUG):

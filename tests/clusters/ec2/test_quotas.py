@@ -1,4 +1,4 @@
-"""How many vCPUs an account may run, and what is said when it may not."""
+"""The quotas of vCPUs, and the message of an exceeded one."""
 
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
@@ -29,7 +29,7 @@ from tests.clusters.ec2.stubbed import StubbedAccount
         ("u-6tb1.56xlarge", None, None),
     ],
 )
-def test_which_quota_counts_a_type(instance_type: str, on_demand: str | None, spot: str | None) -> None:
+def test_quota_of_a_type(instance_type: str, on_demand: str | None, spot: str | None) -> None:
     """Each family is counted by the quota that Amazon's page gives for it; for one that is none of ours to know, by none."""
     found = [instance_types.find_quota(instance_type, spot=spot) for spot in (False, True)]
 
@@ -44,8 +44,8 @@ def test_every_gpu_type_has_a_quota() -> None:
     assert [name for name in gpu_types if instance_types.find_quota(name, spot=False) is None] == []
 
 
-def test_explains_with_numbers() -> None:
-    """A refusal names what is needed, what there is, which quota it is, and the command that asks for more."""
+def test_quota_message_has_numbers() -> None:
+    """The message has the needed vCPUs, the quota with its code, and the command that requests more."""
     account = StubbedAccount()
     account.answer("quotas", "get_service_quota", {"Quota": {"Value": 8.0}}, ServiceCode="ec2", QuotaCode="L-DB2E81BA")
 
@@ -62,8 +62,8 @@ def test_explains_with_numbers() -> None:
     account.assert_all_asked()
 
 
-def test_explains_without_being_told() -> None:
-    """Who may not read the quota still hears which one it is."""
+def test_quota_message_without_the_right_to_read_it() -> None:
+    """The message has the quota's name and code without the right to read its value."""
     account = StubbedAccount()
     account.refuse("quotas", "get_service_quota", "AccessDeniedException")
 
@@ -75,8 +75,8 @@ def test_explains_without_being_told() -> None:
     assert "'All P4, P3 and P2 Spot Instance Requests' (L-7212CCBC) is too small for that" in words
 
 
-def test_explains_an_unknown_family() -> None:
-    """Where it is not known which quota counts, the page with all of them is named."""
+def test_quota_message_of_an_unknown_family() -> None:
+    """The message names the page of all quotas if a family's quota is unknown."""
     words = instance_types.explain_quota(
         StubbedAccount().account, instance_types.parse_offer(INSTANCE_TYPES["trn1.2xlarge"]), 2, spot=False
     )

@@ -1,4 +1,4 @@
-"""Runs that are left: whose they are, and which of them are ended."""
+"""Abandoned runs: their owners, and which of them are ended."""
 
 import os
 import shlex
@@ -19,14 +19,14 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.clusters.ec2.test_teardown import launched
+from tests.clusters.ec2.test_teardown import launch_run
 from tests.full_disk import full_behind
 from tests.lockless_disk import without_locks
 from tests.node.namespaces import in_pid_namespace, why_not
 from tests.plugin import zygote
 
 ME = Owner.me()
-GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
+GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("another-machine", "b007", "4026531836", 17, 4711)
 OTHER_CONTAINER = ME._replace(namespace="1")
 PAST = int(time.time()) - 60
@@ -40,12 +40,12 @@ def account(cloud: Cloud) -> Account:
 
 
 @pytest.fixture
-def left(cloud: Cloud, account: Account, tmp_path: Path) -> Launched:
-    """Launches a run, as a session did that this one knows by its ledger alone, or by its tags alone."""
+def leave_run(cloud: Cloud, account: Account, tmp_path: Path) -> Launched:
+    """Return a function that launches a run, known here by its ledger or by its tags alone."""
 
     def launch(name: str = "1", *, ready: bool = False, elsewhere: bool = False, **other: Any) -> Ledger:
         plan = runs.young(cloud, run=f"s-{name}", nonce=f"{name}{time.time()}", **other)
-        ledger, found = launched(account, plan, tmp_path / "elsewhere" if elsewhere else tmp_path)
+        ledger, found = launch_run(account, plan, tmp_path / "elsewhere" if elsewhere else tmp_path)
         if ready:
             ledger.note("ready", instances=[each.id for each in found])
         return ledger
@@ -78,21 +78,20 @@ def find(account: Account, tmp_path: Path) -> OpenRun:
         ({"owner": OTHER_CONTAINER, "expires": PAST}, Fate.ELSEWHERE, True, "its time is over"),
     ],
 )  # fmt: skip
-def test_whose_it_is(
-    account: Account, tmp_path: Path, left: Launched, facts: dict[str, Any], fate: Fate, abandoned: bool, state: str
+def test_state_of_a_run(
+    account: Account, tmp_path: Path, leave_run: Launched, facts: dict[str, Any], fate: Fate, abandoned: bool, state: str
 ) -> None:
-    """A run is abandoned when its process is gone or its time is over. Of processes on other machines and in other containers
-    nobody here can tell, nor who has taken a kept run that has no ledger here; one that had begun to work waits."""
-    left(**facts)
+    """A run is abandoned when its process is gone, unless it is kept, or when its time is over."""
+    leave_run(**facts)
     found = find(account, tmp_path)
     assert (found.fate, found.is_abandoned, found.state) == (fate, abandoned, state.format(facts["owner"]))
     assert len(found.instances) == 2
     assert (found.cluster, found.session) == ("test", "s")
 
 
-def test_only_what_is_abandoned_ends(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
-    """The others keep what they have; who waits is told what is being ended."""
-    dead, living = left("dead", owner=GONE), left("living", owner=ME)
+def test_only_abandoned_runs_are_ended(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """Abandoned runs are ended with a message, and living ones keep everything."""
+    dead, living = leave_run("dead", owner=GONE), leave_run("living", owner=ME)
     output: list[str] = []
     assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
     assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instances"]
@@ -100,8 +99,8 @@ def test_only_what_is_abandoned_ends(cloud: Cloud, account: Account, tmp_path: P
     assert [each.run for each in reap.find_runs(account, tmp_path)] == [living.run]
 
 
-def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """A ledger that is open is looked after, though nothing carries its tag."""
+def test_run_without_resources_is_found(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """A run with an open ledger is found, even if no resource has its tag."""
     plan = runs.young(cloud, owner=GONE)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
@@ -113,44 +112,42 @@ def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp
     assert record.is_closed
 
 
-def test_other_accounts_and_regions_are_others_business(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """A ledger of another account or region says nothing about this one, and stays open."""
+def test_ledgers_of_other_accounts_and_regions_stay_open(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """A ledger of another account or region is not read as a run of this one."""
     for number, other in enumerate(({"account": "999999999999"}, {"region": "us-west-2"})):
         plan = runs.young(cloud, owner=GONE, run=f"s-{number}", **other)
         Ledger.of(plan, tmp_path).begin(plan)
     assert reap.find_runs(account, tmp_path) == []
 
 
-def test_without_rights(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """Whoever may not look is told which right is missing."""
+def test_missing_right_to_list_runs(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """A missing right to list instances is named."""
     cloud.faults.error("DescribeInstances", "UnauthorizedOperation")
     with pytest.raises(AllocationError, match=r"looking for runs that were left: .* may not call ec2:DescribeInstances"):
         reap.find_runs(account, tmp_path)
 
 
-def test_ended_by_hand(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
-    """Whoever is sure ends any run: a kept one, or another machine's."""
-    left("kept", owner=GONE, keep=True, ready=True)
-    left("far", owner=ELSEWHERE, elsewhere=True)
+def test_any_run_can_be_ended_by_hand(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """A kept run, or one of another machine, can be ended by hand."""
+    leave_run("kept", owner=GONE, keep=True, ready=True)
+    leave_run("far", owner=ELSEWHERE, elsewhere=True)
     for each in reap.find_runs(account, tmp_path):
         reap.end_run(account, each, settle_s=0.0)
     assert cloud.left() == NOTHING
 
 
-def test_what_a_session_has_taken_meanwhile_is_left_alone(
-    cloud: Cloud, account: Account, tmp_path: Path, left: Launched
-) -> None:
-    """Between looking and ending, a kept run may have become somebody's."""
-    ledger = left("kept", owner=GONE, keep=True, ready=True, expires=PAST)
+def test_run_taken_by_a_session_is_not_ended(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """A kept run that a session takes before the end is not ended."""
+    ledger = leave_run("kept", owner=GONE, keep=True, ready=True, expires=PAST)
     found = find(account, tmp_path)
     ledger.note_held(ME)
     reap.end_run(account, found, settle_s=0.0)
     assert len(cloud.left().instances) == 2
 
 
-def test_tags_of_a_run_without_a_time(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
-    """What does not say until when it may live is shown, and not ended unasked."""
-    left("far", owner=ELSEWHERE, elsewhere=True)
+def test_run_without_an_expiry_is_not_abandoned(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """A run without an expiry in its tags is shown and not abandoned."""
+    leave_run("far", owner=ELSEWHERE, elsewhere=True)
     for instance in cloud.world.instances():
         instance.ec2_backend.delete_tags([instance.id], {"dtfperf:expires": None})
     found = find(account, tmp_path)
@@ -158,9 +155,9 @@ def test_tags_of_a_run_without_a_time(cloud: Cloud, account: Account, tmp_path: 
 
 
 @pytest.mark.parametrize("owner", [ELSEWHERE, OTHER_CONTAINER], ids=["others'", "another container's, with a ledger here"])
-def test_a_clock_that_is_days_ahead(cloud: Cloud, account: Account, tmp_path: Path, left: Launched, owner: Owner) -> None:
-    """What cannot be seen from here ends when its time is over by Amazon's clock, not when this machine's says so."""
-    left("far", owner=owner, expires=PAST, elsewhere=owner is ELSEWHERE)
+def test_expiry_uses_amazons_clock(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched, owner: Owner) -> None:
+    """A run of another machine ends by Amazon's clock, not by this machine's."""
+    leave_run("far", owner=owner, expires=PAST, elsewhere=owner is ELSEWHERE)
     cloud.set_clock_ahead(-2 * 86400.0)  # which is to Amazon as if this machine's were two days ahead
     assert reap.reap_runs(account, settle_s=0.0, folder=tmp_path) == []
     assert len(cloud.left().instances) == 2
@@ -169,28 +166,28 @@ def test_a_clock_that_is_days_ahead(cloud: Cloud, account: Account, tmp_path: Pa
     assert cloud.left() == NOTHING
 
 
-def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
-    """What is abandoned ends also where nothing can be written down of that."""
-    left("gone", owner=GONE)
+def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """An abandoned run is ended even if its ledger cannot be written."""
+    leave_run("gone", owner=GONE)
     with full_behind(tmp_path / "s-gone.jsonl"):
         assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
     assert cloud.left() == NOTHING
 
 
-def test_a_disk_without_locks_is_no_obstacle(
-    cloud: Cloud, account: Account, tmp_path: Path, left: Launched, monkeypatch: pytest.MonkeyPatch
+def test_run_is_ended_on_a_disk_without_locks(
+    cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is abandoned ends also where its ledger's file system has no locks."""
-    left("gone", owner=GONE)
+    """An abandoned run is ended even if its ledger's file system has no locks."""
+    leave_run("gone", owner=GONE)
     without_locks(monkeypatch)
     assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
     assert cloud.left() == NOTHING
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
-def test_a_read_only_disk_is_no_obstacle(cloud: Cloud, left: Launched, tmp_path: Path) -> None:
+def test_run_is_ended_on_a_read_only_disk(cloud: Cloud, leave_run: Launched, tmp_path: Path) -> None:
     """`dtfperf ec2 reap` ends what is abandoned also where the kernel has made the ledgers' disk read-only."""
-    left("gone", owner=GONE)
+    leave_run("gone", owner=GONE)
     state = tmp_path / "home" / "dtfperf" / "ec2"
     state.mkdir(parents=True)
     for path in tmp_path.glob("s-*"):
@@ -207,10 +204,10 @@ def test_a_read_only_disk_is_no_obstacle(cloud: Cloud, left: Launched, tmp_path:
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
-def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path) -> None:
+def test_runs_are_kept_from_another_pid_namespace(cloud: Cloud, leave_run: Launched, tmp_path: Path) -> None:
     """`dtfperf ec2 reap` in another container of the same machine, name and home leaves a live session's instances alone."""
-    left("lives", owner=ME)
-    left("gone", owner=GONE)
+    leave_run("lives", owner=ME)
+    leave_run("gone", owner=GONE)
     state = tmp_path / "home" / "dtfperf" / "ec2"
     state.parent.mkdir(parents=True)
     (tmp_path / "ec2").mkdir()
@@ -232,19 +229,19 @@ def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path
     assert len(cloud.left().instances) == 2
 
 
-def test_without_amazons_time_nothing_is_over() -> None:
-    """Whose time cannot be compared with Amazon's is left alone."""
+def test_run_is_not_over_without_amazons_clock() -> None:
+    """A run is not over by its expiry if Amazon's time is unknown."""
     assert not OpenRun("run", "c", "s", ELSEWHERE, Fate.ELSEWHERE, expires=0.0, kept=False, ledger=None).is_abandoned
 
 
-def test_others_that_may_not_be_ended_are_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
-    """Whoever may end only their own is told of others' left ones, and goes on; of their own they must know the end."""
-    left("far", owner=ELSEWHERE, elsewhere=True, expires=PAST, launched_by="AIDASOMEBODY")
+def test_refused_end_of_foreign_runs_is_reported(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
+    """A refused end of another user's run is a message, and of the user's own run an error."""
+    leave_run("far", owner=ELSEWHERE, elsewhere=True, expires=PAST, launched_by="AIDASOMEBODY")
     output: list[str] = []
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=2)
     assert reap.reap_runs(account, settle_s=0.0, folder=tmp_path, on_status=output.append) == []
     assert "run s-far is not this user's, and could not be ended: " in output[-1]
-    left("mine", owner=GONE)
+    leave_run("mine", owner=GONE)
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=100)
     with pytest.raises(AllocationError, match="INSTANCES MAY STILL RUN"):
         reap.reap_runs(account, settle_s=0.0, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""What Amazon's refusals mean."""
+"""The meaning of Amazon's refusals."""
 
 import time
 from email.utils import formatdate
@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.ec2.refusals import Refusal
 def refusal(
     code: str, message: str = "no", operation: str = "RunInstances", status: int = 400, ahead_s: float | None = None
 ) -> ClientError:
-    """An error as boto3 raises it; with `ahead_s`, answered by an Amazon whose clock is so far behind this machine's."""
+    """Return an error as boto3 raises it; with `ahead_s`, of an Amazon with a clock that far behind this machine's."""
     metadata: dict[str, object] = {"HTTPStatusCode": status}
     if ahead_s is not None:
         metadata["HTTPHeaders"] = {"date": formatdate(time.time() - ahead_s, usegmt=True)}
@@ -50,8 +50,8 @@ NOT_AUTHORISED = "You are not authorized to perform this operation. User: me is 
     ],
 )
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied"])
-def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) -> None:
-    """Where a policy denies a call, the message says which, and whom to ask, and does not advise to add what cannot help."""
+def test_explicit_denial_names_the_policy(code: str, message: str, words: str) -> None:
+    """The message of an explicit denial names the policy and its administrators, and does not advise to add rights."""
     output = refusals.format_refusal(refusal(code, NOT_AUTHORISED + message), principal="me", region="r1")
     assert output.startswith("me may not call ec2:RunInstances: ")
     assert words in output
@@ -59,8 +59,8 @@ def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) 
     assert "g4oZ" not in output
 
 
-def test_a_right_that_is_missing_is_to_be_added() -> None:
-    """What no policy allows is to be added, and of a message that only Amazon can read the way to read it is told."""
+def test_missing_right_is_to_be_added() -> None:
+    """The message of a missing right advises to add it, and shows how to decode Amazon's message."""
     allowed = "x because no identity-based policy allows the ec2:RunInstances action"
     assert "add it to the policy" in refusals.format_refusal(refusal("UnauthorizedOperation", NOT_AUTHORISED + allowed))
     encoded = "You are not authorized to perform this operation. Encoded authorization failure message: a1b2"
@@ -74,8 +74,8 @@ def test_a_right_that_is_missing_is_to_be_added() -> None:
     "region, named",
     [("af-south-1", True), ("eu-south-2", True), ("us-east-1", False), ("us-gov-west-1", False), ("cn-north-1", False)],
 )
-def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -> None:
-    """In a region that accounts have to enable, Amazon refuses good credentials: the region is named as the cause."""
+def test_region_that_may_not_be_enabled(code: str, region: str, named: bool) -> None:
+    """Refused credentials in a region that accounts have to enable are reported with the region."""
     output = refusals.format_refusal(
         refusal(code, "AWS was not able to validate the provided access credentials"), region=region
     )
@@ -105,8 +105,8 @@ def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -
         ("IdempotentParameterMismatch", 400, Refusal.FINAL),
     ],
 )
-def test_what_to_do(code: str, status: int, kind: Refusal) -> None:
-    """Missing capacity looks like a broken server and must not be repeated; quotas and rights do not change by waiting."""
+def test_refusals_are_classified(code: str, status: int, kind: Refusal) -> None:
+    """Missing capacity must not be repeated though it is a server error; quotas and rights are final."""
     assert refusals.classify_refusal(code, status) is kind
 
 
@@ -119,8 +119,8 @@ def test_what_to_do(code: str, status: int, kind: Refusal) -> None:
         ("", False, False),
     ],
 )
-def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) -> None:
-    """Of instances that were accepted, too, Amazon may find that there is no room; and spot instances it takes back."""
+def test_reasons_of_ended_instances(reason: str, lacks: bool, reclaimed: bool) -> None:
+    """Missing capacity and spot interruptions are recognised by the reason of an instance's end."""
     assert (refusals.lacks_capacity(reason), refusals.was_reclaimed(reason)) == (lacks, reclaimed)
 
 
@@ -156,8 +156,8 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
         (refusal("SomethingNew", "it is\n  new"), "Amazon refuses RunInstances in r1: it is new (SomethingNew)"),
     ],
 )  # fmt: skip
-def test_in_words(error: ClientError, words: str) -> None:
-    """One line says what was refused, why, and how to go on; a missing right is named."""
+def test_refusals_are_explained_in_one_line(error: ClientError, words: str) -> None:
+    """A refusal is explained in one line with its cause and remedy; a missing right is named."""
     output = refusals.format_refusal(error, principal="me", region="r1")
     assert words in output
     assert "\n" not in output

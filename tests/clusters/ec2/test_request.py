@@ -1,4 +1,4 @@
-"""The words in which instances are asked for."""
+"""The parameters of requests for instances."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def ask(**other: Any) -> dict[str, Any]:
 
 
 def test_all_or_nothing() -> None:
-    """As few are wanted as many: a part of a cluster is of no use and costs the same."""
+    """The smallest number of instances equals the largest, because a partial cluster is useless and costs money."""
     assert (ask(count=4)["MinCount"], ask(count=4)["MaxCount"]) == (4, 4)
 
 
@@ -53,8 +53,8 @@ def test_a_cluster_group_only_where_it_is_planned() -> None:
     assert "Placement" not in ask(placement=False)
 
 
-def test_spot_requests_are_made_once() -> None:
-    """A persistent request would launch anew, and for ever, what is terminated."""
+def test_spot_requests_are_one_time() -> None:
+    """A spot request is one-time, because a persistent one would replace terminated instances."""
     assert "InstanceMarketOptions" not in ask()
     assert ask(spot=True)["InstanceMarketOptions"] == {
         "MarketType": "spot",
@@ -63,7 +63,7 @@ def test_spot_requests_are_made_once() -> None:
 
 
 @pytest.mark.parametrize("spot", [False, True])
-def test_everything_is_tagged_when_it_is_made(spot: bool) -> None:
+def test_everything_is_tagged_at_creation(spot: bool) -> None:
     """Instances, volumes, interfaces and spot requests carry the run, its owner and its end from their first moment."""
     specifications = ask(spot=spot, tags={"project": "resnet"})["TagSpecifications"]
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
@@ -82,19 +82,19 @@ def test_everything_is_tagged_when_it_is_made(spot: bool) -> None:
         }
 
 
-def test_a_kept_run_says_so() -> None:
-    """Whoever finds it from elsewhere learns that nobody needs to be at work on it."""
+def test_kept_run_has_a_tag() -> None:
+    """A kept run has a tag, so that other machines do not end it."""
     assert {"Key": "dtfperf:keep", "Value": "1"} in make_tags(plan(keep=True))
 
 
-def test_tags_hold_only_what_tags_may_hold() -> None:
+def test_tags_have_valid_characters_only() -> None:
     """A cluster's name may be anything; Amazon would refuse the whole launch for one letter."""
     (value,) = [tag["Value"] for tag in make_tags(plan(cluster="p4d {big}!")) if tag["Key"] == "dtfperf:cluster"]
     assert value == "p4d _big__"
 
 
-def test_an_owner_is_read_back() -> None:
-    """What stands in the tag names the process that launches again."""
+def test_owner_is_read_back() -> None:
+    """The owner in the tag is read back unchanged."""
     (value,) = [tag["Value"] for tag in make_tags(PLAN) if tag["Key"] == OWNER]
     assert Owner.parse(value) == PLAN.owner
 
@@ -115,13 +115,13 @@ def test_one_interface_with_a_public_address() -> None:
 
 
 def test_private_instances_have_no_public_address() -> None:
-    """With address = "private" none is given, whatever the subnet does by itself."""
+    """An instance with address = "private" has no public address, independent of its subnet."""
     (interface,) = ask(public=False)["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is False
 
 
 def test_one_efa_interface_per_card() -> None:
-    """The others are device 1 of their card; with several interfaces nothing may be said of public addresses."""
+    """The interfaces after the first are device 1 of their card, without a setting of public addresses."""
     interfaces = ask(efa=4, public=False)["NetworkInterfaces"]
     assert [(each["NetworkCardIndex"], each["DeviceIndex"]) for each in interfaces] == [(0, 0), (1, 1), (2, 1), (3, 1)]
     assert {each["InterfaceType"] for each in interfaces} == {"efa"}
@@ -129,12 +129,12 @@ def test_one_efa_interface_per_card() -> None:
 
 
 @pytest.mark.parametrize("most, public, given", [(4, True, 1), (4, False, 4), (1, True, 1), (0, False, 0)])
-def test_how_many_efa_interfaces(most: int, public: bool, given: int) -> None:
-    """All that a type can have, but with a public address a single one."""
+def test_number_of_efa_interfaces(most: int, public: bool, given: int) -> None:
+    """An instance has all EFA interfaces of its type, but one with a public address."""
     assert count_efa_interfaces(most, public=public) == given
 
 
-def test_who_may_come_in() -> None:
+def test_permissions_of_the_security_group() -> None:
     """The instances among themselves, and logins from the caller alone."""
     among, login = make_permissions(plan(port=2222), "sg-1")
     assert among == {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}

@@ -1,6 +1,6 @@
-"""What happens to those who launch instances, one scenario each, against the whole backend. Whatever it is, nothing is left.
+"""Failures around launched instances, one scenario each, against the whole backend; nothing is left after any.
 
-First those in which nobody logs in, then those whose instances are machines.
+Scenarios without logins come first, then those with machines as instances.
 """
 
 import signal
@@ -27,7 +27,7 @@ from tests.clusters.ssh.test_conformance import ROOT
 
 A, B = "us-east-1a", "us-east-1b"
 UNSEEN_S = 2.0  # how long the pretend Amazon hides new instances where that is the point
-BLIND_CALLS = 7  # the hasty look at all instances, then by tag and by token, in two rounds: five times
+BLIND_CALLS = 7  # a first query of all instances, then by tag and by token, in two rounds: five times
 
 
 @contextmanager
@@ -42,18 +42,18 @@ def zones(lot: InstanceGroup) -> set[str]:
     return {describe(each.id)[each.id]["Placement"]["AvailabilityZone"] for each in lot.instances}
 
 
-def reaped(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
-    """The runs that a session ends which comes after an outage."""
+def reap_all(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
+    """End all abandoned runs as the next session does, check that nothing is left, and return them."""
     ended = [left.run for left in reap.reap_runs(Account.in_region(cloud.region), settle_s=settle_s)]
     assert cloud.left() == NOTHING
     return ended
 
 
-# Instances that nobody logs in to.
+# Instances without logins.
 
 
 def test_throttled(cloud: Cloud) -> None:
-    """Being told to slow down, at the launch, while waiting and at the end, costs time and nothing else."""
+    """Throttling of the launch, the wait and the end costs time and nothing else."""
     cloud.faults.throttle("RunInstances", times=2)
     cloud.faults.throttle("DescribeInstances", times=1)
     cloud.faults.throttle("TerminateInstances", times=1)
@@ -72,7 +72,7 @@ def test_no_room_in_the_first_zone(cloud: Cloud) -> None:
 
 
 def test_no_room_anywhere(cloud: Cloud) -> None:
-    """Nothing is launched for want of room for all, and what was made on the way is gone."""
+    """Nothing is launched if no zone has room for all, and everything that was made is deleted."""
     cloud.world.capacity |= {(A, KIND): 1, (B, KIND): 0}
     with pytest.raises(AllocationError, match="no zone of us-east-1 has room for 2"), lot(cloud):
         pass
@@ -96,7 +96,7 @@ def test_interfaces_linger(cloud: Cloud) -> None:
 
 
 def test_lost_answer(cloud: Cloud) -> None:
-    """A launch whose answer is lost is asked about again, not repeated."""
+    """A launch with a lost answer is queried by its token, and makes no further instances."""
     cloud.faults.lose_answer("RunInstances", times=2)
     with lot(cloud) as found:
         assert set(cloud.left().instances) == {each.id for each in found.instances}
@@ -110,58 +110,58 @@ def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
         assert all(each.public and each.private for each in found.instances)
 
 
-def test_killed_while_the_answer_was_under_way(cloud: Cloud, sessions: Sessions) -> None:
-    """A session that dies before it hears of its instances leaves what its ledger leads to."""
+def test_session_killed_before_the_answer(cloud: Cloud, sessions: Sessions) -> None:
+    """A session that dies before the answer of its launch leaves a ledger by which its instances are ended."""
     hang = cloud.faults.hang_after("RunInstances")
     with sessions.begin(Order(config(cloud), SETTLE_S)) as session:
         hang.wait_until_executed()
         sessions.kill(session)
     hang.release()
     assert len(cloud.left().instances) == 2
-    assert len(reaped(cloud)) == 1
+    assert len(reap_all(cloud)) == 1
 
 
-def test_killed_between_answer_and_record(cloud: Cloud, sessions: Sessions) -> None:
-    """So does one that hears of them and dies before that is on disk."""
+def test_session_killed_between_answer_and_record(cloud: Cloud, sessions: Sessions) -> None:
+    """A session that dies before it writes the answer leaves a ledger by which its instances are ended."""
     with _killed_at_launch(cloud, sessions) as session:
         assert session.code == -signal.SIGKILL
     assert len(cloud.left().instances) == 2
-    assert len(reaped(cloud)) == 1
+    assert len(reap_all(cloud)) == 1
 
 
-def test_empty_list_is_not_believed(cloud: Cloud, sessions: Sessions) -> None:
-    """What Amazon does not show after an outage may come yet: it is waited for, and ended."""
+def test_empty_list_after_an_outage_is_not_final(cloud: Cloud, sessions: Sessions) -> None:
+    """Instances that Amazon does not show after an outage are waited for, and ended."""
     with _killed_at_launch(cloud, sessions):
         cloud.world.blind_calls = 1
         assert describe() == {}
     assert len(cloud.left().instances) == 2
     cloud.world.blind_calls = BLIND_CALLS
-    assert len(reaped(cloud, settle_s=10.0)) == 1
+    assert len(reap_all(cloud, settle_s=10.0)) == 1
 
 
-def test_watchdog_ends_what_a_killed_session_leaves(cloud: Cloud, sessions: Sessions) -> None:
-    """When the session alone dies, nobody has to come: its watchdog sees to the end."""
+def test_watchdog_ends_instances_of_a_killed_session(cloud: Cloud, sessions: Sessions) -> None:
+    """The watchdog of a killed session ends its instances."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
         assert len(cloud.left().instances) == 2
         sessions.kill(session, with_watchdog=False)
         wait_until("the watchdog has ended", lambda: watchdogs() == [])
         assert cloud.left() == NOTHING
-    assert reaped(cloud) == []
+    assert reap_all(cloud) == []
 
 
-def test_another_living_session_is_left_alone(cloud: Cloud, sessions: Sessions) -> None:
+def test_living_session_is_not_reaped(cloud: Cloud, sessions: Sessions) -> None:
     """Reaping ends nothing of a session that is at work."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
         assert reap.reap_runs(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
         assert len(cloud.left().instances) == 2
         sessions.kill(session)
-    assert len(reaped(cloud)) == 1
+    assert len(reap_all(cloud)) == 1
 
 
 def test_estimate_above_the_limit(cloud: Cloud) -> None:
-    """What would cost more than was agreed to is refused before anything is made."""
+    """An allocation with costs above the limit is refused before anything is made."""
     with pytest.raises(AllocationError, match="max_usd"), lot(cloud, backend(cloud, max_usd=0.5)):
         pass
     assert not [name for name in cloud.names() if not name.startswith(("Describe", "Get"))]
@@ -183,7 +183,7 @@ def on_machines(cloud: DataCenter, **backend_keys: Any) -> Ec2:
 
 
 def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | Lost]]:
-    """What is heard until then."""
+    """Receive until the host is lost, and return all lines."""
     heard: list[tuple[int, bytes | Lost]] = []
 
     def lost() -> bool:
@@ -195,7 +195,7 @@ def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | Lost]]:
 
 
 def test_two_instances_work_together(datacenter: DataCenter) -> None:
-    """Instances are launched, logged in to and told apart; each reaches the other's private address; then nothing is left."""
+    """Instances are launched and logged in to; each reaches the other's private address; then nothing is left."""
     heard = Heard()
     with on_machines(datacenter).allocate(heard.resources()) as allocation:
         shown = describe(*(host.name for host in allocation.hosts))
@@ -211,7 +211,7 @@ def test_two_instances_work_together(datacenter: DataCenter) -> None:
 
 
 def test_injected_host_key_is_replaced(datacenter: DataCenter) -> None:
-    """After the first login no instance has the key that stood in its user data, and no two have the same."""
+    """Each instance has a new host key after the first login, different from that of its user data."""
     with on_machines(datacenter).allocate(Heard().resources()) as allocation:
         machines = [datacenter.machines[host.name] for host in allocation.hosts]
         keys = [machine.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[1] for machine in machines]
@@ -220,7 +220,7 @@ def test_injected_host_key_is_replaced(datacenter: DataCenter) -> None:
 
 
 def test_wrong_host_key(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that answers in an instance's place, with another host key, is not talked to."""
+    """A machine with another host key than its instance's is not used."""
     monkeypatch.setattr(contact, "_STRANGER_S", 1.0)  # until it is certain that cloud-init takes no key
     datacenter.stranger = True
     with (
@@ -232,7 +232,7 @@ def test_wrong_host_key(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
-    """Neither another machine in the same network nor another address of the caller's reaches an instance's sshd."""
+    """A machine in the same network outside the allocation does not reach an instance's sshd."""
     (bystander,) = launch(datacenter, 1)
     with on_machines(datacenter).allocate(Heard().resources()) as allocation:
         wait_for("running", bystander)
@@ -245,8 +245,8 @@ def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
     assert datacenter.left() == NOTHING
 
 
-def test_dead_mans_switch(datacenter: DataCenter, sessions: Sessions) -> None:
-    """When session and watchdog are gone and nobody comes, the instances end themselves."""
+def test_instances_end_themselves(datacenter: DataCenter, sessions: Sessions) -> None:
+    """Instances end themselves if session and watchdog are gone."""
     datacenter.minute_s = 0.05
     cluster = config(datacenter, max_hours=1)
     with sessions.begin(Order(cluster, SETTLE_S, for_ever=True)) as session:
@@ -257,11 +257,11 @@ def test_dead_mans_switch(datacenter: DataCenter, sessions: Sessions) -> None:
     assert set(datacenter.states().values()) == {"terminated"}
     (reason,) = {each["StateReason"]["Code"] for each in describe().values()}
     assert reason == "Client.InstanceInitiatedShutdown"
-    assert len(reaped(datacenter)) == 1
+    assert len(reap_all(datacenter)) == 1
 
 
 def test_spot_interruption(datacenter: DataCenter) -> None:
-    """A spot instance that Amazon takes back during the work is a lost host, and the reason is told."""
+    """A reclaimed spot instance is a lost host with Amazon's reason."""
     with on_machines(datacenter, spot=True).allocate(Heard().resources()) as allocation:
         with closing(allocation.start(PARROT_COMMAND)) as channel:
             ParrotChannel(channel, 2)
@@ -273,8 +273,8 @@ def test_spot_interruption(datacenter: DataCenter) -> None:
     assert datacenter.left() == NOTHING
 
 
-def test_instance_falls_silent(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that nobody hears any more, though Amazon says that it runs, is a lost host; and its instance is ended."""
+def test_silent_instance_is_lost(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent machine of a running instance is a lost host, and the instance is ended."""
     sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoints.SSH_OPTIONS)
     monkeypatch.setattr(endpoints, "SSH_OPTIONS", sooner)
     with on_machines(datacenter).allocate(Heard().resources()) as allocation:
@@ -286,8 +286,8 @@ def test_instance_falls_silent(datacenter: DataCenter, monkeypatch: pytest.Monke
     assert datacenter.left() == NOTHING
 
 
-def test_kept_instances_are_lent_again(datacenter: DataCenter, sessions: Sessions) -> None:
-    """With `keep`, what a killed session was using is the next session's: the same instances, and no launch."""
+def test_kept_instances_are_allocated_again(datacenter: DataCenter, sessions: Sessions) -> None:
+    """The kept instances of a killed session are allocated to the next one without a launch."""
     cluster = config(datacenter, keep=True)
     with sessions.begin(Order(cluster, SETTLE_S, log_in=True, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")

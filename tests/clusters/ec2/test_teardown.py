@@ -1,4 +1,4 @@
-"""The end of a run: nothing is left, or the error says so with the commands to type."""
+"""The end of a run: nothing is left, or the error has the commands to type."""
 
 import re
 import time
@@ -27,8 +27,8 @@ def account(cloud: Cloud) -> Account:
     return runs.account(cloud)
 
 
-def launched(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, list[Instance]]:
-    """A run with everything that there can be."""
+def launch_run(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, list[Instance]]:
+    """Launch a run with all kinds of resources."""
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
@@ -38,14 +38,14 @@ def launched(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, 
 
 @pytest.fixture
 def run(cloud: Cloud, account: Account, tmp_path: Path) -> tuple[Ledger, list[Instance]]:
-    return launched(account, runs.young(cloud), tmp_path)
+    return launch_run(account, runs.young(cloud), tmp_path)
 
 
 Run = tuple[Ledger, list[Instance]]
 
 
-def test_nothing_is_left(cloud: Cloud, account: Account, run: Run) -> None:
-    """Instances, volumes, interfaces, groups and the key go; the ledger says that this was seen, and the keys here go, too."""
+def test_end_leaves_nothing(cloud: Cloud, account: Account, run: Run) -> None:
+    """Instances, volumes, interfaces, groups and keys are deleted, and the ledger is closed."""
     ledger, _ = run
     assert cloud.left()
     tear_down(account, ledger.run, ledger, settle_s=0.0)
@@ -56,8 +56,8 @@ def test_nothing_is_left(cloud: Cloud, account: Account, run: Run) -> None:
     assert not ledger.folder.exists()
 
 
-def test_a_full_disk_keeps_nothing_running(cloud: Cloud, account: Account, run: Run) -> None:
-    """Where nothing more can be written down, everything ends all the same; the ledger says so once it can be written."""
+def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, run: Run) -> None:
+    """A run ends even if its ledger cannot be written, and the ledger is closed by a later end."""
     ledger, _ = run
     with full_behind(ledger.path, room=10):
         tear_down(account, ledger.run, ledger, settle_s=0.0)
@@ -74,20 +74,20 @@ def test_a_full_disk_keeps_nothing_running(cloud: Cloud, account: Account, run: 
 
 def test_spot_requests_too(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """A spot request that is still open would launch again."""
-    ledger, _ = launched(account, runs.young(cloud, spot=True), tmp_path)
+    ledger, _ = launch_run(account, runs.young(cloud, spot=True), tmp_path)
     assert cloud.left().spot_requests
     tear_down(account, ledger.run, ledger, settle_s=0.0)
     assert cloud.left() == NOTHING
 
 
-def test_from_its_tags_alone(cloud: Cloud, account: Account, run: Run) -> None:
-    """A run whose ledger is on another machine is ended by the tags on what it has."""
+def test_run_is_ended_by_its_tags(cloud: Cloud, account: Account, run: Run) -> None:
+    """A run with its ledger on another machine is ended by its tags."""
     tear_down(account, run[0].run, None)
     assert cloud.left() == NOTHING
 
 
-def test_twice_is_as_good_as_once(cloud: Cloud, account: Account, run: Run) -> None:
-    """What is over is not asked about again."""
+def test_second_end_sends_no_calls(cloud: Cloud, account: Account, run: Run) -> None:
+    """A second end of a closed run sends no calls."""
     ledger, _ = run
     tear_down(account, ledger.run, ledger, settle_s=0.0)
     before = len(cloud.calls)
@@ -95,9 +95,9 @@ def test_twice_is_as_good_as_once(cloud: Cloud, account: Account, run: Run) -> N
     assert len(cloud.calls) == before
 
 
-def test_what_others_have_is_left_alone(cloud: Cloud, account: Account, run: Run, tmp_path: Path) -> None:
-    """Another run beside it keeps all that it has."""
-    other, _ = launched(account, runs.young(cloud, run="s-654321", nonce="fedcba0987654321"), tmp_path)
+def test_other_runs_are_kept(cloud: Cloud, account: Account, run: Run, tmp_path: Path) -> None:
+    """Another run keeps all of its resources."""
+    other, _ = launch_run(account, runs.young(cloud, run="s-654321", nonce="fedcba0987654321"), tmp_path)
     client().create_security_group(GroupName="mine", Description="mine", VpcId=cloud.vpc)
     tear_down(account, run[0].run, run[0], settle_s=0.0)
     left = cloud.left()
@@ -106,8 +106,8 @@ def test_what_others_have_is_left_alone(cloud: Cloud, account: Account, run: Run
     tear_down(account, other.run, other, settle_s=0.0)
 
 
-def test_a_run_that_never_asked_for_anything(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """Nothing is asked about a run that died before its plan was on disk."""
+def test_run_without_a_plan_sends_no_calls(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """The end of a run without a plan on disk sends no calls."""
     tear_down(account, runs.PLAN.run, Ledger.of(runs.PLAN, tmp_path))
     assert cloud.names() == []
 
@@ -117,8 +117,8 @@ def test_a_run_that_never_asked_for_anything(cloud: Cloud, account: Account, tmp
     "action", ["TerminateInstances", "DeleteSecurityGroup", "DeletePlacementGroup", "DeleteKeyPair", "DescribeInstances"]
 )
 @pytest.mark.parametrize("fault", ["throttle", "lose_answer", "lose_request"])
-def test_calls_may_fail(cloud: Cloud, account: Account, run: Run, action: str, fault: str) -> None:
-    """Every call may be refused for a moment, or be lost on its way or on the way back: the end comes all the same."""
+def test_end_survives_failing_calls(cloud: Cloud, account: Account, run: Run, action: str, fault: str) -> None:
+    """The end succeeds although calls are refused for a moment or lost."""
     getattr(cloud.faults, fault)(action)
     tear_down(account, run[0].run, run[0], settle_s=0.0)
     assert cloud.left() == NOTHING
@@ -132,16 +132,16 @@ def test_groups_are_needed_longer_than_their_instances(cloud: Cloud, account: Ac
     assert len(cloud.sent("DeleteSecurityGroup")) == 3
 
 
-def test_an_instance_that_is_not_shown_yet(cloud: Cloud, account: Account, run: Run) -> None:
-    """What was got is ended by its id, also while Amazon shows nothing of it."""
+def test_hidden_instances_are_ended_by_id(cloud: Cloud, account: Account, run: Run) -> None:
+    """Known instances are ended by their ids while Amazon does not show them."""
     cloud.world.visible_after_s = 1.5
     tear_down(account, run[0].run, run[0], settle_s=3.0)
     cloud.world.visible_after_s = 0.0
     assert cloud.left() == NOTHING
 
 
-def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """After an intent without an answer the end is not told before that has settled, and whoever waits is told so."""
+def test_unanswered_intent_delays_the_end(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """The end waits for the instances of an unanswered call, with a message."""
     plan = runs.young(cloud)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
@@ -152,7 +152,7 @@ def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, t
 
 
 def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path) -> None:
-    """What was asked for long ago is shown by now, or will never be: nobody waits again."""
+    """An unanswered call of an hour ago does not delay the end."""
     plan = runs.young(cloud)
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
@@ -172,8 +172,8 @@ def loud(account: Account, ledger: Ledger, within_s: float = 0.5) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_failure_is_loud(cloud: Cloud, account: Account, run: Run) -> None:
-    """What cannot be ended is told with the exact commands that would end it."""
+def test_unproven_end_shows_commands(cloud: Cloud, account: Account, run: Run) -> None:
+    """Resources that cannot be deleted are reported with the exact commands that would delete them."""
     ledger, found = run
     client().modify_instance_attribute(InstanceId=found[0].id, DisableApiTermination={"Value": True})
     cloud.instance(found[0].id).disable_api_termination = True
@@ -198,23 +198,23 @@ def test_failure_is_loud(cloud: Cloud, account: Account, run: Run) -> None:
     assert not record.is_ready
 
 
-def test_when_amazon_does_not_even_show_anything(cloud: Cloud, account: Account, run: Run) -> None:
-    """Without the right to look, the command is the one that looks."""
+def test_unproven_end_without_the_right_to_list(cloud: Cloud, account: Account, run: Run) -> None:
+    """The command of an end without the right to list instances is the one that lists them."""
     cloud.faults.error("DescribeInstances", "UnauthorizedOperation", times=99)
     head, command = loud(account, run[0])
     assert "may not call ec2:DescribeInstances" in head
     assert command == ("    aws ec2 describe-instances --region us-east-1 --filters Name=tag:dtfperf:run,Values=s-123456")
 
 
-def test_too_slow(cloud: Cloud, account: Account, run: Run) -> None:
-    """An end that does not come within the time is not taken for one."""
+def test_slow_end_is_unproven(cloud: Cloud, account: Account, run: Run) -> None:
+    """An end that takes longer than the limit is not proven."""
     cloud.world.pending_s = 3600.0
     head, *_ = loud(account, run[0])
     assert "could not be proven." in head
 
 
-def test_protected_instances_do_not_keep_the_others(cloud: Cloud, account: Account, run: Run) -> None:
-    """What can be ended is, though Amazon refuses all of a call for one of its instances."""
+def test_protected_instance_does_not_keep_others(cloud: Cloud, account: Account, run: Run) -> None:
+    """All other instances are terminated if Amazon refuses a call for one of them."""
     ledger, (first, second) = run
     cloud.instance(first.id).disable_api_termination = True
     loud(account, ledger)
@@ -229,8 +229,8 @@ def no_protection(cloud: Cloud) -> Iterator[None]:
         instance.disable_api_termination = False
 
 
-def test_what_belongs_to_a_run(account: Account, run: Run) -> None:
-    """Everything is found by its tag; nothing at all is false."""
+def test_belongings_of_a_run_are_found_by_tag(account: Account, run: Run) -> None:
+    """All resources of a run are found by its tag; an unknown run has none."""
     ledger, found = run
     left = teardown.find_belongings(account, ledger.run, None, settle_s=0.0)
     assert list(left.instances) == [each.id for each in found]

@@ -1,4 +1,4 @@
-"""Asking at the terminal, with a real one: a pseudo-terminal that is the controlling one of a process of its own."""
+"""The question at a real terminal: a pseudo-terminal that is the controlling one of a process of its own."""
 
 import os
 import pty
@@ -30,10 +30,12 @@ print(child.wait())
 
 
 class Desk:
-    """Somebody's terminal, and a Python at it."""
+    """A terminal with a Python process on it."""
 
     def __init__(self, *argv: str, env: Mapping[str, str] | None = None) -> None:
-        self._keyboard, self._screen = pty.openpty()  # the screen stays open: a terminal that nobody has open is hung up
+        self._keyboard, self._screen = (
+            pty.openpty()
+        )  # the screen stays open, because the kernel hangs up a terminal without a reader
         self.process = subprocess.Popen(
             [sys.executable, "-c", SIT_DOWN, os.ttyname(self._screen), *argv],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})},
@@ -41,7 +43,7 @@ class Desk:
         self.shown = ""
 
     def wait_for(self, words: str) -> None:
-        """Until they stand on the screen."""
+        """Wait until the text is on the screen."""
         deadline = time.monotonic() + PATIENCE_S
         while words not in self.shown:
             assert select.select([self._keyboard], [], [], deadline - time.monotonic())[0], f"not shown: {words}"
@@ -92,8 +94,8 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "typed, answer", [("y\n", "True"), (" YES \n", "True"), ("n\n", "False"), ("\n", "False"), ("why?\n", "False")]
 )
-def test_an_answer(desk: type[Desk], typed: str, answer: str) -> None:
-    """The question is on the screen, whatever the streams are connected to; only y and yes are a yes."""
+def test_answers(desk: type[Desk], typed: str, answer: str) -> None:
+    """The question is on the screen, independent of the streams; only y and yes agree."""
     somebody = desk("-c", ASK, "300")
     somebody.wait_for("Launch? [y/N] ")
     somebody.type(typed)
@@ -101,8 +103,8 @@ def test_an_answer(desk: type[Desk], typed: str, answer: str) -> None:
     assert somebody.printed() == answer
 
 
-def test_asks_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
-    """A test of a pytest that captures everything asks, is answered, and what was asked is in no report."""
+def test_question_is_asked_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
+    """The question of a captured test is shown and answered, and is in no report."""
     (tmp_path / "test_it.py").write_text(
         "from pytest_dtfperf.clusters.ec2 import costs\n\n\ndef test():\n    assert costs.ask_at_terminal('Launch?') is True\n"
     )
@@ -117,15 +119,15 @@ def test_asks_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
     assert "Launch?" not in printed
 
 
-def test_nobody_answers(desk: type[Desk]) -> None:
-    """A terminal at which nobody sits holds nothing up for ever."""
+def test_missing_answer_times_out(desk: type[Desk]) -> None:
+    """A question without an answer ends after its time limit."""
     somebody = desk("-c", ASK, "0.1")
 
     assert somebody.printed() == "None"
 
 
-def test_the_terminal_is_hung_up(desk: type[Desk]) -> None:
-    """Whose terminal goes away has not agreed: the process is ended by the kernel, or hears no answer."""
+def test_hung_up_terminal_is_no_agreement(desk: type[Desk]) -> None:
+    """A terminal that is closed during the question is no agreement."""
     somebody = desk("-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {ASK}", "300")
     somebody.wait_for("Launch? [y/N] ")
     somebody.hang_up()
@@ -134,7 +136,7 @@ def test_the_terminal_is_hung_up(desk: type[Desk]) -> None:
 
 
 def test_end_of_input_is_no_yes(desk: type[Desk]) -> None:
-    """Control-D is no answer, and no yes."""
+    """Control-D is no agreement."""
     somebody = desk("-c", ASK, "300")
     somebody.wait_for("Launch? [y/N] ")
     somebody.type("\x04")
@@ -142,8 +144,8 @@ def test_end_of_input_is_no_yes(desk: type[Desk]) -> None:
     assert somebody.printed() == "False"
 
 
-def test_no_terminal(tmp_path: Path) -> None:
-    """In CI, where a process has no terminal, there is nobody to ask."""
+def test_missing_terminal(tmp_path: Path) -> None:
+    """A process without a terminal, as in CI, asks no question."""
     answer = subprocess.run(
         [sys.executable, "-c", ASK, "300"], start_new_session=True, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=PATIENCE_S, check=True,
@@ -152,16 +154,16 @@ def test_no_terminal(tmp_path: Path) -> None:
     assert answer.stdout == "None\n"
 
 
-def test_in_the_background(desk: type[Desk]) -> None:
-    """A pytest in a shell's background is not stopped by the kernel for reading from a terminal that is not its turn."""
+def test_background_process_is_not_stopped(desk: type[Desk]) -> None:
+    """A pytest in the background of a shell is not stopped by the kernel for reading from the terminal."""
     somebody = desk("-c", IN_BACKGROUND, ASK)
 
     assert somebody.printed() == "None\n0"
     assert "Launch?" not in somebody.shown
 
 
-def test_a_worker_of_xdist_does_not_ask(desk: type[Desk]) -> None:
-    """Of several workers none asks: each would read the others' answers."""
+def test_xdist_worker_does_not_ask(desk: type[Desk]) -> None:
+    """A worker of xdist does not ask, because several would read each other's answers."""
     somebody = desk("-c", ASK, "300", env={"PYTEST_XDIST_WORKER": "gw0"})
 
     assert somebody.printed() == "None"

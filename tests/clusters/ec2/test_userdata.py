@@ -1,4 +1,4 @@
-"""What an instance does when it starts."""
+"""The user data of an instance, which it runs when it starts."""
 
 import subprocess
 from pathlib import Path
@@ -10,56 +10,56 @@ from pytest_dtfperf.clusters.ec2.contact import INSTANCE, READY, ROTATE, TIMER, 
 MOST_BYTES = 16_384  # that Amazon takes
 
 
-def made(tmp_path: Path, minutes: int = 240) -> str:
+def make_user_data(tmp_path: Path, minutes: int = 240) -> str:
     make_keys(tmp_path, "test")
     return make_cloud_config((tmp_path / "host").read_text(), (tmp_path / "host.pub").read_text(), minutes)
 
 
-def test_cloud_init_reads_it(tmp_path: Path) -> None:
-    """It is YAML with nothing in it but what cloud-init knows, and short enough."""
-    text = made(tmp_path)
+def test_user_data_is_valid(tmp_path: Path) -> None:
+    """The user data is YAML with keys that cloud-init knows, and is short enough."""
+    text = make_user_data(tmp_path)
     assert text.startswith("#cloud-config\n")
     assert yaml.safe_load(text).keys() == {"ssh_deletekeys", "ssh_keys", "write_files", "runcmd"}
     assert len(text.encode()) < MOST_BYTES
 
 
-def test_the_instance_has_this_runs_host_key_and_no_other(tmp_path: Path) -> None:
-    """Keys that are baked into the image go; the one that is injected comes out of the YAML as it went in."""
-    read = yaml.safe_load(made(tmp_path))
+def test_host_key_is_the_runs_only(tmp_path: Path) -> None:
+    """The image's host keys are deleted, and the injected one comes out of the YAML unchanged."""
+    read = yaml.safe_load(make_user_data(tmp_path))
     assert read["ssh_deletekeys"] is True
     assert read["ssh_keys"]["ed25519_private"].strip() == (tmp_path / "host").read_text().strip()
     assert read["ssh_keys"]["ed25519_public"] == (tmp_path / "host.pub").read_text().strip()
 
 
-def test_who_logs_in_is_no_secret_of_the_instance(tmp_path: Path) -> None:
+def test_login_key_is_not_in_the_user_data(tmp_path: Path) -> None:
     """The key that lets us in never leaves this machine."""
-    text = made(tmp_path)
+    text = make_user_data(tmp_path)
     key = (tmp_path / "login").read_text().splitlines()[1:-1]
     assert not any(line in text for line in key[1:])  # the first line of all such keys is the same
 
 
-def test_it_is_ready_only_when_its_end_is_certain(tmp_path: Path) -> None:
-    """The sign of readiness comes after the timer, and not at all where there is none."""
-    (command,) = yaml.safe_load(made(tmp_path, minutes=17))["runcmd"]
+def test_readiness_follows_the_timer(tmp_path: Path) -> None:
+    """An instance is ready only after its timer for the end was set."""
+    (command,) = yaml.safe_load(make_user_data(tmp_path, minutes=17))["runcmd"]
     assert command == ["sh", "-c", f"{TIMER} 17 && : >{READY}"]
 
 
 def programs(tmp_path: Path) -> dict[str, str]:
-    files = yaml.safe_load(made(tmp_path))["write_files"]
+    files = yaml.safe_load(make_user_data(tmp_path))["write_files"]
     assert {file["permissions"] for file in files} == {"0755"}
     return {file["path"]: file["content"] for file in files}
 
 
-def test_what_is_written_to_the_instance_are_shell_scripts(tmp_path: Path) -> None:
-    """They are understood by a plain sh."""
+def test_written_programs_are_shell_scripts(tmp_path: Path) -> None:
+    """The programs of the user data are valid for a plain sh."""
     found = programs(tmp_path)
     assert found.keys() == {ROTATE, TIMER}
     for content in found.values():
         subprocess.run(["sh", "-n"], input=content, text=True, check=True)
 
 
-def test_its_end_is_as_certain_after_a_reboot(tmp_path: Path) -> None:
-    """At a reboot a machine forgets when it was to shut down, and is told again: in what is left, at once where nothing is."""
+def test_timer_is_set_again_after_a_reboot(tmp_path: Path) -> None:
+    """The timer is set again at a reboot for the remaining time, and not on an instance of a copied image."""
     instance = tmp_path / "instance"
     script = programs(tmp_path)[TIMER].replace(INSTANCE, str(instance))
     (tmp_path / "bin").mkdir()

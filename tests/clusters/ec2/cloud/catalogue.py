@@ -31,7 +31,7 @@ PRICES = {  # USD per hour: Linux, shared tenancy, nothing installed
 SPOT_PRICES = {kind: price * 0.4 for kind, price in PRICES.items()}
 REGION_FACTORS = {"us-east-1": 1.0, "us-west-2": 1.0, "eu-central-1": 1.25}
 
-# Whoever leaves a field open gets these prices too.
+# A query that leaves a field open gets these prices, too.
 _VARIANTS: tuple[tuple[dict[str, str], float], ...] = (
     ({}, 1.0),
     ({"operatingSystem": "Windows", "licenseModel": "License Included"}, 1.9),

@@ -17,7 +17,7 @@ REGIONS = ("us-east-1", "us-west-2", "eu-central-1")
 
 @dataclass(frozen=True)
 class Left:
-    """What is in the account that costs money or was made by somebody. False when there is nothing."""
+    """Everything in the account that costs money or was made by a user. False when there is nothing."""
 
     instances: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Cloud:
     def __init__(self, server: Server, url: str, *, network: str = "10.77.0") -> None:
         """`network` is the first three bytes of the subnets' addresses: half of it in zone a, half in zone b."""
         self.url = url
-        self.check_ip = url + CHECK_IP  # tells `caller`
+        self.check_ip = url + CHECK_IP  # answers with `caller`
         self._server = server
         server.caller = self.caller
         self.world = world.World()
@@ -60,7 +60,7 @@ class Cloud:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a child needs in its environment; the test's own process has it."""
+        """Return the environment that a child needs; the test's own process has it."""
         return guard.environment(self.url)
 
     @property
@@ -79,7 +79,7 @@ class Cloud:
         return [call for call in self.calls if call.action == action]
 
     def left(self) -> Left:
-        """What is there now, in all regions, asked without a call."""
+        """Return everything that exists now, in all regions, without a call to the API."""
         self.world.catch_up()
         backends = [ec2_backends[guard.ACCOUNT][region] for region in REGIONS]
         spots = [r for r in self.world.spot_requests.values() if r["State"] in ("open", "active")]
@@ -97,12 +97,12 @@ class Cloud:
         )
 
     def states(self) -> dict[str, str]:
-        """Instance id -> its state, of all there ever were."""
+        """Return the state of each instance, by its id, of all that were launched."""
         self.world.catch_up()
         return {i.id: i.state for i in self.world.instances()}
 
     def instance(self, instance_id: str) -> Any:
-        """moto's instance, with what DescribeInstances does not tell, such as its user data."""
+        """Return moto's instance, with data that DescribeInstances does not have, such as its user data."""
         return self.world.instance(instance_id)
 
     def limit(self, kind: str, vcpus: float, *, spot: bool = False) -> str:
@@ -119,14 +119,14 @@ class Cloud:
     def power_off(self, instance_id: str) -> None:
         """Let an instance shut itself down, as `shutdown` on it would."""
         with self.world.lock:
-            ending.powered_off(self.world.instance(instance_id))
+            ending.power_off(self.world.instance(instance_id))
 
     def set_clock_ahead(self, seconds: float) -> None:
-        """Have all answers tell another time than this machine's."""
+        """Let all answers have another time than this machine's."""
         self._server.ahead_s = seconds
 
     def user(self, policy: Mapping[str, Any]) -> Mapping[str, str]:
-        """Credentials, as environment variables, of a user who may do what a policy says; `refused` has what more was asked."""
+        """Return credentials, as environment variables, of a user with this policy. `refused` lists refused actions."""
         key_id = f"AKIAPRETENDUSER{len(self._server.policies):05}"
         self._server.policies[key_id] = Policy(policy)
         return {"AWS_ACCESS_KEY_ID": key_id, "AWS_SECRET_ACCESS_KEY": "pretend-secret"}

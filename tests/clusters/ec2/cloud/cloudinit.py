@@ -1,4 +1,4 @@
-"""As much of cloud-init as our user data needs, as lines of shell that a machine runs when it starts."""
+"""The part of cloud-init that our user data needs, as lines of shell that a machine runs when it starts."""
 
 import base64
 import shlex
@@ -15,15 +15,15 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Init:
-    """What user data asks for. `early` is done before sshd starts, `late` beside it, as cloud-init's final stage is."""
+    """The content of user data. `early` is run before sshd starts, `late` beside it, as cloud-init's final stage is."""
 
     host_key: tuple[str, str] | None = None  # private, public
     early: str = ""
     late: str = ""
 
 
-def read(user_data: str) -> Init:
-    """A cloud-config or a script; keys of a cloud-config that would be passed over in silence are refused."""
+def parse_user_data(user_data: str) -> Init:
+    """Parse a cloud-config or a script; refuse keys of a cloud-config that would be ignored."""
     if user_data.startswith("#!"):
         return Init(late=_write("/run/user-data", user_data, "0755") + "/run/user-data\n")
     if not user_data.startswith("#cloud-config"):
@@ -41,10 +41,10 @@ def read(user_data: str) -> Init:
 
 
 def script(init: Init, user: str, home: str) -> str:
-    """The lines for a machine whose own host key lies in host_key of the folder it starts in."""
+    """Return the lines for a machine with its own host key in the file host_key of its folder."""
     return f"""
 useradd --no-create-home --home-dir {shlex.quote(home)} --shell /bin/bash {user}
-usermod --password '*' {user} # without PAM, sshd turns away whose password is locked
+usermod --password '*' {user} # without PAM, sshd refuses users with a locked password
 cp -a skeleton/. {shlex.quote(home)} 2>/dev/null || true
 chown -R {user}: {shlex.quote(home)}
 if [ -d /etc/sudoers.d ]; then

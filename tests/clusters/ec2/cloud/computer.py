@@ -39,7 +39,7 @@ class Computer(Machine):
         """`stranger`: its host key is not the one that its user data gives it."""
         self.instance = instance
         self._login = user
-        init = cloudinit.read(instance.user_data.decode() if instance.user_data else "")
+        init = cloudinit.parse_user_data(instance.user_data.decode() if instance.user_data else "")
         addresses = [a for a in (instance.public_ip, instance.private_ip) if a]
         key = instance.ec2_backend.key_pairs.get(instance.key_name)
         super().__init__(
@@ -60,7 +60,7 @@ class Computer(Machine):
         (self.folder / "rules.nft").write_text(doors.rules(instance))
 
     def _listens(self) -> bool:
-        """Its security groups need not let this process knock."""
+        """Return whether its sshd runs; its security groups may refuse a connection from this process."""
         return self.ended() is None and (self.files / "run/sshd.pid").exists()
 
     def _choose_user(self) -> str:
@@ -68,21 +68,21 @@ class Computer(Machine):
 
     @property
     def console(self) -> str:
-        """What it has printed while it started."""
+        """Return the output of its start."""
         output = self.folder / "boot.txt"
         return output.read_text() if output.exists() else ""
 
     def end(self) -> None:
-        """End everything on it, which whoever is connected with it sees."""
+        """End everything on it, which connected programs notice."""
         if self._shell:
             self._end()
 
     def set_doors(self) -> None:
-        """After its security groups have changed."""
+        """Apply its security groups after a change."""
         self.run("nft", "-f", "-", text=doors.rules(self.instance))
 
     def give_notice(self, notice: str) -> None:
-        """Of a spot interruption, to whoever asks the metadata service."""
+        """Show the notice of a spot interruption in its metadata."""
         (self.folder / "metadata/latest/meta-data/spot").mkdir()
         (self.folder / "metadata/latest/meta-data/spot/instance-action").write_text(notice)
 
@@ -133,6 +133,6 @@ def _gpus(instance: Instance) -> int:
 
 
 def _nvidia_smi(gpus: int) -> str | None:
-    """Says what `nvidia-smi --list-gpus` does. None: there is none."""
+    """Return a program that prints GPUs like `nvidia-smi --list-gpus`, or None without GPUs."""
     lines = "".join(f"GPU {i}: Pretend GPU (UUID: GPU-{i:08x})\n" for i in range(gpus))
     return f"#!/bin/sh\nprintf %s {shlex.quote(lines)}\n" if gpus else None

@@ -29,11 +29,11 @@ def why_not() -> str | None:
 
 
 class DataCenter(Cloud):
-    """A cloud whose instances are machines, on a network that no other has. Up within the `with` block.
+    """A cloud with machines as instances, on a network of its own. Up within the `with` block.
 
     minute_s    how long a minute of `shutdown -h +minutes` takes on the next machines
     stranger    the next machines do not have the host key that they are given
-    gpus        what nvidia-smi shows on the next machines; None: as many as their type has
+    gpus        the GPUs that nvidia-smi shows on the next machines; None: as many as their type has
     """
 
     def __init__(self, server: Server, url: str, user: str = "ubuntu") -> None:
@@ -74,7 +74,7 @@ class DataCenter(Cloud):
             raise self._troubles[0]
 
     def crash(self, instance_id: str) -> None:
-        """Nothing is heard of the machine any more; EC2 goes on saying that it runs."""
+        """Cut the machine off; EC2 continues to show its instance as running."""
         self.machines[instance_id].link_down()
 
     def interrupt_spot(self, instance_id: str, notice_s: float = 0.0) -> None:
@@ -85,7 +85,7 @@ class DataCenter(Cloud):
         self.world.after(notice_s, lambda: super(DataCenter, self).interrupt_spot(instance_id))
 
     def wait_for_machines(self, count: int) -> Sequence[Computer]:
-        """Those that are up."""
+        """Wait for so many running machines, and return them."""
 
         def up() -> list[Computer]:
             return [m for m in list(self.machines.values()) if m.ended() is None and m.instance.state == "running"]
@@ -93,7 +93,7 @@ class DataCenter(Cloud):
         wait_until(f"{count} machines are up", lambda: len(up()) == count)
         return up()
 
-    # What happens meanwhile.
+    # Events during a test.
 
     def _boot(self, instance: Instance) -> None:
         computer = Computer(
@@ -124,7 +124,7 @@ class DataCenter(Cloud):
                 computer.set_doors()
 
     def _tick(self) -> None:
-        """Things happen here also when nobody looks."""
+        """Let events happen in time, also without calls of the API."""
         while not self._over.wait(_TICK_S):
             self.world.catch_up()
             for computer in list(self.machines.values()):
@@ -134,4 +134,4 @@ class DataCenter(Cloud):
     def _inspect(self, computer: Computer) -> None:
         if computer.ended() == machine.SWITCHED_OFF and computer.instance.state == "running":
             with self.world.lock:
-                ending.powered_off(computer.instance)
+                ending.power_off(computer.instance)

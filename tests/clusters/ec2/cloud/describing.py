@@ -1,4 +1,4 @@
-"""DescribeInstances, which does not know yet what was launched a moment ago, and what else is asked about instances."""
+"""DescribeInstances, which does not show new instances at once, and other descriptions of instances."""
 
 import copy
 import time
@@ -45,7 +45,7 @@ class Describing(InstanceResponse):
         answer: Any = super().describe_instances()
         found: list[Reservation] = answer._result["Reservations"]
         for reservation in found:
-            reservation.instances = [_seen(i) for i in reservation.instances if i.id not in unseen]
+            reservation.instances = [_hide_addresses(i) for i in reservation.instances if i.id not in unseen]
         answer._result["Reservations"] = [reservation for reservation in found if reservation.instances]
         return answer
 
@@ -70,7 +70,7 @@ class _Seen:
         return getattr(self._instance, name)
 
 
-def _seen(instance: Instance) -> Instance:
+def _hide_addresses(instance: Instance) -> Instance:
     here = world.now()
     young = time.monotonic() - here.born.get(instance.id, 0.0) < here.addressed_after_s
     if young or instance.state == "terminated":

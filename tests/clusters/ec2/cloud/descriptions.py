@@ -1,6 +1,6 @@
-"""What boto3 reads and works out for each session and client anew, in half a second, done once in a process.
+"""Data that boto3 reads and computes for each session and client, in half a second, shared by a process.
 
-Descriptions of Amazon's services, the classes of clients that it makes of these, and what else its events are called.
+These are the descriptions of Amazon's services, the classes of clients made of them, and the aliases of events.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _names: dict[str, str] = {}  # of an event, as it was called -> as it is called
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """Sessions that begin within the block, whoever begins them, have those that there are already."""
+    """Let all sessions that begin within the block share descriptions, classes of clients and aliases."""
     creator: Any = ClientCreator  # whose method is its own affair
     create_class, begin = creator._create_client_class, EventAliaser.__init__
 

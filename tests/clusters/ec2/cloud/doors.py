@@ -1,4 +1,4 @@
-"""An instance's security groups as rules of nftables for its machine: who may come in. All may go out."""
+"""An instance's security groups as rules of nftables for its machine. Outgoing traffic is free."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ table inet doors {{
 
 
 def rules(instance: Instance) -> str:
-    """For `nft -f`; as often as wanted: they replace those before."""
+    """Return rules for `nft -f`, which replace earlier ones."""
     groups = {g.id: g for nic in instance.nics.values() for g in nic.group_set}
     return _TABLE.format(rules="\n        ".join(line for group in groups.values() for line in _of(group)))
 

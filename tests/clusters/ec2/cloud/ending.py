@@ -1,4 +1,4 @@
-"""How instances end: by a call, by themselves, or because Amazon wants a spot instance back."""
+"""The ends of instances: by a call, by themselves, or because Amazon takes a spot instance back."""
 
 import time
 
@@ -41,7 +41,7 @@ def _change(instance: Instance, previous: str) -> dict[str, object]:
 
 
 def shut_down(instance: Instance, code: str, why: str) -> None:
-    """On the way to terminated, if it is not already."""
+    """Shut an instance down and terminate it later, unless it has ended."""
     here = world.now()
     if instance.state in world.ENDED:
         return
@@ -56,7 +56,7 @@ def shut_down(instance: Instance, code: str, why: str) -> None:
         world.become(instance, world.TERMINATED)
         instance.state_reason = reason
         here.gone[instance.id] = time.monotonic()
-        spot.ended(instance)
+        spot.close_requests(instance)
 
     here.after(here.pending_s, terminated)
 
@@ -66,8 +66,8 @@ def interrupt(instance: Instance) -> None:
     shut_down(instance, INTERRUPTED, "Instance terminated due to Spot interruption")
 
 
-def powered_off(instance: Instance) -> None:
-    """The instance shut itself down; what becomes of it was said at its launch."""
+def power_off(instance: Instance) -> None:
+    """Terminate or stop an instance that shut itself down, as its launch requested."""
     if instance.instance_initiated_shutdown_behavior == "terminate":
         shut_down(instance, INSTANCE_INITIATED, "Instance initiated shutdown")
     elif instance.state not in world.ENDED:

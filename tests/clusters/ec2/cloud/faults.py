@@ -1,4 +1,4 @@
-"""What is done to requests on their way: each fault meets the calls of its action, some of them, in the order of the calls."""
+"""Faults of requests: each one applies to some calls of its action, in the order of the calls."""
 
 import re
 import socket
@@ -38,7 +38,7 @@ class Fault:
 
 
 class Hang:
-    """A call that was carried out and whose answer is withheld."""
+    """A call that was carried out with its answer withheld."""
 
     def __init__(self) -> None:
         self.executed = threading.Event()

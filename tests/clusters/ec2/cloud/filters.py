@@ -8,7 +8,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 
 def passes(thing: Mapping[str, Any], filters: Mapping[str, Sequence[str]], known: Mapping[str, str]) -> bool:
-    """Whether a description passes all filters; `known` tells the field of each."""
+    """Return whether a description passes all filters; `known` has the field of each filter."""
     tags = {tag["Key"]: tag["Value"] for tag in thing.get("Tags", [])}
 
     def values(name: str) -> list[str]:

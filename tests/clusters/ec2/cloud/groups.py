@@ -58,10 +58,10 @@ class Groups(SecurityGroups):
         return super().delete_security_group()
 
     def authorize_security_group_ingress(self) -> ActionResult:
-        return _told(super().authorize_security_group_ingress())
+        return _apply_new_rules(super().authorize_security_group_ingress())
 
     def revoke_security_group_ingress(self) -> ActionResult:
-        return _told(super().revoke_security_group_ingress())
+        return _apply_new_rules(super().revoke_security_group_ingress())
 
     def _is_held(self) -> bool:
         with world.now().lock:
@@ -69,7 +69,7 @@ class Groups(SecurityGroups):
         return held
 
     def _holding(self) -> list[Any]:
-        """Instances whose interfaces are still there: they linger when an instance is terminated already."""
+        """Return instances with existing interfaces, which remain for a while after the termination."""
         here, since = world.now(), time.monotonic() - world.now().linger_s
         if here.blind_calls:
             return []
@@ -86,8 +86,8 @@ class Groups(SecurityGroups):
 FILTERS = {"group-name": "GroupName", "state": "State", "strategy": "Strategy"}
 
 
-def _told(answer: ActionResult) -> ActionResult:
-    """The doors of the machines follow at once."""
+def _apply_new_rules(answer: ActionResult) -> ActionResult:
+    """Apply new rules to the machines at once."""
     if on_new_rules := world.now().on_new_rules:
         on_new_rules()
     return answer

@@ -1,15 +1,15 @@
-"""An environment from which the real Amazon cannot be reached, whatever the machine's own settings say."""
+"""An environment from which the real Amazon cannot be reached, independent of the machine's own settings."""
 
 import os
 from collections.abc import Mapping
 
-NOWHERE = "http://127.0.0.1:9"  # discard: nobody listens there
+NOWHERE = "http://127.0.0.1:9"  # the discard port, without a listener
 REGION = "us-east-1"
 ACCOUNT = "123456789012"  # the one that moto takes callers for
 
 
 def environment(url: str = NOWHERE) -> Mapping[str, str]:
-    """What a process must have in its environment to speak with `url` alone."""
+    """Return the variables with which a process connects to `url` alone."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -23,6 +23,6 @@ def environment(url: str = NOWHERE) -> Mapping[str, str]:
     }
 
 
-def unwanted(present: Mapping[str, str]) -> list[str]:
-    """Variables of this machine that would lead elsewhere or bring credentials along."""
+def list_unwanted_variables(present: Mapping[str, str]) -> list[str]:
+    """Return variables of this machine that would lead elsewhere or add credentials."""
     return [name for name in present if name.startswith(("AWS_", "BOTO_")) and name not in environment()]

@@ -1,4 +1,4 @@
-"""How the tests of the pretend cloud call it: boto3 as it comes, but for its retries."""
+"""Calls of the pretend cloud with plain boto3, without retries."""
 
 import functools
 import os
@@ -18,14 +18,14 @@ KIND = "g4dn.xlarge"
 
 
 def client(service: str = "ec2", **options: Any) -> Any:
-    """Does not repeat anything by itself."""
+    """Return a client without retries."""
     where = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_ENDPOINT_URL"], os.environ.get("AWS_SESSION_TOKEN")
     return _client(where, service, **options)
 
 
 @functools.cache
 def _client(where: tuple[str, str, str | None], service: str, **options: Any) -> Any:
-    """One for each user and server: to make one takes longer than what it is asked, and who waits asks often."""
+    """Return one client per user and server: making one takes longer than a call, and waits call often."""
     return _session(where[0]).client(service, config=ONCE, **options)  # type: ignore[call-overload]
 
 
@@ -58,8 +58,8 @@ def wait_for(wanted: str, *ids: str) -> None:
     wait_until(f"{ids} are {wanted}", lambda: all(state(each) == wanted for each in ids))
 
 
-def refused(call: Callable[[], object]) -> tuple[str, int]:
-    """The code and the status that a call is refused with."""
+def get_refusal(call: Callable[[], object]) -> tuple[str, int]:
+    """Return the code and the status with which a call is refused."""
     with pytest.raises(ClientError) as caught:
         call()
     return caught.value.response["Error"]["Code"], caught.value.response["ResponseMetadata"]["HTTPStatusCode"]

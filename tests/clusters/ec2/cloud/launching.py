@@ -26,7 +26,7 @@ class Launching(InstanceResponse):
     def run_instances(self) -> ActionResult:
         here, token, request = world.now(), self._get_param("ClientToken"), self._signature()
         if token and (earlier := here.tokens.get(token)):
-            return ActionResult(_repeated(*earlier, request))
+            return ActionResult(_repeat_launch(*earlier, request))
         kind, zone = self._get_param("InstanceType", "m1.small"), self._zone()
         self._check(kind, zone)
         self.error_on_dryrun()
@@ -47,8 +47,8 @@ class Launching(InstanceResponse):
     def _check(self, kind: str, zone: str) -> None:
         if kind not in INSTANCE_TYPES:
             raise EC2ClientError("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
-        if not any(o["InstanceType"] == kind for o in _offered(self.region, zone)):
-            known = ", ".join(sorted({o["Location"] for o in _offered(self.region) if o["InstanceType"] == kind}))
+        if not any(o["InstanceType"] == kind for o in _list_offers(self.region, zone)):
+            known = ", ".join(sorted({o["Location"] for o in _list_offers(self.region) if o["InstanceType"] == kind}))
             message = f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({zone})."
             raise EC2ClientError("Unsupported", f"{message} Please retry your request by choosing {known or 'another type'}.")
         key = self._get_param("KeyName")
@@ -106,7 +106,7 @@ class Launching(InstanceResponse):
             nic.add_tags(tags.get("network-interface", {}))
         if instance.lifecycle == "spot":
             options = (self._get_param("InstanceMarketOptions") or {}).get("SpotOptions") or {}
-            spot.ask_for(instance, options, tags.get("spot-instances-request", {}))
+            spot.add_request(instance, options, tags.get("spot-instances-request", {}))
         here.born[instance.id] = time.monotonic()
         here.after(here.pending_s, lambda: _come_up(instance))
 
@@ -125,12 +125,12 @@ class Launching(InstanceResponse):
         return (self._get_param("Placement") or {}).get("AvailabilityZone") or f"{self.region}a"
 
 
-def _offered(region: str, zone: str | None = None) -> list[dict[str, str]]:
+def _list_offers(region: str, zone: str | None = None) -> list[dict[str, str]]:
     offers: list[dict[str, str]] = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
     return [o for o in offers if zone in (None, o["Location"])]
 
 
-def _repeated(first: str, reservation: Reservation, request: str) -> Reservation:
+def _repeat_launch(first: str, reservation: Reservation, request: str) -> Reservation:
     if first != request:
         message = "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
         raise EC2ClientError("IdempotentParameterMismatch", message)

@@ -1,4 +1,4 @@
-"""The metadata service of one instance, version 2: run on its machine, serves the files of a folder to whoever has a token."""
+"""The metadata service of one instance, version 2: it runs on its machine, and serves a folder's files with a token."""
 
 import http.server
 import os

@@ -1,6 +1,6 @@
-"""Which calls an IAM policy allows: actions with wildcards, the kinds of EC2's resources, and the conditions that ours uses.
+"""Which calls an IAM policy allows: wildcards, the kinds of EC2's resources, and the conditions of our policy.
 
-Of other services' resources nothing is known here: a statement speaks of all of them.
+Resources of other services are not distinguished: a statement applies to all of them.
 """
 
 import fnmatch
@@ -61,7 +61,7 @@ class Policy:
         self._statements: Sequence[Mapping[str, Any]] = statements if isinstance(statements, list) else [statements]
 
     def refused(self, call: Call) -> str | None:
-        """The first action that the call needs and that is not allowed on everything it touches."""
+        """Return the first action of the call that is not allowed on all of its resources."""
         return next((action for action in actions(call) if not self._allows(action, call)), None)
 
     def _allows(self, action: str, call: Call) -> bool:
@@ -77,7 +77,7 @@ class Policy:
 
 
 def actions(call: Call) -> list[str]:
-    """What IAM asks about for a call. Tags given at creation need CreateTags besides."""
+    """Return the actions that IAM checks for a call. Tags at creation also need CreateTags."""
     if call.service == "s3":
         return [_s3_action(call)]
     needed = [f"{PREFIXES.get(call.service, call.service)}:{call.action}"]
@@ -87,7 +87,7 @@ def actions(call: Call) -> list[str]:
 
 
 def kinds(action: str, call: Call) -> list[str]:
-    """The kinds of resources that EC2 asks IAM about for an action: all of them must be allowed. "*": none in particular."""
+    """Return the kinds of resources that must all be allowed for an action of EC2. "*" is no particular one."""
     service, _, name = action.partition(":")
     if service != "ec2" or name.startswith("Describe"):
         return [NONE]
@@ -153,7 +153,7 @@ def _conditions_hold(statement: Mapping[str, Any], action: str, call: Call, kind
 
 
 def user_id(key_id: str) -> str:
-    """Who has that access key: what GetCallerIdentity tells, and conditions know as aws:userid."""
+    """Return the user id of an access key, as in GetCallerIdentity and aws:userid."""
     return f"AIDA{key_id.removeprefix('AKIA')}"
 
 
@@ -182,7 +182,7 @@ def _context(key: str, action: str, call: Call, kind: str) -> list[str] | None:
         case "ec2:createaction":
             return [call.action] if action == "ec2:CreateTags" and call.action != "CreateTags" else None
         case "aws:requesttag":
-            return _requested(call, tag, kind)
+            return _get_requested_tag(call, tag, kind)
         case "aws:resourcetag" | "ec2:resourcetag":
             return _resource_tags(call, tag, kind)
         case "aws:securetransport":
@@ -190,8 +190,8 @@ def _context(key: str, action: str, call: Call, kind: str) -> list[str] | None:
     raise AssertionError(f"a condition this stand-in does not know: {key}")
 
 
-def _requested(call: Call, tag: str, kind: str) -> list[str] | None:
-    """The tag's value as the call gives it to a new thing of that kind."""
+def _get_requested_tag(call: Call, tag: str, kind: str) -> list[str] | None:
+    """Return the tag's value that the call gives to new resources of that kind."""
     form = call.parameters
     given = [number for number in range(1, 10) if form.get(f"TagSpecification.{number}.ResourceType") == kind]
     prefixes = [f"TagSpecification.{number}." for number in given] if call.action != "CreateTags" else [""]
@@ -204,13 +204,13 @@ def _requested(call: Call, tag: str, kind: str) -> list[str] | None:
 
 
 def _resource_tags(call: Call, tag: str, kind: str) -> list[str] | None:
-    """The tag's value on everything of that kind that the call names; nothing where one of them has none."""
-    named = list(_named(call, kind))
+    """Return the tag's values of all resources of that kind in the call, or none if one of them lacks it."""
+    named = list(_iterate_named_tags(call, kind))
     return [tags[tag] for tags in named] if named and all(tag in tags for tags in named) else None
 
 
-def _named(call: Call, kind: str) -> Iterator[Mapping[str, str]]:
-    """The tags of each."""
+def _iterate_named_tags(call: Call, kind: str) -> Iterator[Mapping[str, str]]:
+    """Yield the tags of each resource of that kind that the call names."""
     backend = ec2_backends[ACCOUNT][call.region]
     match kind:
         case "key-pair":

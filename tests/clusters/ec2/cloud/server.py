@@ -33,7 +33,7 @@ from tests.clusters.ec2.cloud.wire import (
     answer_error,
     answer_json,
     answer_text,
-    read,
+    parse_request,
     status,
 )
 
@@ -47,35 +47,35 @@ class PretendEC2(Launching, Ending, Describing, Groups, Spot, EC2Response):
 
 
 class Quiet(MotoRequestHandler):
-    """A request handler that says nothing of requests, lets a broken connection be, and has its `Server`'s time."""
+    """A request handler that logs nothing, accepts broken connections, and has its `Server`'s time."""
 
-    wbufsize = -1  # an answer goes out as one: its head alone would wake the client, who is of this process
+    wbufsize = -1  # an answer goes out as one: its head alone would wake the client, which is of this process
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 # werkzeug's name for it
         pass
 
     def finish(self) -> None:
-        """Whoever asked may have gone before all was said."""
+        """End the answer, also if the client has disconnected."""
         try:
             super().finish()
         except OSError:
             self.rfile.close()
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """What stands in the header `Date` of every answer."""
+        """Return the header `Date` of every answer."""
         server: Server = self.server.app  # type: ignore[assignment] # the only application that is ever served
         return super().date_time_string(timestamp or time.time() + server.ahead_s)
 
 
 class Server:
-    """What stands between a test and moto. Every test begins with a new world."""
+    """The application between a test and moto. Every test begins with a new world."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.faults = Faults()
         self.policies: dict[str, Policy] = {}  # access key id -> what it may do; others may do everything
         self.refused: list[str] = []  # actions that a policy did not allow
-        self.caller = "192.0.2.1"  # from where callers come, as checkip.amazonaws.com would tell them
+        self.caller = "192.0.2.1"  # the callers' address, as checkip.amazonaws.com would show it
         self.under_way = 0  # requests under way
         self.ahead_s = 0.0  # of this machine's clock, in the header of every answer
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -98,7 +98,7 @@ class Server:
         try:
             if environ["PATH_INFO"] == CHECK_IP:
                 return answer_text(start, f"{self.caller}\n")
-            call = read(environ)
+            call = parse_request(environ)
             self.calls.append(call)
             effect = self.faults.struck_by(call)
             return effect(self._carry_out, environ, start, call) if effect else self._carry_out(environ, start)
@@ -107,7 +107,7 @@ class Server:
                 self.under_way -= 1
 
     def _carry_out(self, environ: Environ, start: StartResponse) -> Answer:
-        call = read(environ)
+        call = parse_request(environ)
         if (policy := self.policies.get(call.key_id)) and (action := policy.refused(call)):
             self.refused.append(action)
             return answer_error(start, call, _no(call), f"You are not authorized to perform this operation: {action}")
@@ -152,7 +152,7 @@ def serving() -> Iterator[tuple[Server, str]]:
     moto.ec2.urls.url_paths = {"{0}/": PretendEC2.dispatch}
     vars(elastic_network_interfaces)["random_public_ip"] = lambda: world.now().public_address()
     settings.ENABLE_AMI_VALIDATION = settings.EC2_ENABLE_INSTANCE_TYPE_VALIDATION = True
-    settings.ec2_load_default_amis = lambda: False  # a thousand images that nobody here launches, made anew for every test
+    settings.ec2_load_default_amis = lambda: False  # a thousand unused images, made anew for every test
     application = Server()
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="pretend Amazon")

@@ -27,7 +27,7 @@ class Spot(SpotInstances):
         requests = world.now().spot_requests
         wanted = self._get_param("SpotInstanceRequestIds", []) or list(requests)
         for request_id in wanted:
-            _known(request_id)
+            _get_request(request_id)
         filters = self._filters_from_querystring()
         found = [requests[r] for r in wanted if passes(requests[r], filters, FILTERS)]
         return ActionResult({"SpotInstanceRequests": found})
@@ -36,7 +36,7 @@ class Spot(SpotInstances):
         """The instance goes on: it has to be terminated apart from its request."""
         cancelled = []
         for request_id in self._get_param("SpotInstanceRequestIds", []):
-            _known(request_id)["State"] = "cancelled"
+            _get_request(request_id)["State"] = "cancelled"
             cancelled.append({"SpotInstanceRequestId": request_id, "State": "cancelled"})
         return ActionResult({"CancelledSpotInstanceRequests": cancelled})
 
@@ -67,7 +67,7 @@ def _price(kind: str, zone: str, description: str) -> float:
     return SPOT_PRICES[kind] * ZONE_FACTORS.get(zone[-1], 1.0) * (2.0 if description == "Windows" else 1.0)
 
 
-def _known(request_id: str) -> dict[str, Any]:
+def _get_request(request_id: str) -> dict[str, Any]:
     requests = world.now().spot_requests
     if request_id not in requests:
         message = f"The spot instance request ID '{request_id}' does not exist"
@@ -75,8 +75,8 @@ def _known(request_id: str) -> dict[str, Any]:
     return requests[request_id]
 
 
-def ask_for(instance: Instance, options: dict[str, Any], tags: dict[str, str]) -> None:
-    """The request that stands behind a spot instance."""
+def add_request(instance: Instance, options: dict[str, Any], tags: dict[str, str]) -> None:
+    """Add the request of a spot instance."""
     request_id = f"sir-{next(world.now().ids):08x}"
     instance.spot_instance_request_id = request_id  # type: ignore[attr-defined] # moto's instances of a fleet have it
     world.now().spot_requests[request_id] = {
@@ -90,8 +90,8 @@ def ask_for(instance: Instance, options: dict[str, Any], tags: dict[str, str]) -
     }
 
 
-def ended(instance: Instance) -> None:
-    """A one-time request is closed with its instance; a persistent one is open again, and would launch another."""
+def close_requests(instance: Instance) -> None:
+    """Close the one-time requests of an ended instance; open persistent ones again, which would launch another."""
     for request in world.now().spot_requests.values():
         if request["InstanceId"] == instance.id and request["State"] == "active":
             request["State"] = "closed" if request["Type"] == "one-time" else "open"

@@ -1,15 +1,15 @@
-"""Prices, images and what else is asked before a launch."""
+"""Prices, images and instance types, which are read before a launch."""
 
 import json
 
 import pytest
 
 from tests.clusters.ec2.cloud.cloud import Cloud
-from tests.clusters.ec2.cloud.hands import client, refused
+from tests.clusters.ec2.cloud.hands import client, get_refusal
 
 
 def test_price_list(cloud: Cloud) -> None:
-    """A question that says all there is to say gets one price, another several, of an unknown type none."""
+    """A complete query gets one price, an incomplete one several, and one for an unknown type none."""
 
     def products(**fields: str) -> list[str]:
         filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()]
@@ -25,7 +25,7 @@ def test_price_list(cloud: Cloud) -> None:
 
 
 def test_spot_prices(cloud: Cloud) -> None:
-    """They come by zone, the newest first, and only for types that have one."""
+    """Spot prices are listed by zone, the newest first, and only for types that have one."""
     history = client().describe_spot_price_history(InstanceTypes=["g5.xlarge"], ProductDescriptions=["Linux/UNIX"])
     entries = history["SpotPriceHistory"]
     assert {"us-east-1a", "us-east-1b"} <= {each["AvailabilityZone"] for each in entries}
@@ -41,11 +41,11 @@ def test_images_by_parameter(cloud: Cloud, region: str) -> None:
     assert image == cloud.image
     found = client(region_name=region).describe_images(ImageIds=[image])["Images"]
     assert [(each["Architecture"], each["RootDeviceName"]) for each in found] == [("x86_64", "/dev/sda1")]
-    assert refused(lambda: client("ssm").get_parameter(Name="/aws/service/none"))[0] == "ParameterNotFound"
+    assert get_refusal(lambda: client("ssm").get_parameter(Name="/aws/service/none"))[0] == "ParameterNotFound"
 
 
 def test_types_are_described(cloud: Cloud) -> None:
-    """What a type has comes from the API, and retired types are unknown to it."""
+    """A type's GPUs are described by the API, and retired types are unknown."""
     (kind,) = client().describe_instance_types(InstanceTypes=["g5.12xlarge"])["InstanceTypes"]
     assert (kind["GpuInfo"]["Gpus"][0]["Name"], kind["GpuInfo"]["Gpus"][0]["Count"]) == ("A10G", 4)
-    assert refused(lambda: client().describe_instance_types(InstanceTypes=["p2.xlarge"]))[0] == "InvalidInstanceType"
+    assert get_refusal(lambda: client().describe_instance_types(InstanceTypes=["p2.xlarge"]))[0] == "InvalidInstanceType"

@@ -1,4 +1,4 @@
-"""Instances that are machines: what EC2 says of them, they are."""
+"""Instances that are machines behave as EC2 describes them."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ with serving() as (server, url):
 
 
 class User:
-    """Somebody who launches machines with keys of their own, and logs in to them."""
+    """A user who launches machines with keys of their own, and logs in to them."""
 
     def __init__(self, cloud: DataCenter, folder: Path) -> None:
         self.cloud, self.folder = cloud, folder
@@ -79,7 +79,7 @@ class User:
         return ids
 
     def ssh(self, instance_id: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Trusts the host key that the user data brought, and no other."""
+        """Run a command with trust in the host key of the user data only."""
         address = describe(instance_id)[instance_id]["PublicIpAddress"]
         self.known_hosts.write_text(f"{instance_id} {self.host_key}\n")
         wanted = ["StrictHostKeyChecking=yes", f"HostKeyAlias={instance_id}", f"UserKnownHostsFile={self.known_hosts}"]
@@ -94,7 +94,7 @@ def user(datacenter: DataCenter, tmp_path: Path) -> User:
     return User(datacenter, tmp_path)
 
 
-def test_machine_is_what_its_instance_is_said_to_be(user: User) -> None:
+def test_machine_matches_its_description(user: User) -> None:
     """A login by the public address, with the imported key, to the given host key, meets what DescribeInstances shows."""
     (one,) = user.launch()
     shown = describe(one)[one]
@@ -112,8 +112,8 @@ def test_user_data_is_carried_out(user: User) -> None:
     assert user.ssh(one, done).stdout == f"hello from {one}\nand more\n"
 
 
-def test_metadata_want_a_token(user: User) -> None:
-    """The metadata service tells nothing without a token."""
+def test_metadata_require_a_token(user: User) -> None:
+    """The metadata service refuses requests without a token."""
     (one,) = user.launch()
     url = "http://169.254.169.254/latest/meta-data/instance-id"
     bare, with_token = (
@@ -134,13 +134,13 @@ def test_security_group_is_kept(user: User) -> None:
     get = "curl -s -o /dev/null -m 2 --retry 20 --retry-connrefused --retry-delay 1 http://{}:8000/ && echo reached"
     assert user.ssh(other, get.format(private)).stdout == "reached\n"
     from_here = ["curl", "-s", "-o", os.devnull, "-m", "1", f"http://{public}:8000/"]
-    assert subprocess.run(from_here, check=False).returncode == 28  # curl: timed out; nobody says no
+    assert subprocess.run(from_here, check=False).returncode == 28  # curl: timed out; no refusal
     user.allow(IpProtocol="tcp", FromPort=8000, ToPort=8000, IpRanges=[{"CidrIp": f"{user.cloud.caller}/32"}])
     assert subprocess.run(from_here, check=False).returncode == 0
 
 
 def test_machine_with_another_host_key(user: User) -> None:
-    """A stranger in an instance's place is refused by ssh."""
+    """A machine with another host key than the instance's is refused by ssh."""
     user.cloud.stranger = True
     (one,) = user.launch()
     output = user.ssh(one, "true")
@@ -170,8 +170,8 @@ def test_terminated_machine_is_gone(user: User) -> None:
     wait_for("terminated", one)
 
 
-def test_spot_notice_then_the_end(user: User) -> None:
-    """The notice stands in the metadata before the instance ends."""
+def test_spot_notice_comes_before_the_end(user: User) -> None:
+    """The notice is in the metadata before the instance ends."""
     (one,) = user.launch(InstanceMarketOptions={"MarketType": "spot"})
     user.cloud.interrupt_spot(one, notice_s=3600)
     url = "http://169.254.169.254/latest/meta-data/spot/instance-action"
@@ -183,7 +183,7 @@ def test_spot_notice_then_the_end(user: User) -> None:
 
 
 def test_crashed_machine_is_running_to_ec2(user: User) -> None:
-    """A machine that nobody hears any more is still running as EC2 sees it, and can be terminated."""
+    """A machine that is cut off is still running for EC2, and can be terminated."""
     (one,) = user.launch()
     user.cloud.crash(one)
     assert "timed out" in user.ssh(one, "true", "-o", "ConnectTimeout=1").stderr
@@ -193,7 +193,7 @@ def test_crashed_machine_is_running_to_ec2(user: User) -> None:
     assert user.cloud.left().instances == NOTHING.instances
 
 
-def test_two_data_centres_do_not_meet(user: User, tmp_path: Path) -> None:
+def test_data_centres_are_independent(user: User, tmp_path: Path) -> None:
     """Another process's cloud has other addresses; killed, it leaves no machine."""
     if reason := why_not():
         pytest.skip(reason)
@@ -211,4 +211,4 @@ def test_two_data_centres_do_not_meet(user: User, tmp_path: Path) -> None:
 def test_unknown_user_data_are_refused() -> None:
     """A key of cloud-config that would be passed over in silence is an error here."""
     with pytest.raises(AssertionError, match="runcmds"):
-        cloudinit.read("#cloud-config\nruncmds: []\n")
+        cloudinit.parse_user_data("#cloud-config\nruncmds: []\n")

@@ -1,16 +1,16 @@
-"""DescribeInstances knows late, and finds by what it is asked for."""
+"""DescribeInstances shows instances after a delay, and finds them by filters."""
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import Cloud
-from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, wait_for
+from tests.clusters.ec2.cloud.hands import client, describe, get_refusal, launch, wait_for
 
 
 def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
-    """For a while a new instance is in no list, and unknown by its id; `left` knows it."""
+    """A new instance is in no list and unknown by its id for a while; `left` has it."""
     cloud.world.visible_after_s = 3600
     ids = launch(cloud, 2, ClientToken="t")
     assert describe() == describe(client_token="t") == {}
-    assert refused(lambda: describe(ids[0])) == ("InvalidInstanceID.NotFound", 400)
+    assert get_refusal(lambda: describe(ids[0])) == ("InvalidInstanceID.NotFound", 400)
     assert set(cloud.left().instances) == set(ids)
     cloud.world.visible_after_s, cloud.world.blind_calls = 0, 2
     assert describe() == describe() == {}
@@ -18,7 +18,7 @@ def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
 
 
 def test_new_instances_have_no_addresses_at_once(cloud: Cloud) -> None:
-    """For a while a new instance is described without its addresses; then with both."""
+    """A new instance is described without its addresses for a while, then with both."""
     cloud.world.addressed_after_s = 3600
     (one,) = launch(cloud, 1)
     assert not {"PrivateIpAddress", "PublicIpAddress"} & describe(one)[one].keys()
@@ -50,6 +50,6 @@ def test_order_of_launch(cloud: Cloud) -> None:
 
 
 def test_console_of_an_instance_without_a_machine(cloud: Cloud) -> None:
-    """It has said nothing."""
+    """The console of an instance without a machine is empty."""
     (one,) = launch(cloud, 1)
     assert client().get_console_output(InstanceId=one).get("Output", "") == ""

@@ -2,7 +2,7 @@
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, state, wait_for
+from tests.clusters.ec2.cloud.hands import client, describe, get_refusal, launch, state, wait_for
 
 
 def reason(instance_id: str) -> str:
@@ -26,9 +26,9 @@ def test_terminated_by_way_of_shutting_down(cloud: Cloud) -> None:
 
 
 def test_terminating_twice_is_no_error(cloud: Cloud) -> None:
-    """Terminating what is terminated already is a success; what never was is refused, and then nothing is done."""
+    """Terminating a terminated instance succeeds; an unknown instance is refused, and then none is terminated."""
     (one,) = launch(cloud, 1)
-    assert refused(lambda: client().terminate_instances(InstanceIds=[one, "i-00000000000000000"]))[0] == (
+    assert get_refusal(lambda: client().terminate_instances(InstanceIds=[one, "i-00000000000000000"]))[0] == (
         "InvalidInstanceID.NotFound"
     )
     assert state(one) in ("pending", "running")
@@ -39,14 +39,14 @@ def test_terminating_twice_is_no_error(cloud: Cloud) -> None:
 
 
 def test_protected_instance(cloud: Cloud) -> None:
-    """Of instances of which one is protected, none is terminated."""
+    """None of several instances is terminated if one of them is protected."""
     ids = [*launch(cloud, 1), *launch(cloud, 1, DisableApiTermination=True)]
-    assert refused(lambda: client().terminate_instances(InstanceIds=ids)) == ("OperationNotPermitted", 400)
+    assert get_refusal(lambda: client().terminate_instances(InstanceIds=ids)) == ("OperationNotPermitted", 400)
     assert set(cloud.states().values()) <= {"pending", "running"}
 
 
 def test_shut_down_from_within(cloud: Cloud) -> None:
-    """An instance that shuts itself down is terminated or only stopped, as its launch said."""
+    """An instance that shuts itself down is terminated or stopped, as its launch requested."""
     (mortal,) = launch(cloud, 1, InstanceInitiatedShutdownBehavior="terminate")
     (stopping,) = launch(cloud, 1)
     wait_for("running", mortal, stopping)
@@ -73,7 +73,7 @@ def test_spot_interruption(cloud: Cloud) -> None:
 
 
 def test_persistent_spot_request_outlives_its_instance(cloud: Cloud) -> None:
-    """It is open again when its instance is terminated, until it is cancelled."""
+    """A persistent spot request is open again after its instance's termination, until it is cancelled."""
     options = {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": "persistent"}}
     (one,) = launch(cloud, 1, InstanceMarketOptions=options)
     client().terminate_instances(InstanceIds=[one])
@@ -83,8 +83,8 @@ def test_persistent_spot_request_outlives_its_instance(cloud: Cloud) -> None:
     assert cloud.left() == NOTHING
 
 
-def test_volume_that_is_to_be_kept_is_left(cloud: Cloud) -> None:
-    """`left` sees volumes that their instance's end does not delete."""
+def test_kept_volume_is_left(cloud: Cloud) -> None:
+    """A volume that is not deleted with its instance is in `left`."""
     disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8, "DeleteOnTermination": False}}
     (one,) = launch(cloud, 1, BlockDeviceMappings=[disk])
     client().terminate_instances(InstanceIds=[one])

@@ -1,4 +1,4 @@
-"""What happens to requests on their way, and the record of them."""
+"""Faults of requests, and the record of requests."""
 
 from threading import Thread
 
@@ -8,14 +8,14 @@ from botocore.exceptions import ConnectionClosedError
 
 from tests.clusters.ec2.cloud import faults
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.clusters.ec2.cloud.hands import client, describe, launch, refused
+from tests.clusters.ec2.cloud.hands import client, describe, get_refusal, launch
 
 
-def test_throttled_so_many_times(cloud: Cloud) -> None:
-    """So many calls of an action are refused with status 503 and not carried out; botocore's own retries get through."""
+def test_calls_are_throttled_the_set_number_of_times(cloud: Cloud) -> None:
+    """A number of calls is refused with status 503 and not carried out, and botocore's own retries succeed."""
     cloud.faults.throttle("RunInstances", times=2)
     for _ in range(2):
-        assert refused(lambda: launch(cloud, 1)) == ("RequestLimitExceeded", 503)
+        assert get_refusal(lambda: launch(cloud, 1)) == ("RequestLimitExceeded", 503)
     assert cloud.left() == NOTHING
     launch(cloud, 1)
     cloud.faults.throttle("DescribeInstances", times=1)
@@ -34,8 +34,8 @@ def test_throttled_so_many_times(cloud: Cloud) -> None:
         ("s3", "GET /", "SlowDown", 503),
     ],
 )
-def test_errors_in_each_services_words(cloud: Cloud, service: str, action: str, code: str, status: int) -> None:
-    """An error is worded as its service does it, so that boto3 understands it."""
+def test_errors_have_the_format_of_their_service(cloud: Cloud, service: str, action: str, code: str, status: int) -> None:
+    """An error has the format of its service, so that boto3 reads it."""
     cloud.faults.error(action, code)
     calls = {
         "ec2": lambda: client("ec2").describe_instances(),
@@ -44,7 +44,7 @@ def test_errors_in_each_services_words(cloud: Cloud, service: str, action: str, 
         "pricing": lambda: client("pricing").get_products(ServiceCode="AmazonEC2"),
         "s3": lambda: client("s3").list_buckets(),
     }
-    assert refused(calls[service]) == (code, status)
+    assert get_refusal(calls[service]) == (code, status)
 
 
 def test_lost_answer_and_lost_request(cloud: Cloud) -> None:
@@ -81,15 +81,15 @@ def test_withheld_answer(cloud: Cloud) -> None:
 
 
 def test_skipped_calls_and_any_action(cloud: Cloud) -> None:
-    """A fault may leave the first calls alone, and meet whatever comes then."""
+    """A fault skips the first calls, and applies to any action that follows."""
     cloud.faults.error(".*", "InternalError", skip=1)
     client().describe_instances()
-    assert refused(client().describe_key_pairs) == ("InternalError", 500)
+    assert get_refusal(client().describe_key_pairs) == ("InternalError", 500)
     client().describe_key_pairs()
 
 
 def test_delay(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delayed call is answered after the server has slept for as long as it was told, and the next one is not delayed."""
+    """A delayed call is answered after the server has slept for the set time, and the next one is not delayed."""
     slept: list[float] = []
     monkeypatch.setattr(faults, "sleep", slept.append)
     cloud.faults.delay("DescribeKeyPairs", 0.2, times=1)
@@ -114,7 +114,7 @@ def test_record_of_calls(cloud: Cloud) -> None:
 
 
 def test_each_test_has_an_empty_account(cloud: Cloud) -> None:
-    """Nothing of the tests above is here."""
+    """The account has nothing of earlier tests."""
     assert cloud.left() == NOTHING
     assert cloud.calls == []
     assert describe() == {}

@@ -2,27 +2,27 @@
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.clusters.ec2.cloud.hands import client, launch, refused, wait_for
+from tests.clusters.ec2.cloud.hands import client, get_refusal, launch, wait_for
 
 TAGS = [{"Key": "run", "Value": "7"}]
 
 
 def test_placement_group(cloud: Cloud) -> None:
-    """It is found by its tag, cannot be made twice, nor deleted while instances are in it, nor twice."""
+    """A placement group is found by its tag, is made and deleted once, and stays while it has instances."""
     ec2 = client()
     tagged = [{"ResourceType": "placement-group", "Tags": TAGS}]
     ec2.create_placement_group(GroupName="close", Strategy="cluster", TagSpecifications=tagged)
-    assert refused(lambda: ec2.create_placement_group(GroupName="close", Strategy="cluster"))[0] == (
+    assert get_refusal(lambda: ec2.create_placement_group(GroupName="close", Strategy="cluster"))[0] == (
         "InvalidPlacementGroup.Duplicate"
     )
     found = ec2.describe_placement_groups(Filters=[{"Name": "tag:run", "Values": ["7"]}])["PlacementGroups"]
     assert [each["GroupName"] for each in found] == ["close"]
     ids = launch(cloud, 2, Placement={"GroupName": "close"})
-    assert refused(lambda: ec2.delete_placement_group(GroupName="close"))[0] == "InvalidPlacementGroup.InUse"
+    assert get_refusal(lambda: ec2.delete_placement_group(GroupName="close"))[0] == "InvalidPlacementGroup.InUse"
     ec2.terminate_instances(InstanceIds=ids)
     wait_for("terminated", *ids)
     ec2.delete_placement_group(GroupName="close")
-    assert refused(lambda: ec2.delete_placement_group(GroupName="close"))[0] == "InvalidPlacementGroup.Unknown"
+    assert get_refusal(lambda: ec2.delete_placement_group(GroupName="close"))[0] == "InvalidPlacementGroup.Unknown"
     assert cloud.left() == NOTHING
 
 
@@ -30,7 +30,7 @@ def test_placement_group_stays_in_its_zone(cloud: Cloud) -> None:
     """Instances of one cluster group are in one zone."""
     client().create_placement_group(GroupName="close", Strategy="cluster")
     launch(cloud, 1, Placement={"GroupName": "close"})
-    assert refused(lambda: launch(cloud, 1, zone="us-east-1b", Placement={"GroupName": "close"}))[0] == (
+    assert get_refusal(lambda: launch(cloud, 1, zone="us-east-1b", Placement={"GroupName": "close"}))[0] == (
         "InvalidPlacementGroup.InUse"
     )
 
@@ -38,20 +38,20 @@ def test_placement_group_stays_in_its_zone(cloud: Cloud) -> None:
 def test_small_types_cannot_be_placed_close_together(cloud: Cloud) -> None:
     """A type without cluster placement is refused in such a group."""
     client().create_placement_group(GroupName="close", Strategy="cluster")
-    answer = refused(lambda: launch(cloud, 1, InstanceType="t3.micro", Placement={"GroupName": "close"}))
+    answer = get_refusal(lambda: launch(cloud, 1, InstanceType="t3.micro", Placement={"GroupName": "close"}))
     assert answer[0] == "InvalidParameterCombination"
 
 
 def test_security_group_is_held_by_interfaces(cloud: Cloud) -> None:
-    """It cannot be deleted while an instance has it, nor a moment after the instance is terminated."""
+    """A security group cannot be deleted while an instance has it, nor a moment after its termination."""
     ec2 = client()
     cloud.world.linger_s = 3600
     group = ec2.create_security_group(GroupName="ours", Description="ours", VpcId=cloud.vpc)["GroupId"]
     (one,) = launch(cloud, 1, SecurityGroupIds=[group])
-    assert refused(lambda: ec2.delete_security_group(GroupId=group)) == ("DependencyViolation", 400)
+    assert get_refusal(lambda: ec2.delete_security_group(GroupId=group)) == ("DependencyViolation", 400)
     ec2.terminate_instances(InstanceIds=[one])
     wait_for("terminated", one)
-    assert refused(lambda: ec2.delete_security_group(GroupId=group)) == ("DependencyViolation", 400)
+    assert get_refusal(lambda: ec2.delete_security_group(GroupId=group)) == ("DependencyViolation", 400)
     assert cloud.left().security_groups == ("ours",)
     cloud.world.linger_s = 0.3
 
@@ -79,4 +79,4 @@ def test_rules_are_refused_twice(cloud: Cloud) -> None:
             ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
 
         allow()
-        assert refused(allow)[0] == "InvalidPermission.Duplicate"
+        assert get_refusal(allow)[0] == "InvalidPermission.Duplicate"

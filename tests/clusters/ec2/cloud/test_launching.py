@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.clusters.ec2.cloud.hands import KIND, client, describe, launch, refused, state, wait_for
+from tests.clusters.ec2.cloud.hands import KIND, client, describe, get_refusal, launch, state, wait_for
 
 NO_ROOM = ("InsufficientInstanceCapacity", 500)
 
@@ -21,18 +21,18 @@ def test_instances_are_pending_then_running(cloud: Cloud) -> None:
     assert state(one) == "pending"
 
 
-def test_as_many_as_there_is_room_for(cloud: Cloud) -> None:
-    """Between MinCount and MaxCount, as many as a zone has room for; below, none and status 500; other zones have their own."""
+def test_launch_is_limited_by_capacity(cloud: Cloud) -> None:
+    """A launch gets between MinCount and MaxCount instances by the zone's capacity, or none with status 500."""
     cloud.world.capacity["us-east-1a", KIND] = 3
     assert len(launch(cloud, 1, MaxCount=2)) == 2
-    assert refused(lambda: launch(cloud, 2)) == NO_ROOM
+    assert get_refusal(lambda: launch(cloud, 2)) == NO_ROOM
     assert len(launch(cloud, 1, MaxCount=4)) == 1
-    assert refused(lambda: launch(cloud, 1)) == NO_ROOM
+    assert get_refusal(lambda: launch(cloud, 1)) == NO_ROOM
     assert len(launch(cloud, 4, zone="us-east-1b")) == 4
 
 
 def test_same_token_is_the_same_launch(cloud: Cloud) -> None:
-    """A repeated request gives the same instances, in whatever state they are now."""
+    """A request repeated with its token returns the same instances, in their present state."""
     first = launch(cloud, 2, ClientToken="once")
     wait_for("running", *first)
     assert launch(cloud, 2, ClientToken="once") == first
@@ -42,16 +42,16 @@ def test_same_token_is_the_same_launch(cloud: Cloud) -> None:
 
 
 def test_same_token_with_another_request_is_refused(cloud: Cloud) -> None:
-    """A token stands for one request, to the letter."""
+    """A token is valid for one request only."""
     launch(cloud, 2, ClientToken="once")
-    assert refused(lambda: launch(cloud, 1, ClientToken="once")) == ("IdempotentParameterMismatch", 400)
+    assert get_refusal(lambda: launch(cloud, 1, ClientToken="once")) == ("IdempotentParameterMismatch", 400)
 
 
 def test_token_of_terminated_instances_is_used_up(cloud: Cloud) -> None:
-    """It gives neither the old instances nor new ones."""
+    """A token of terminated instances gives neither the old instances nor new ones."""
     ids = launch(cloud, 2, ClientToken="once")
     client().terminate_instances(InstanceIds=ids)
-    assert refused(lambda: launch(cloud, 2, ClientToken="once")) == ("IdempotentInstanceTerminated", 400)
+    assert get_refusal(lambda: launch(cloud, 2, ClientToken="once")) == ("IdempotentInstanceTerminated", 400)
 
 
 def test_accepted_then_terminated(cloud: Cloud) -> None:
@@ -77,8 +77,8 @@ def test_accepted_then_terminated(cloud: Cloud) -> None:
     ],
 )
 def test_refused_requests(cloud: Cloud, request_: dict[str, Any], code: str) -> None:
-    """What Amazon would not launch is refused in its words, and nothing is made."""
-    assert refused(lambda: launch(cloud, 2, **request_))[0] == code
+    """An invalid request is refused with Amazon's code, and nothing is made."""
+    assert get_refusal(lambda: launch(cloud, 2, **request_))[0] == code
     assert cloud.left() == NOTHING
 
 
@@ -90,7 +90,7 @@ def test_public_address_and_many_interfaces_exclude_each_other(cloud: Cloud) -> 
         more = [{"DeviceIndex": 1, "NetworkCardIndex": i, "SubnetId": subnet, "InterfaceType": "efa"} for i in range(1, 4)]
         return [{"DeviceIndex": 0, "SubnetId": subnet, "InterfaceType": "efa", "AssociatePublicIpAddress": public}, *more]
 
-    answer = refused(lambda: launch(cloud, 1, InstanceType="g6.48xlarge", NetworkInterfaces=interfaces(public=True)))
+    answer = get_refusal(lambda: launch(cloud, 1, InstanceType="g6.48xlarge", NetworkInterfaces=interfaces(public=True)))
     assert answer == ("InvalidParameterCombination", 400)
     (one,) = launch(cloud, 1, InstanceType="g6.48xlarge", NetworkInterfaces=interfaces(public=False))
     assert [nic["InterfaceType"] for nic in describe(one)[one]["NetworkInterfaces"]] == ["efa"] * 4
@@ -100,14 +100,14 @@ def test_public_address_and_many_interfaces_exclude_each_other(cloud: Cloud) -> 
 
 
 def test_quota(cloud: Cloud) -> None:
-    """What is beyond an account's virtual CPUs is refused, and Service Quotas tells how many it has."""
+    """A launch beyond the quota of virtual CPUs is refused, and Service Quotas shows the quota."""
     code = cloud.limit(KIND, 8)
     launch(cloud, 1)
-    assert refused(lambda: launch(cloud, 2)) == ("VcpuLimitExceeded", 400)
+    assert get_refusal(lambda: launch(cloud, 2)) == ("VcpuLimitExceeded", 400)
     launch(cloud, 1)
     quota = client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
     assert (quota["QuotaName"], quota["Value"]) == ("Running On-Demand G and VT instances", 8.0)
-    assert refused(lambda: client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-0"))[0] == (
+    assert get_refusal(lambda: client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-0"))[0] == (
         "NoSuchResourceException"
     )
 

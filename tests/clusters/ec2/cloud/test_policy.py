@@ -1,4 +1,4 @@
-"""A user may do what the policy says, and Amazon's refusal of the rest is recorded."""
+"""The pretend cloud allows a user the calls of the policy, and records refused ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.clusters.ec2.cloud.cloud import Cloud
-from tests.clusters.ec2.cloud.hands import client, launch, refused, wait_for
+from tests.clusters.ec2.cloud.hands import client, get_refusal, launch, wait_for
 
 TAG = [{"Key": "managed", "Value": "1"}]
 
@@ -26,31 +26,31 @@ def allow(*actions: str, **condition: Mapping[str, object]) -> Mapping[str, Any]
 
 
 def test_actions(cloud: Cloud, as_user: Any) -> None:
-    """What is not allowed is refused with EC2's own code, before it is carried out."""
+    """A call that the policy does not allow is refused with EC2's own code, and is not carried out."""
     as_user(allow("ec2:Describe*", "ssm:GetParameter"))
     client().describe_instances()
-    assert refused(lambda: launch(cloud, 1)) == ("UnauthorizedOperation", 403)
-    assert refused(lambda: client("pricing").get_products(ServiceCode="AmazonEC2"))[0] == "AccessDeniedException"
-    assert refused(lambda: client("s3").create_bucket(Bucket="bucket"))[0] == "AccessDenied"
+    assert get_refusal(lambda: launch(cloud, 1)) == ("UnauthorizedOperation", 403)
+    assert get_refusal(lambda: client("pricing").get_products(ServiceCode="AmazonEC2"))[0] == "AccessDeniedException"
+    assert get_refusal(lambda: client("s3").create_bucket(Bucket="bucket"))[0] == "AccessDenied"
     client("sts").get_caller_identity()  # anybody may
     assert cloud.refused == ["ec2:RunInstances", "pricing:GetProducts", "s3:CreateBucket"]
     assert not cloud.left()
 
 
 def test_tags_at_launch_need_a_permission_of_their_own(cloud: Cloud, as_user: Any) -> None:
-    """CreateTags is asked for what is tagged at its creation, and may be bound to that."""
+    """Tags at a launch need CreateTags, which a condition may limit to launches."""
     tagged: Sequence[Mapping[str, Any]] = [{"ResourceType": "instance", "Tags": TAG}]
     as_user(allow("ec2:RunInstances"))
     launch(cloud, 1)
-    assert refused(lambda: launch(cloud, 1, TagSpecifications=tagged))[0] == "UnauthorizedOperation"
+    assert get_refusal(lambda: launch(cloud, 1, TagSpecifications=tagged))[0] == "UnauthorizedOperation"
     bound = allow("ec2:CreateTags", StringEquals={"ec2:CreateAction": ["RunInstances"]})
     as_user(allow("ec2:RunInstances"), bound)
     (one,) = launch(cloud, 1, TagSpecifications=tagged)
-    assert refused(lambda: client().create_tags(Resources=[one], Tags=TAG))[0] == "UnauthorizedOperation"
+    assert get_refusal(lambda: client().create_tags(Resources=[one], Tags=TAG))[0] == "UnauthorizedOperation"
 
 
-def test_only_what_has_the_tag(cloud: Cloud, as_user: Any) -> None:
-    """An action may be bound to a tag of what it is done to: instances, groups and keys alike."""
+def test_actions_may_require_a_tag(cloud: Cloud, as_user: Any) -> None:
+    """An action may be limited to instances, groups and keys with a tag."""
     ec2 = client()
     ours, others = launch(cloud, 1), launch(cloud, 1)
     ec2.create_tags(Resources=ours, Tags=TAG)
@@ -74,7 +74,7 @@ def test_only_what_has_the_tag(cloud: Cloud, as_user: Any) -> None:
         lambda: mine.delete_security_group(GroupId=groups["others"]),
         lambda: mine.delete_placement_group(GroupName="others"),
     ):
-        assert refused(call)[0] == "UnauthorizedOperation"
+        assert get_refusal(call)[0] == "UnauthorizedOperation"
     assert cloud.left().placement_groups == ("others",)
 
 
@@ -90,15 +90,15 @@ def test_everything_that_is_touched_must_be_allowed(cloud: Cloud, as_user: Any) 
 
     tagged = on("security-group", StringEquals={"aws:RequestTag/managed": "1"})
     as_user(tagged)
-    assert refused(lambda: make(*TAG))[0] == "UnauthorizedOperation"
+    assert get_refusal(lambda: make(*TAG))[0] == "UnauthorizedOperation"
     as_user(tagged, on("vpc"))
-    assert refused(make)[0] == "UnauthorizedOperation"
+    assert get_refusal(make)[0] == "UnauthorizedOperation"
     make(*TAG)
     assert cloud.left().security_groups == ("g",)
 
 
-def test_only_by_whom_it_was_made(cloud: Cloud, as_user: Any) -> None:
-    """A condition may name whoever asks, as GetCallerIdentity tells them: for what is made, and for what is ended."""
+def test_actions_may_require_the_caller_as_owner(cloud: Cloud, as_user: Any) -> None:
+    """A condition may compare a tag with the caller's user id, for new resources and for deletions."""
     make = allow("ec2:CreatePlacementGroup", StringEquals={"aws:RequestTag/by": "${aws:userid}"})
     end = allow("ec2:DeletePlacementGroup", StringEquals={"aws:ResourceTag/by": "${aws:userid}"})
 
@@ -115,8 +115,8 @@ def test_only_by_whom_it_was_made(cloud: Cloud, as_user: Any) -> None:
     as_one = client()
     other = enter()
     assert other != one
-    assert refused(lambda: create(by=one))[0] == "UnauthorizedOperation"
-    assert refused(lambda: client().delete_placement_group(GroupName="g"))[0] == "UnauthorizedOperation"
+    assert get_refusal(lambda: create(by=one))[0] == "UnauthorizedOperation"
+    assert get_refusal(lambda: client().delete_placement_group(GroupName="g"))[0] == "UnauthorizedOperation"
     as_one.delete_placement_group(GroupName="g")
     create(by=other)
 
@@ -128,6 +128,6 @@ def test_s3_actions(cloud: Cloud, as_user: Any) -> None:
     s3 = client("s3")
     s3.put_object(Bucket="bucket", Key="k", Body=b"x")
     assert [each["Key"] for each in s3.list_objects_v2(Bucket="bucket")["Contents"]] == ["k"]
-    assert refused(lambda: s3.get_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
-    assert refused(lambda: s3.delete_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
+    assert get_refusal(lambda: s3.get_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
+    assert get_refusal(lambda: s3.delete_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
     assert cloud.refused == ["s3:GetObject", "s3:DeleteObject"]

@@ -13,7 +13,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 Answer = Iterable[bytes]
 
-# The statuses of Amazon's errors; whatever is not named comes with 400. botocore repeats 5xx by itself, which matters.
+# The statuses of Amazon's errors; others have 400. botocore repeats 5xx by itself, which matters.
 STATUS = {
     "InsufficientInstanceCapacity": 500,
     "InsufficientCapacityOnHost": 500,
@@ -50,8 +50,8 @@ class Call:
         return [str(v) for k, v in self.parameters.items() if k == prefix or k.startswith(prefix + ".")]
 
 
-def read(environ: Environ) -> Call:
-    """Tell what is asked for, and leave the request as it was."""
+def parse_request(environ: Environ) -> Call:
+    """Return the content of a request, and leave the request unchanged."""
     scope = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
     key_id, region, service = scope.groups() if scope else ("", "", "s3")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
@@ -82,7 +82,7 @@ def answer_text(start: StartResponse, text: str) -> Answer:
 
 
 def answer_error(start: StartResponse, call: Call, code: str, message: str) -> Answer:
-    """An error as the service words it."""
+    """Answer with an error in the format of the service."""
     number = STATUS.get(code, 400)
     if call.service in ("ssm", "pricing", "servicequotas"):
         return _answer(start, number, "application/x-amz-json-1.1", json.dumps({"__type": code, "message": message}))

@@ -1,4 +1,4 @@
-"""What there is beyond moto's own state, and what is going to happen: one world per process, as moto has one state."""
+"""State beyond moto's own, and future events: one world per process, as moto has one state."""
 
 import itertools
 import threading
@@ -44,10 +44,10 @@ class World:
     described: Counter[str] = field(default_factory=Counter)  # how often, since it was born, seen or not
     gone: dict[str, float] = field(default_factory=dict)  # instance id -> when it was terminated
     console: dict[str, str] = field(default_factory=dict)
-    public_network: str = "198.51.100"  # TEST-NET-2, of which no address is anybody's
+    public_network: str = "198.51.100"  # TEST-NET-2, which has no real addresses
     public: Iterator[int] = field(default_factory=lambda: itertools.count(10))
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    on_boot: Launched | None = None  # makes machines of instances; running is then for it to say
+    on_boot: Launched | None = None  # makes machines of instances, and then sets the state `running`
     on_power_off: Launched | None = None
     on_new_rules: Callable[[], None] | None = None  # after a security group has changed
     _later: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class World:
         return next(i for i in self.instances() if i.id == instance_id)
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Have something happen; at the first look at the world after that time, so that no thread has to wait."""
+        """Schedule an event: it happens at the first access to the world after that time, so that no thread waits."""
         self._later.append((time.monotonic() + seconds, next(self.ids), what))
 
     def catch_up(self) -> None:
@@ -72,7 +72,7 @@ class World:
                     event[2]()
 
     def hurry(self) -> None:
-        """Have all happen now that was to happen later."""
+        """Let all scheduled events happen now."""
         with self.lock:
             self._later = [(0.0, number, what) for _, number, what in self._later]
         self.catch_up()
@@ -93,7 +93,7 @@ def now() -> World:
 
 
 def begin(world: World) -> None:
-    """From here on, this is the world."""
+    """Make this the world of the process."""
     global _now  # as global as moto's state, which it stands beside
     _now = world
 
