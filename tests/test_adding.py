@@ -41,9 +41,9 @@ def add(what: str, site: Path) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with a copy of the package in it, as the wheel has it."""
+    """A folder with a copy of the package in it, as the wheel has it, and compiled as here: only what is added is compiled."""
     folder = tmp_path / "site"
-    shutil.copytree(REPOSITORY / "pytest_dtfperf", folder / "pytest_dtfperf", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "pytest_dtfperf", folder / "pytest_dtfperf")
     shutil.copytree(REPOSITORY / "baselines", folder / "pytest_dtfperf" / "baselines" / "published")
     return folder
 
