@@ -280,7 +280,9 @@ class SimulatedChannel:
 
         def answer() -> Iterator[Sent]:
             for host in hosts:
-                yield self._message(host, "state", run=order["run"], state=self._state_of(host, window_s))
+                yield self._message(
+                    host, "state", run=order["run"], state=self._hardware.describe_state(self._hosts[host].name, window_s)
+                )
             for host in range(len(self._hosts)):
                 yield self._message(host, "stopped", run=order["run"], survivors=[])
 
@@ -435,24 +437,6 @@ class SimulatedChannel:
                 yield self._of_task(run, task, "report", **report)
                 yield self._message(task.host, "exit", run=run.id, task=task.name, code=0, signal=None, last_lines=[])
 
-    def _state_of(self, host: int, window_s: float) -> Message:
-        """Return the state of a host that nothing disturbs."""
-        cores = self._hardware.cores
-        own_s = round(0.1 * window_s * cores, 6)
-        free = {"before": 50_000.0, "after": 50_000.0}
-        return {
-            "machine": self._hosts[host].name,
-            "cpus": f"0-{cores - 1}",
-            "cores": cores,
-            "quota": False,
-            "window_s": window_s,
-            "cpu": {"busy_s": own_s, "own_s": own_s, "controller_s": 0.0, "steal_s": 0.0},
-            "load": {"before": 0.0, "after": 0.0},
-            "memory": {"available_mib": free, "some_s": 0.0, "full_s": 0.0, "swapped_in_mib": 0},
-            "clock_mhz": {"before": None, "after": None, "most": None},
-            "throttled_s": None,
-        }
-
     # Probes
 
     def _probe(self, run: _Run, tasks: Sequence[_Task], word: str) -> Iterator[Sent]:
@@ -470,7 +454,8 @@ class SimulatedChannel:
                     noisy = per_s * (1 + READING_NOISE * float(self._random.standard_normal()))
                     reading = {"per_s": noisy, "spread": READING_NOISE, "repeats": 5, "how": {SIMULATED: "yes"}}
                     yield self._of_task(run, task, "reading", name=name, reading=reading, error=None)
-                facts = {"limits": {}, "clock_hz": None, "most_clock_hz": None, "state": self._state_of(task.host, 0.0)}
+                state = self._hardware.describe_state(self._hosts[task.host].name, 0.0)
+                facts = {"limits": {}, "clock_hz": None, "most_clock_hz": None, "state": state}
                 yield self._of_task(run, task, "facts", **facts)
             elif phase == "round":
                 yield from self._send_streams(run, task, int(number), rates)

@@ -166,6 +166,23 @@ class SimulatedHardware:
         slow = [each.link_bytes_per_s for each in self.faults if each.host == host and each.after_s <= now_s]
         return min([self.link_bytes_per_s, *(each for each in slow if each is not None)])
 
+    def describe_state(self, host: str, window_s: float) -> Mapping[str, Any]:
+        """Return the state of a host, by its name, that nothing has disturbed for a number of seconds."""
+        own_s = round(0.1 * window_s * self.cores, 6)
+        free = {"before": 50_000.0, "after": 50_000.0}
+        return {
+            "machine": host,
+            "cpus": f"0-{self.cores - 1}",
+            "cores": self.cores,
+            "quota": False,
+            "window_s": window_s,
+            "cpu": {"busy_s": own_s, "own_s": own_s, "controller_s": 0.0, "steal_s": 0.0},
+            "load": {"before": 0.0, "after": 0.0},
+            "memory": {"available_mib": free, "some_s": 0.0, "full_s": 0.0, "swapped_in_mib": 0},
+            "clock_mhz": {"before": None, "after": None, "most": None},
+            "throttled_s": None,
+        }
+
     def list_readings(self, host: int, now_s: float, families: Sequence[str], gpus: int) -> Iterator[tuple[str, float]]:
         """Yield the name and the rate of each reading of these families that a probe of a host has, without noise."""
         slowdown = self.slowdown(host, now_s)
