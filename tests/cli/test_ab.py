@@ -27,6 +27,7 @@ from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
 from tests.plugin.conftest import ENDS_S, REPOSITORY, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_simulated import write as write_simulated
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import Laboratory
 from tests.plugin.test_verdicts import session
@@ -142,6 +143,30 @@ def test_a_comparison_is_a_file_a_table_and_a_page(perf: PerfTests) -> None:
     assert "comparisons.csv, comparisons.jsonl" in page
     lines = format_markdown_summary(folder).splitlines()
     assert [each for each in lines if each.startswith(f"| {record.spec.label} |") and each.endswith("| SLOWER |")]
+
+
+def test_a_comparison_on_simulated_hosts_is_marked_everywhere(perf: PerfTests) -> None:
+    """Terminal, CSV, page, Markdown and record of a comparison have the same verdict and the mark of simulated hosts."""
+    write_simulated(perf)
+    ended = compare(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
+    (line,) = comparisons(perf)
+    marked = f"{line['verdict']} SIMULATED"
+    assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in ended.out
+    ended.line(marked)
+    (row,) = csv.DictReader(io.StringIO((folder.path / "comparisons.csv").read_text()))
+    assert (row["verdict"], row["simulated"]) == (line["verdict"], "true")
+    assert f"<td>{marked}<" in (folder.path / "report.html").read_text()
+    assert f"| {marked} |" in format_markdown_summary(folder)
+    assert line["reference"]["fingerprint"]["hardware"]["simulated"] == "sim"
+
+
+def test_variants_with_other_tasks_are_compared(perf: PerfTests) -> None:
+    """A variant with another parameter server is compared, since all tasks that both have are on the same hosts."""
+    write_simulated(perf)
+    ended = compare(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    (line,) = comparisons(perf)
+    assert line["verdict"] == "FASTER", ended.out
 
 
 def test_a_damaged_line_of_a_comparison_is_one_line(perf: PerfTests) -> None:
