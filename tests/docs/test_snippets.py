@@ -185,7 +185,7 @@ def _row(block: Block) -> None:
     found = ROW.match(block.text)
     assert found is not None
     path, above = found.groups()
-    assert re.search(rf"(?m)^ +{re.escape(above)}[ :=]", (REPOSITORY / path).read_text()), f"{path} has no {above}"
+    assert re.search(rf"(?m)^ *{re.escape(above)}[ :=]", (REPOSITORY / path).read_text()), f"{path} has no {above}"
 
 
 def _names_are_known(code: str) -> None:
