@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def _runs(rig: Rig, spec: Spec, changes: Changes, count: int) -> tuple[list[Run]
 
 def _side(rig: Rig, spec: Spec, runs: Sequence[Run], sent: Sequence[Sent], probes: Probes) -> Side:
     hosts = list(runs[-1].hosts)
-    fingerprint = {**rig.launcher.collect_fingerprint(hosts), "program": runs[-1].program}
+    fingerprint = replace(rig.launcher.collect_fingerprint(hosts), program=runs[-1].program)
     found = Measurement(  # of injected sleeps it says nothing
         spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint, probes=probes
     )  # fmt: skip

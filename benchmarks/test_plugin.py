@@ -17,6 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
@@ -108,12 +109,12 @@ def measurement(rate: float) -> Measurement:
         images_per_sec=rate, elapsed_s=1.0, step_s={"worker:0": [0.01] * 100}, loss=[1.0] * 100, startup_s={}, bytes_sent=0,
         bytes_received=0, peak_rss_bytes={}, cpu_s={}, wall_s=1.0,
     )  # fmt: skip
-    hardware = {"cpu": "AMD EPYC", "cores": 2, "memory_gib": 24, "gpus": []}
+    hardware = Hardware(cpu="AMD EPYC", cores=2, memory_gib=24)
     return Measurement(
         spec=Spec(model="trivial", batch_size=32),
         runs=[run] * 5,
         hosts=["n1"],
-        fingerprint={"hardware": hardware, "software": {}},
+        fingerprint=Fingerprint(hardware=hardware),
     )
 
 

@@ -16,6 +16,7 @@ from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, 
 from pytest_dtfperf.baselines.compare import VERDICTS
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import compare_in_turns
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import Answer, Question, runs_needed
@@ -286,7 +287,7 @@ def _earlier_case(
         rates = np.exp(log_rate + now + random.normal(0, 0.01, len(rounds)))
         return measured.with_runs([_run(rate, at) for rate, at in zip(rates.tolist(), rounds, strict=True)])
 
-    empty = Measurement(spec=Spec(model="trivial", batch_size=1), runs=(), hosts=(), fingerprint={})
+    empty = Measurement(spec=Spec(model="trivial", batch_size=1), runs=(), hosts=(), fingerprint=Fingerprint())
     first = range(question.least)
     one = with_runs(empty, 0.0, *(float(each) for each in first))
     now = change if when == "before n devices" else now

@@ -5,7 +5,7 @@
         images: int = field(metadata=describe("Images of the test set", at_least=1))
         loss: float = field(metadata=describe("Mean cross-entropy"))
 
-A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` describes it. A
+A field is declared once. `to_json` writes it, `from_json` reads and checks it, `baselines/json_schema.py` describes it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
 A property below `@written(describe(...))` is written and described likewise, and not read.
 
@@ -15,8 +15,9 @@ It is sent to the hosts, so it needs only Python.
 import math
 import re
 import reprlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import field as new_field
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -24,12 +25,10 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_o
 
 Reader = Callable[[Any], Any]  # converts JSON data to a value
 Check = Callable[[Any], None]  # raises `ValidationError`
-Schema = dict[str, Any]
 Getter = TypeVar("Getter", bound=Callable[[Any], Any])
 
-_RANGE = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum", "below": "exclusiveMaximum"}
 _SIGNS = {"at_least": ">=", "above": ">", "at_most": "<=", "below": "<"}
-_TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
+TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 _NAMES = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "text"}
 
 
@@ -120,16 +119,17 @@ class JsonData:
     """Adds `to_json` and `from_json` to a dataclass; a class's own versions are used by classes that contain it."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    empty_keys: Collection[str] = ()  # read with an empty value, such as null, and written again: of `SparseData`
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields as JSON data, in their order."""
         data: dict[str, Any] = {}
-        keys = _keys(type(self))  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
+        keys = list_keys(type(self))  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
         for key in keys:
             value = getattr(self, key.name)
             if key.metadata.get("is_inline"):
                 data |= value.to_json()
-            elif not key.metadata.get("omit_empty") or (value and value != key.default):
+            elif not key.metadata.get("omit_empty") or not _is_empty(value, key) or key.name in self.empty_keys:
                 data[key.name] = _write(value)
         return data
 
@@ -145,43 +145,17 @@ class JsonData:
         return made
 
 
-def json_schema(cls: type[JsonData]) -> Schema:
-    """Return the JSON Schema of a dataclass, with nested ones as its definitions, and further rules of `schema_rules`."""
-    definitions: dict[str, Schema] = {}
-    own = _object_schema(cls, definitions)
-    return {**own, "$defs": definitions} if definitions else own
+@dataclass(frozen=True, kw_only=True)
+class SparseData(JsonData):
+    """Data with keys that may be missing. A key with an empty value, such as null, is written as it was read."""
 
-
-def name_definition(cls: type) -> str:
-    """Return the name of a dataclass in a schema: `StepBreakdown` is `step_breakdown`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
-
-
-def _object_schema(cls: Any, definitions: dict[str, Schema]) -> Schema:
-    properties: dict[str, Schema] = {}
-    required: list[str] = []
-    for key in _keys(cls):
-        if key.metadata.get("is_inline"):
-            inner = _object_schema(key.hint, definitions)
-            properties |= inner["properties"]
-            required += inner["required"]
-            continue
-        is_required = not key.metadata.get("omit_empty")  # it is always written, and otherwise never null
-        hint = key.hint if is_required else _without_none(key.hint)
-        properties[key.name] = _description(key.metadata) | _schema(hint, key.metadata, definitions)
-        required += [key.name] * is_required
-    rules = getattr(cls, "schema_rules", {})
-    return {"type": "object", "additionalProperties": False, "required": required, "properties": properties, **rules}
-
-
-def _without_none(hint: Any) -> Any:
-    """Return `X` of `X | None`, and other types as they are."""
-    types = [each for each in get_args(hint) if each is not NoneType]
-    return Union[tuple(types)] if get_origin(hint) in (Union, UnionType) else hint  # noqa: UP007 - of a list of types
+    empty_keys: Collection[str] = new_field(
+        default=(), compare=False, repr=False, metadata={"is_stored": False, "is_read": False}
+    )
 
 
 @dataclass(frozen=True)
-class _Key:
+class Key:
     """A field or a property that is written."""
 
     name: str
@@ -192,18 +166,18 @@ class _Key:
 
 
 @cache
-def _keys(cls: Any) -> Sequence[_Key]:
+def list_keys(cls: Any) -> Sequence[Key]:
     """Return what is written of a dataclass: its stored fields, then its `written` properties."""
     hints = get_type_hints(cls)
     stored = [
-        _Key(field.name, hints[field.name], field.metadata, field.default)
+        Key(field.name, hints[field.name], field.metadata, field.default)
         for field in fields(cls)
         if field.metadata.get("is_stored", True)
     ]
     members = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
     getters = {name: member.fget for name, member in members if isinstance(member, property)}
     computed = [
-        _Key(name, get_type_hints(getter)["return"], metadata, MISSING, is_computed=True)
+        Key(name, get_type_hints(getter)["return"], metadata, MISSING, is_computed=True)
         for name, getter in getters.items()
         if (metadata := getattr(getter, "metadata", None))
     ]
@@ -213,8 +187,8 @@ def _keys(cls: Any) -> Sequence[_Key]:
 @cache
 def _read_names(cls: Any) -> frozenset[str]:
     """Return the keys of a dataclass in JSON, including those of its inline fields and its computed ones."""
-    inline = {name for key in _keys(cls) if key.metadata.get("is_inline") for name in _read_names(key.hint)}
-    own = {key.name for key in _keys(cls) if not key.metadata.get("is_inline")}
+    inline = {name for key in list_keys(cls) if key.metadata.get("is_inline") for name in _read_names(key.hint)}
+    own = {key.name for key in list_keys(cls) if not key.metadata.get("is_inline")}
     return frozenset(inline | own | {field.name for field in fields(cls) if not field.metadata.get("is_inline")})
 
 
@@ -222,22 +196,25 @@ def _make(cls: Any, data: Mapping[str, Any]) -> Any:
     """Return the object of checked data."""
     readers, values = _readers(cls), dict(data)
     made = {}
-    for key in _keys(cls):
+    for key in list_keys(cls):
         if key.metadata.get("is_inline"):
             made[key.name] = _make(key.hint, {name: values.pop(name) for name in _read_names(key.hint) & values.keys()})
         elif key.is_computed:
             values.pop(key.name, None)
     made |= {name: readers[name](values[name]) for name in readers.keys() & values.keys()}
-    return cls(**{**values, **made})
+    values |= made
+    if issubclass(cls, SparseData):
+        known = [key for key in list_keys(cls) if key.name in values]
+        values["empty_keys"] = frozenset(key.name for key in known if _is_empty(values[key.name], key))
+    return cls(**values)
+
+
+def _is_empty(value: Any, key: Key) -> bool:
+    return not value or bool(value == key.default)
 
 
 def _has_default(field: "Field[Any]") -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _description(metadata: Mapping[str, Any]) -> Schema:
-    text, unit = metadata.get("description", ""), metadata.get("unit", "")
-    return {"description": f"{text} ({unit})" if unit else text} if text else {}
 
 
 def _write(value: Any) -> Any:
@@ -309,13 +286,15 @@ def _check_of(cls: Hashable) -> Check:
 def _key_checks(cls: Any) -> tuple[dict[str, Check], list[str]]:
     """Return the checks of the keys of a dataclass, and the keys without a default."""
     hints, own = get_type_hints(cls), fields(cls)
-    checks = {key.name: _check(key.hint, key.metadata) for key in _keys(cls) if key.is_computed}
+    checks = {key.name: _check(key.hint, key.metadata) for key in list_keys(cls) if key.is_computed}
     required: list[str] = []
     for field in own:
         if field.metadata.get("is_inline"):
             inner, needed = _key_checks(hints[field.name])
             checks |= inner
             required += needed
+            continue
+        if not field.metadata.get("is_read", True):
             continue
         checks[field.name] = _check(hints[field.name], field.metadata)
         if not _has_default(field):
@@ -348,7 +327,7 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if origin in (Mapping, dict):
         return _check_mapping(_check(args[1], metadata), _key_pattern(args[0], metadata))
     # Any other class is checked when it is made.
-    return _check_scalar(hint, metadata) if hint in _TYPES else lambda value: None
+    return _check_scalar(hint, metadata) if hint in TYPES else lambda value: None
 
 
 def _check_object(value: Any) -> None:
@@ -394,11 +373,11 @@ def _check_list(check: Check, *, is_numeric: bool, min_size: int) -> Check:
 
 
 def _key_pattern(hint: Any, metadata: Mapping[str, Any]) -> str | None:
-    names = "|".join(_list_names(hint))
+    names = "|".join(list_enum_values(hint))
     return names or metadata.get("key_pattern")
 
 
-def _list_names(hint: Any) -> list[str]:
+def list_enum_values(hint: Any) -> list[str]:
     """Return the values of an enumeration; empty for another type."""
     return [each.value for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else []
 
@@ -420,7 +399,7 @@ def _check_mapping(check: Check, key_pattern: str | None) -> Check:
 
 
 def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
-    kind = _TYPES[hint]
+    kind = TYPES[hint]
     allowed = _NAMES.get(kind, kind)
     if kind in ("integer", "number"):
         allowed += "".join(f" {_SIGNS[name]} {limit:g}" for name, limit in metadata.get("range", {}).items())
@@ -449,51 +428,3 @@ def _is_in_range(value: float, metadata: Mapping[str, Any]) -> bool:
         and not ("above" in limits and value <= limits["above"])
         and not ("below" in limits and value >= limits["below"])
     )
-
-
-def _schema(hint: Any, metadata: Mapping[str, Any], definitions: dict[str, Schema]) -> Schema:
-    origin, args = get_origin(hint), get_args(hint)
-    if metadata.get("schema"):
-        return dict(metadata["schema"])
-    if (hint not in _TYPES and isinstance(hint, type) and not issubclass(hint, JsonData | Enum)) or hint is Any:
-        return {}
-    if isinstance(hint, type) and issubclass(hint, JsonData):
-        name = name_definition(hint)
-        if name not in definitions:
-            definitions[name] = {}  # as long as it is made
-            definitions[name] = {rule: value for rule, value in _object_schema(hint, definitions).items() if rule != "type"}
-        return {"type": "object", "$ref": f"#/$defs/{name}"}  # the type is here, so that it can be one of several
-    if origin in (Union, UnionType):
-        return _join_schemas([_schema(each, metadata, definitions) for each in args])
-    if origin is Literal:
-        return {"const": args[0]} if len(args) == 1 else {"enum": list(args)}
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [each.value for each in hint]}
-    if origin in (Sequence, tuple, list):
-        size = {"minItems": metadata["min_size"]} if metadata.get("min_size") else {}
-        return {"type": "array", **size, "items": _schema(args[0], {**metadata, "min_size": 0}, definitions)}
-    if origin in (Mapping, dict):
-        items = _schema(args[1], metadata, definitions)
-        names: Schema = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
-        if keys := _list_names(args[0]):
-            names = {"propertyNames": {"enum": keys}}
-        return {"type": "object", "additionalProperties": items, **names}
-    found: Schema = {"type": _TYPES[hint]}
-    if hint in (int, float):
-        found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}
-    if hint is str and metadata.get("pattern"):
-        found["pattern"] = f"^({metadata['pattern']})$"
-    if hint is str and metadata.get("min_size"):
-        found["minLength"] = metadata["min_size"]
-    return found
-
-
-def _join_schemas(schemas: Sequence[Schema]) -> Schema:
-    """Join alternatives: their types go into one list, beside other keywords, which apply only to their own type."""
-    joined: Schema = {"type": []}
-    for each in schemas:
-        if "enum" in each:
-            return {"enum": [*each["enum"], *([None] if {"type": "null"} in schemas else [])]}
-        kinds = each.get("type", [])
-        joined = {**joined, **each, "type": [*joined["type"], *([kinds] if isinstance(kinds, str) else kinds)]}
-    return joined

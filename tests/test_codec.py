@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 import jsonschema
 import pytest
 
-from pytest_dtfperf.codec import JsonData, ValidationError, describe, json_schema
+from pytest_dtfperf.baselines.json_schema import json_schema
+from pytest_dtfperf.codec import JsonData, SparseData, ValidationError, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from tests.records.samples import run
 
@@ -171,3 +172,27 @@ def test_a_new_field_of_a_run_takes_one_declaration() -> None:
     assert set(json_schema(Run)["properties"]) | {"faults"} == set(schema["properties"])
     jsonschema.validate(data["faults"], schema["properties"]["faults"])
     assert schema["properties"]["faults"]["description"] == "Task to its page faults"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(SparseData):
+    """Data with keys that may be missing."""
+
+    size: int | None = field(default=None, metadata=describe(omit_empty=True))
+    names: Sequence[str] = field(default=(), metadata=describe(omit_empty=True))
+
+
+@pytest.mark.parametrize("data", [{}, {"size": None}, {"size": 0, "names": []}, {"names": ["a"]}], ids=str)
+def test_a_missing_key_stays_missing_and_null_stays_null(data: dict[str, Any]) -> None:
+    """Sparse data is written as it was read, also after a change of another key, and both forms are equal."""
+    read = Sparse.from_json(data)
+    assert read.to_json() == data
+    assert replace(read, size=3).to_json() == {"size": 3} | {key: value for key, value in data.items() if key == "names"}
+    assert Sparse.from_json({"size": None}) == Sparse()
+    jsonschema.validate(data, json_schema(Sparse))
+
+
+def test_keys_that_were_read_empty_are_no_key() -> None:
+    """JSON cannot set which keys are written empty."""
+    with pytest.raises(ValidationError, match="must be one of the keys size, names, not 'empty_keys'"):
+        Sparse.from_json({"empty_keys": ["size"]})

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run, efficiency, io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec
 
@@ -18,7 +19,7 @@ def measurement(*rates: float, gpus: int = 1) -> Measurement:
         )
         for rate in rates
     ]  # fmt: skip
-    return Measurement(spec=SPEC.but(gpus=gpus), runs=runs, hosts=["n1"], fingerprint={})
+    return Measurement(spec=SPEC.but(gpus=gpus), runs=runs, hosts=["n1"], fingerprint=Fingerprint())
 
 
 def test_a_measurement_is_the_median_of_its_runs() -> None:

@@ -74,7 +74,7 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
         if why_not:
             refused.append((candidate, why_not))
         else:
-            system = system_name(candidate.measurement.fingerprint.get("hardware", {}))
+            system = system_name(candidate.measurement.fingerprint.hardware)
             stated = reason if _is_slower(candidate.judgement) else None
             entry = Entry.of(candidate.measurement, replace(candidate.provenance, reason=stated))
             by_system.setdefault(system, []).append(entry)

@@ -40,7 +40,7 @@ class Sighting:
 
     @property
     def case(self) -> tuple[str, str]:
-        return system_name(self.measurement.fingerprint.get("hardware", {})), self.measurement.spec.key
+        return system_name(self.measurement.fingerprint.hardware), self.measurement.spec.key
 
     def is_of(self, entry: Entry) -> bool:
         """Return whether it would be compared with this entry."""

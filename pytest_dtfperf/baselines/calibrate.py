@@ -55,7 +55,7 @@ class CalibrationCase:
 
     @property
     def system(self) -> str:
-        return system_name(self.first.fingerprint.get("hardware", {}))
+        return system_name(self.first.fingerprint.hardware)
 
     @property
     def runs(self) -> int:

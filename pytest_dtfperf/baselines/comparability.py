@@ -14,28 +14,28 @@ not part of the name, because devices are part of the spec; nor is the software,
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, TrainedProgram
 from pytest_dtfperf.spec import Spec
 
 MEMORY_TOLERANCE = 0.10  # kernels and hypervisors reserve parts of the same memory before they report the rest ...
 MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a small difference may change the number by one
-# Parts that must match if both sides have them: virtual machines lack the interface's speed, old baselines the kind of CPU.
-_WHERE_KNOWN = {"kind of CPU": "cpu_kind", "interconnect": "interconnect"}
+
+Versions = Mapping[str, str | None]
 
 # Text that makers add to the name of a CPU: trademarks, its type, its clock (which is state, not identity).
 _CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
 
 
-def system_name(hardware: Mapping[str, Any]) -> str:
+def system_name(hardware: Hardware) -> str:
     """Return a name for one host's hardware that is a valid file name: `8x-nvidia-tesla-p100`, `cpu-amd-epyc-9b45-2c`."""
-    counts = Counter(_slug(gpu["name"]) for gpu in hardware.get("gpus") or ())
+    counts = Counter(_slug(gpu.name) for gpu in hardware.gpus)
     if counts:
         return "-and-".join(f"{count}x-{name}" for name, count in sorted(counts.items()))
-    return f"cpu-{_slug(_CPU_NOISE.sub(' ', hardware.get('cpu') or ''))}-{hardware.get('cores') or 0}c"
+    return f"cpu-{_slug(_CPU_NOISE.sub(' ', hardware.cpu or ''))}-{hardware.cores or 0}c"
 
 
-def hardware_differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[str, Any]) -> list[str]:
+def hardware_differences(expected_hardware: Hardware, found_hardware: Hardware) -> list[str]:
     """Return the differences in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     then, now = _identity(expected_hardware), _identity(found_hardware)
     found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
@@ -52,19 +52,19 @@ def format_difference(part: str, then: str, now: str) -> str:
     return f"{part}: {then} then, {now} now"
 
 
-def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+def unsure(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
     """Return optional parts that only one side has, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
     differences = _find_differences(then_hardware, now_hardware)
     return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in differences if not (a and b)]
 
 
-def memory_changes(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+def memory_changes(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
     """Return differences of memory sizes within the tolerance, one phrase each: `memory 62 GiB -> 61 GiB`."""
     sizes = [(part, _gib(then_hardware, part), _gib(now_hardware, part)) for part in ("memory", "GPU memory")]
     return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _near(a, b)]
 
 
-def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def software_changes(then: Versions, now: Versions) -> list[str]:
     """Return changes of the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. They do not forbid a comparison."""
     return [
         f"{name} {then.get(name) or 'none'} -> {now.get(name) or 'none'}"
@@ -73,30 +73,35 @@ def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     ]
 
 
-def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
-    gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
-    cloud = hardware.get("cloud") or {}
+def _identity(hardware: Hardware) -> dict[str, str]:
+    gpus = Counter(gpu.name for gpu in hardware.gpus)
     return {
-        "cpu": hardware.get("cpu") or "unknown",
-        "cores": str(hardware.get("cores") or "unknown"),
-        "devices of shared cores": str(hardware.get("cpu_devices") or "none"),
+        "cpu": hardware.cpu or "unknown",
+        "cores": str(hardware.cores or "unknown"),
+        "devices of shared cores": str(hardware.cpu_devices or "none"),
         "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
-        "simulated cluster": hardware.get("simulated") or "none",
-        "cloud": ", ".join(f"{name}={value}" for name, value in sorted(cloud.items()) if value is not None) or "none",
+        "simulated cluster": hardware.simulated or "none",
+        "cloud": ", ".join(f"{name}={value}" for name, value in sorted(hardware.cloud.items()) if value is not None) or "none",
     }
 
 
-def _find_differences(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return differences in optional parts; a missing value is empty."""
-    pairs = [(what, then_hardware.get(part) or "", now_hardware.get(part) or "") for what, part in _WHERE_KNOWN.items()]
+def _find_differences(then_hardware: Hardware, now_hardware: Hardware) -> list[tuple[str, str, str]]:
+    """Return differences in parts that must match if both sides have them; a missing value is empty.
+
+    Virtual machines lack the interface's speed, and old baselines the kind of CPU.
+    """
+    pairs = [
+        ("kind of CPU", then_hardware.cpu_kind or "", now_hardware.cpu_kind or ""),
+        ("interconnect", then_hardware.interconnect or "", now_hardware.interconnect or ""),
+    ]
     return [(what, then, now) for what, then, now in pairs if then != now]
 
 
-def _gib(hardware: Mapping[str, Any], part: str) -> int:
+def _gib(hardware: Hardware, part: str) -> int:
     """Return the size in GiB; 0 if unknown; of several GPUs the smallest, which is the bottleneck."""
     if part == "memory":
-        return hardware.get("memory_gib") or 0
-    return min((gpu.get("memory_gib") or 0 for gpu in hardware.get("gpus") or ()), default=0)
+        return hardware.memory_gib or 0
+    return min((gpu.memory_gib or 0 for gpu in hardware.gpus), default=0)
 
 
 def _near(then: int, now: int) -> bool:
@@ -120,48 +125,48 @@ _UNKNOWN = "unknown"
 _MOST_KINDS = 6  # of operations that are listed for different graphs: the largest differences show the change
 
 
-def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def must_match(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return what forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     return other_hosts(then, now) + other_program(then, now)
 
 
-def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def other_hosts(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return differences in hosts and software that forbid a comparison, for trainings with different graphs."""
     return other_hardware(then, now) + _majors(then, now)
 
 
-def other_hardware(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def other_hardware(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return differences in the hardware that must match, one phrase each. Empty: it is the same as far as known."""
-    return hardware_differences(_part(then, "hardware"), _part(now, "hardware"))
+    return hardware_differences(then.hardware, now.hardware)
 
 
-def describe_replacements(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_replacements(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return changes that end a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
-    before, after = _part(then, "software"), _part(now, "software")
+    before, after = then.software, now.software
     majors = [name for name in MAJORS if _majors_of(name, before, after)]
     return [f"{name} {before[name]} -> {after[name]}" for name in majors] + other_program(then, now)
 
 
-def describe_notes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_notes(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return certain or possible changes that do not forbid a comparison: `tensorflow 2.20.0 -> 2.21.0`."""
     return (
-        software_changes(_part(then, "software"), _part(now, "software"))
-        + memory_changes(_part(then, "hardware"), _part(now, "hardware"))
-        + unsure(_part(then, "hardware"), _part(now, "hardware"))
-        + _unsure_program(_part(then, "program"), _part(now, "program"))
+        software_changes(then.software, now.software)
+        + memory_changes(then.hardware, now.hardware)
+        + unsure(then.hardware, now.hardware)
+        + _unsure_program(then.program, now.program)
     )
 
 
-def other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def other_program(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return the differences in the graphs and in the settings of their execution, one phrase each."""
-    return _other_program(_part(then, "program"), _part(now, "program"))
+    return _other_program(then.program, now.program)
 
 
-def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _other_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
     """Compare only what both sides have: early versions stored a hash of their source, and an external command has no graph."""
-    found = [_graphs(then, now)] if "graph" in then and "graph" in now and then["graph"] != now["graph"] else []
-    for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
-        before, after = then["settings"][job], now["settings"][job]
+    found = [_graphs(then, now)] if then.graph and now.graph and then.graph != now.graph else []
+    for job in sorted(then.settings.keys() & now.settings.keys()):
+        before, after = then.settings[job], now.settings[job]
         found += [
             format_difference(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
             for name in sorted({*before, *after})
@@ -170,9 +175,9 @@ def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return found
 
 
-def _graphs(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _graphs(then: TrainedProgram, now: TrainedProgram) -> str:
     """Return how two graphs differ: `training graph: 36 Conv2D less, 36 MatMul more`."""
-    before, after = _part(then, "operations"), _part(now, "operations")
+    before, after = then.operations, now.operations
     changes = {kind: after.get(kind, 0) - before.get(kind, 0) for kind in {*before, *after}}
     largest = sorted((kind for kind in changes if changes[kind]), key=lambda kind: (-abs(changes[kind]), kind))
     parts = [f"{abs(changes[kind])} {kind} {'more' if changes[kind] > 0 else 'less'}" for kind in largest[:_MOST_KINDS]]
@@ -181,28 +186,28 @@ def _graphs(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f"training graph: {', '.join(parts) or 'the same operations, with other attributes or connections'}"
 
 
-def _unsure_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    if then.get("graph") == now.get("graph") and then.get("training") == now.get("training"):
+def _unsure_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
+    if then.graph == now.graph and then.training == now.training:
         return []
-    if "graph" in then and "graph" in now:
+    if then.graph and now.graph:
         return []
     return [f"training program {_program(then)} -> {_program(now)}"]
 
 
-def _program(program: Mapping[str, Any]) -> str:
+def _program(program: TrainedProgram) -> str:
     """Describe a program by its known properties."""
-    if "graph" in program:
-        return f"graph {program['graph']}"
-    return f"source {program['training']}" if "training" in program else _UNKNOWN
+    if program.graph:
+        return f"graph {program.graph}"
+    return f"source {program.training}" if program.training else _UNKNOWN
 
 
-def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    before, after = _part(then, "software"), _part(now, "software")
+def _majors(then: Fingerprint, now: Fingerprint) -> list[str]:
+    before, after = then.software, now.software
     found = {name: _majors_of(name, before, after) for name in MAJORS}
     return [format_difference(name, *majors) for name, majors in found.items() if majors]
 
 
-def _majors_of(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
+def _majors_of(name: str, then: Versions, now: Versions) -> tuple[str, str] | None:
     """Return both major versions of a part of the software; None if they are equal, or one is unknown."""
     before, after = _major(then.get(name)), _major(now.get(name))
     return (before, after) if before and after and before != after else None
@@ -212,11 +217,6 @@ def _major(version: str | None) -> str | None:
     """Return `2.x`; for mixed hosts with joined versions, each: `1.x | 2.x`."""
     numbers = sorted({int(number) for number in re.findall(r"(?:^|\| )(\d+)", version or "")})
     return " | ".join(f"{number}.x" for number in numbers) or None
-
-
-def _part(fingerprint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part: Mapping[str, Any] = fingerprint.get(name) or {}
-    return part
 
 
 EXCHANGE_FIELDS = ("variable_placement", "wire_precision")  # of a spec

@@ -5,9 +5,8 @@ A published rate is one value without a stated spread, so a spread is assumed fo
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
@@ -15,6 +14,7 @@ from pytest_dtfperf.baselines.judgement import Judgement, PublishedRate, describ
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.formats import change, format_count, percent, rate
@@ -225,7 +225,7 @@ def judge_published(
     `entry` is the measurement's own baseline, which may have calibrated its noise.
     """
     stored = published.images_per_sec
-    if reason := find_misplaced(measurement) or find_other_hardware(published, measurement.fingerprint.get("hardware", {})):
+    if reason := find_misplaced(measurement) or find_other_hardware(published, measurement.fingerprint.hardware):
         return Judgement(Verdict.INCOMPARABLE, reason + format_rate_against(measurement, stored), baseline_rate=stored)
     if tainted := find_disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
@@ -242,10 +242,10 @@ def judge_published(
     return _conclude(VERDICTS[estimate.answer], reason, estimate, stored)
 
 
-def find_other_hardware(published: PublishedRate, hardware: Mapping[str, Any]) -> str:
+def find_other_hardware(published: PublishedRate, hardware: Hardware) -> str:
     """Return which hardware differs from that of the publication; empty if none does."""
-    gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
-    here = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or hardware.get("cpu") or "unknown hardware"
+    gpus = Counter(gpu.name for gpu in hardware.gpus)
+    here = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or hardware.cpu or "unknown hardware"
     if published.gpu:
         there = f"{published.gpus_per_node} x {published.gpu}"
         alike = sum(gpus.values()) == published.gpus_per_node and all(_model(name) == _model(published.gpu) for name in gpus)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
@@ -118,10 +119,7 @@ class Entry(JsonData):
     warmup_steps: int = field(metadata=describe("Steps before the measured ones", at_least=0))
     steps: int = field(metadata=describe("Measured steps of each run", at_least=1))
     hosts: int = field(metadata=describe("Number of hosts", at_least=1))
-    # Its FINGERPRINT parts. A baseline file needs all of them; each file defines this in its own schema.
-    fingerprint: Mapping[str, Any] = field(
-        metadata=describe("Fingerprint of the hosts, the software and the program", schema={"$ref": "#/$defs/fingerprint"})
-    )
+    fingerprint: Fingerprint = field(metadata=describe("Fingerprint of the hosts, the software and the program"))
     provenance: Provenance = field(metadata=describe("Origin of the entry"))
     noise: CalibratedNoise | None = field(
         default=None, metadata=describe("Scatter of its rates, if it was calibrated", omit_empty=True)
@@ -147,17 +145,7 @@ class Entry(JsonData):
         """(largest - smallest) / median of the samples."""
         return (max(self.samples) - min(self.samples)) / self.images_per_sec
 
-    @property
-    def hardware(self) -> Mapping[str, Any]:
-        hardware: Mapping[str, Any] = self.fingerprint.get("hardware", {})
-        return hardware
-
-    @property
-    def software(self) -> Mapping[str, Any]:
-        software: Mapping[str, Any] = self.fingerprint.get("software", {})
-        return software
-
-    def foreign_to(self, fingerprint: Mapping[str, Any], hosts: int) -> list[str]:
+    def foreign_to(self, fingerprint: Fingerprint, hosts: int) -> list[str]:
         """Return what forbids a comparison with a measurement on so many hosts with that fingerprint; empty if nothing does."""
         spread_out = [f"hosts: {self.hosts} then, {hosts} now"] if self.hosts != hosts else []
         return must_match(self.fingerprint, fingerprint) + spread_out
@@ -172,7 +160,7 @@ class Entry(JsonData):
             warmup_steps=measurement.spec.warmup_steps,
             steps=measurement.spec.steps,
             hosts=len(measurement.hosts),
-            fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
+            fingerprint=measurement.fingerprint.select_compared(),
             provenance=provenance,
             probes=keep_probes(measurement.probes),
             step_breakdown=steps,

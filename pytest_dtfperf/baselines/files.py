@@ -19,7 +19,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.codec import JsonData, json_schema, name_definition
+from pytest_dtfperf.baselines.json_schema import json_schema, name_definition
+from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.fingerprint import COMPARED
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_text
@@ -55,7 +57,7 @@ def _write(data: Any, indent: int, used: int) -> str:
     return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
 
 
-SCHEMAS = Path(__file__).parent / "schema"
+SCHEMA_FILE = Path(__file__).parent / "schema" / "baseline.json"  # the part that is not generated from the data model
 FileContent = type[JsonData] | Literal["baseline"]  # the class of a file or a line, or a file in baselines/
 _DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 SHOWN = 60  # characters of an offending value
@@ -94,37 +96,26 @@ def load_schema(content: FileContent) -> dict[str, Any]:
     """Return the schema of a file or of a line of it, with the definitions that are generated from the data model."""
     if content != "baseline":
         name, title = name_definition(content), (content.__doc__ or "").partition("\n")[0]
-        schema = {**_DRAFT, "$id": f"{name}.json", "title": title, **json_schema(content)}
-        return {**schema, "$defs": {**schema.get("$defs", {}), "fingerprint": _FINGERPRINT}}
-    schema = _read_schema("baseline")
+        return {**_DRAFT, "$id": f"{name}.json", "title": title, **json_schema(content)}
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     entry = json_schema(Entry)
     nested = entry.pop("$defs")
     del entry["properties"]["key"]
     entry["required"].remove("key")
+    properties = nested["fingerprint"]["properties"]
+    nested["fingerprint"] |= {"required": [*COMPARED], "properties": {part: properties[part] for part in COMPARED}}
     return {**schema, "$defs": {**nested, **schema["$defs"], "entry": entry}}
-
-
-_FINGERPRINT = {"$ref": "fingerprint.json#/$defs/parts"}
-
-
-def _read_schema(name: str) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
-    return schema
 
 
 @cache
 def _validator(content: FileContent) -> "Validator":
     with grammar_awaited():
         from jsonschema import Draft202012Validator, validators
-    from referencing import Registry, Resource
 
-    fingerprint: Resource[Any] = Resource.from_contents(_read_schema("fingerprint"))
     # JSON Schema accepts 2.0 as an integer; code that counts runs does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     extend: Any = validators.extend  # ships no types
-    made: Validator = extend(Draft202012Validator, {"items": _items}, type_checker=types)(
-        load_schema(content), registry=Registry().with_resource("fingerprint.json", fingerprint)
-    )
+    made: Validator = extend(Draft202012Validator, {"items": _items}, type_checker=types)(load_schema(content))
     return made
 
 

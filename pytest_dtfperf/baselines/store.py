@@ -22,6 +22,7 @@ from pytest_dtfperf.baselines.files import (
     read_baseline_file,
     read_published_file,
 )
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
 from pytest_dtfperf.node.files import replace_file
@@ -56,10 +57,10 @@ class BaselineStore:
         for system in self.systems():
             self._written_to(self._path(system))
 
-    def find(self, system: str, spec: Spec, fingerprint: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
+    def find(self, system: str, spec: Spec, fingerprint: Fingerprint | None = None, hosts: int = 1) -> Entry | None:
         """Return the entry for a spec: the latest comparable one, else of the same hardware, else of all."""
         entries = self._entries(system, spec.key)
-        found = fingerprint or {}
+        found = fingerprint or Fingerprint()
         same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(found, hosts)]
         near = [entry for entry in entries if entry.hosts == hosts and not other_hardware(entry.fingerprint, found)]
         return max(same or near or entries, key=lambda entry: entry.provenance.date, default=None)
@@ -70,7 +71,7 @@ class BaselineStore:
         If there is none, return the latest of the same training with another variable placement or exchange. It is only for a
         message, not for a comparison.
         """
-        system = system_name(measurement.fingerprint.get("hardware", {}))
+        system = system_name(measurement.fingerprint.hardware)
         found = self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
         return found or self._find_otherwise(system, measurement.spec.key)
 

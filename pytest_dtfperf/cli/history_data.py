@@ -323,7 +323,7 @@ def _print_measurements(args: argparse.Namespace) -> int:
         contents = store.read_fingerprints(connection) if args.json else {}
     if args.json:
         for row in rows:
-            print_json({**row, "fingerprint": contents[row["fingerprint"]]})
+            print_json({**row, "fingerprint": contents[row["fingerprint"]].to_json()})
     else:
         writer = csv.DictWriter(sys.stdout, MEASUREMENT_COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -9,6 +9,7 @@ from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.compare.blocks import ORDERS, ABEstimate, ABPolicy, ABVerdict, Block
 from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.task_report import rate
 from pytest_dtfperf.spec import Spec
@@ -25,7 +26,7 @@ class SideRecord(JsonData):
     settings: Mapping[str, Any] = field(metadata=describe("Its settings", schema=_OBJECT))
     spec: Spec = field(metadata=describe("What it trained"))
     images_per_sec: float | None = field(metadata=describe("Geometric mean of its runs; null: there are none", **rate))
-    fingerprint: Mapping[str, Any] = field(metadata=describe("Of the hosts and their software", schema=_OBJECT))
+    fingerprint: Fingerprint = field(metadata=describe("Of the hosts and their software"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +65,6 @@ class ComparisonRecord(JsonData):
     def counted_blocks(self) -> Sequence[Block]:
         """The undisturbed blocks; all if there are no others."""
         return select_blocks([Block(each.order, each.runs) for each in self.blocks])
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether simulated hosts reported the runs: nothing was trained."""
-        return bool((self.reference.fingerprint.get("hardware") or {}).get("simulated"))
 
     @property
     def hosts(self) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData, describe, written
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
 from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
@@ -87,8 +88,8 @@ class Run(JsonData):
         default=None, metadata=describe("Times of its workers in the measured steps, if they are known", omit_empty=True)
     )
     network: NetworkFacts | None = field(default=None, metadata=describe("Properties of an own model", omit_empty=True))
-    program: Mapping[str, Any] = field(
-        default_factory=dict, metadata=describe("Graph and settings: a part of the fingerprint", is_stored=False)
+    program: TrainedProgram = field(
+        default=TrainedProgram(), metadata=describe("Graph and settings: a part of the fingerprint", is_stored=False)
     )
 
 
@@ -99,10 +100,7 @@ class Measurement(JsonData):
     spec: Spec = field(metadata=describe("Description of the training"))
     runs: Sequence[Run] = field(metadata=describe("Runs of the measurement, in their order", min_size=1))
     hosts: Sequence[str] = field(metadata=describe("Names of the hosts, in the order of placement", min_size=1))
-    # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
-    fingerprint: Mapping[str, Any] = field(
-        metadata=describe("Fingerprint of the hosts, the software and the program", schema={"$ref": "#/$defs/fingerprint"})
-    )
+    fingerprint: Fingerprint = field(metadata=describe("Fingerprint of the hosts, the software and the program"))
     injected_slowdowns: Mapping[str, float] = field(
         default_factory=dict,
         metadata=describe(
@@ -155,18 +153,12 @@ class Measurement(JsonData):
         return statistics.median(self.rates)
 
     @property
-    def simulated(self) -> str | None:
-        """The name of the simulated cluster; None: it was measured."""
-        found: str | None = (self.fingerprint.get("hardware") or {}).get("simulated")
-        return found
-
-    @property
     def misplaced(self) -> str | None:
         """A message on what was requested and what was allocated; None if they are equal, or unknown."""
-        found: Mapping[str, Any] = self.fingerprint.get("placement", {})
-        if found.get("matches", True):
+        found = self.fingerprint.placement
+        if found is None or found.matches:
             return None
-        return f"requested: {', '.join(found['requested'])}; granted: {', '.join(found['granted'])}"
+        return f"requested: {', '.join(found.requested)}; granted: {', '.join(found.granted)}"
 
     @property
     def spread(self) -> float | None:

@@ -3,17 +3,17 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_dtfperf.baselines.comparability import describe_notes, describe_replacements, must_match, other_hardware
 from pytest_dtfperf.baselines.terms import ASSUMED
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.stats.comparison import Question, against_stored
 from pytest_dtfperf.stats.noise import Noise
 
 Rates = Mapping[tuple[str, str], Sequence[float]]  # images/sec of each run, by session and measurement
-Contents = Mapping[str, Mapping[str, Any]]  # the properties of each fingerprint, by its digest
+Contents = Mapping[str, Fingerprint]  # the properties of each fingerprint, by its digest
 ERROR = 0.025  # probability of an error on each side of the interval: it contains the true change in 95 % of all comparisons
 
 

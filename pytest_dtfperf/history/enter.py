@@ -100,7 +100,7 @@ def choose_address_of(folder: SessionFolder, address: Address) -> Address:
 
 def _is_simulated(records: Sequence[Record]) -> bool | None:
     """Return whether a session's hosts are simulated; None if it has measured nothing."""
-    return any(record.measurement.simulated for record in records) if records else None
+    return any(record.measurement.fingerprint.is_simulated for record in records) if records else None
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:

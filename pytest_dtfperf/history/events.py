@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_dtfperf.baselines.comparability import describe_notes, describe_replacements
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.formats import NONE, change, format_count, percent, rate
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
@@ -40,7 +41,7 @@ class FoundChange:
 def make_events(
     found: Iterable[FoundChange],
     order: Mapping[str, int],
-    fingerprints: Mapping[str, Mapping[str, Any]],
+    fingerprints: Mapping[str, Fingerprint],
     promise: Mapping[str, Any],
 ) -> list[Row]:
     """Group changes, and return rows of the table of events in the order in which they were found.
@@ -80,7 +81,7 @@ def _belongs_to(each: FoundChange, group: Sequence[FoundChange], order: Mapping[
 def _make_event(
     group: Sequence[FoundChange],
     order: Mapping[str, int],
-    fingerprints: Mapping[str, Mapping[str, Any]],
+    fingerprints: Mapping[str, Fingerprint],
     promise: Mapping[str, Any],
 ) -> Row:
     """Return the row of an event, with the sessions that most of its series have."""
@@ -125,7 +126,7 @@ def is_of_hosts(event: Row) -> bool:
     return any("host" in member for member in event["members"])
 
 
-def _find_differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _find_differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Fingerprint]) -> list[str]:
     """Return the differences between the last session before the change and the first one after it.
 
     They are candidate causes. Differences that ended a series come first.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.host_readings import HostReading
 from pytest_dtfperf.records.record import Record
@@ -17,7 +18,6 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
 
 Row = dict[str, Any]
-FINGERPRINT = ("hardware", "software", "program")  # the parts that are compared; `state` is only in the session folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class SessionRows:
     """The rows of one session in each table."""
 
     session: Row
-    fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
+    fingerprints: Mapping[str, Fingerprint]  # by its digest
     measurements: Sequence[Row]
     runs: Sequence[Row]
     hosts: Sequence[Row]
@@ -48,7 +48,8 @@ def make_session_rows(
     return SessionRows(
         session=_make_session_row(session, records, folder, readings),
         fingerprints={
-            compute_fingerprint_digest(record.measurement): _select_fingerprint(record.measurement) for record in records
+            compute_fingerprint_digest(record.measurement): record.measurement.fingerprint.select_compared()
+            for record in records
         },
         measurements=measurements,
         runs=[row for record in records for row in _make_run_rows(name, record)],
@@ -96,10 +97,10 @@ def _make_measurement_row(session: str, position: int, record: Record) -> Row:
         "label": spec.label,
         "spec": _select_changed_fields(spec),
         **{name: getattr(spec, name) for name in ("model", "batch_size", "gpus", "num_ps", "variable_update")},
-        "system": system_name(measurement.fingerprint.get("hardware") or {}),
+        "system": system_name(measurement.fingerprint.hardware),
         "hosts": len(measurement.hosts),
         "fingerprint": compute_fingerprint_digest(measurement),
-        "program": (measurement.fingerprint.get("program") or {}).get("graph"),
+        "program": (measurement.fingerprint.program.graph or None),
         "verdict": str(record.verdict) if record.verdict else None,
         "reason": record.reason,
         "runs": len(logs),
@@ -156,11 +157,7 @@ def _make_run_rows(session: str, record: Record) -> list[Row]:
 
 
 def compute_fingerprint_digest(measurement: Measurement) -> str:
-    return hashlib.sha256(_encode(_select_fingerprint(measurement))).hexdigest()[:32]
-
-
-def _select_fingerprint(measurement: Measurement) -> dict[str, Any]:
-    return {part: measurement.fingerprint.get(part) or {} for part in FINGERPRINT}
+    return hashlib.sha256(_encode(measurement.fingerprint.select_compared().to_json())).hexdigest()[:32]
 
 
 def _select_changed_fields(spec: Spec) -> dict[str, Any]:

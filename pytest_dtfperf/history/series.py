@@ -11,9 +11,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_dtfperf.baselines.comparability import describe_replacements, must_match, other_hardware
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.history.rows import Row
 
@@ -42,7 +42,7 @@ class Series:
         return (HOST_PREFIX if self.host else "") + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def make_series(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:
+def make_series(rows: Iterable[Row], fingerprints: Mapping[str, Fingerprint]) -> list[Series]:
     """Return all series. A measurement joins the latest series that it may be compared with. `rows` are the oldest first."""
     found: dict[tuple[str, int], list[Series]] = defaultdict(list)
     comparable = ComparabilityCheck(fingerprints)
@@ -87,7 +87,7 @@ class ComparabilityCheck:
     Results are cached, as many nights share few fingerprints.
     """
 
-    def __init__(self, fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, fingerprints: Mapping[str, Fingerprint]) -> None:
         self._contents = fingerprints
         self._known: dict[tuple[str, str], bool] = {}
 
@@ -116,7 +116,7 @@ class SeriesBegin:
 class Successions:
     """The series that ended when another one of the same training and hosts began."""
 
-    def __init__(self, all_series: Iterable[Series], fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, all_series: Iterable[Series], fingerprints: Mapping[str, Fingerprint]) -> None:
         self._contents = fingerprints
         self._of_training: dict[tuple[str, int], list[Series]] = defaultdict(list)
         self._known: dict[int, list[Series]] = {}

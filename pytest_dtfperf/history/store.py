@@ -9,7 +9,11 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.codec import ValidationError
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.errors import HistoryError
+from pytest_dtfperf.formats import printable
 from pytest_dtfperf.history.database import events, fingerprints, host_readings, hosts, measurements, runs, sessions, tracks
 from pytest_dtfperf.history.rows import Row, SessionRows
 from pytest_dtfperf.records.record import Record, with_efficiencies
@@ -30,7 +34,9 @@ def enter(connection: Connection, rows: SessionRows) -> bool:
         remove(connection, [name])
     connection.execute(insert(sessions), [rows.session])
     known = set(connection.scalars(select(fingerprints.c.digest).where(fingerprints.c.digest.in_(rows.fingerprints))))
-    new = [{"digest": digest, "content": content} for digest, content in rows.fingerprints.items() if digest not in known]
+    new = [
+        {"digest": digest, "content": content.to_json()} for digest, content in rows.fingerprints.items() if digest not in known
+    ]
     for table, found in (
         (fingerprints, new), (measurements, rows.measurements), (runs, rows.runs), (hosts, rows.hosts),
         (host_readings, rows.host_readings),
@@ -114,8 +120,15 @@ def read_left_out(connection: Connection) -> list[Row]:
     return _fetch(connection, statement.where(~measurements.c.in_series).order_by(sessions.c.started, measurements.c.position))
 
 
-def read_fingerprints(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    return {row["digest"]: row["content"] for row in _fetch(connection, select(fingerprints))}
+def read_fingerprints(connection: Connection) -> dict[str, Fingerprint]:
+    return {row["digest"]: _read_fingerprint(row) for row in _fetch(connection, select(fingerprints))}
+
+
+def _read_fingerprint(row: Row) -> Fingerprint:
+    try:
+        return Fingerprint.from_json(row["content"])
+    except ValidationError as error:
+        raise HistoryError(f"fingerprint {row['digest']} in the history is not valid: {printable(str(error))}") from error
 
 
 def read_events(connection: Connection) -> list[Row]:
@@ -182,7 +195,7 @@ def _group_by_measurement(connection: Connection, table: Any) -> dict[tuple[str,
     return found
 
 
-def _make_record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], fingerprint: Mapping[str, Any]) -> Record:
+def _make_record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], fingerprint: Fingerprint) -> Record:
     fields = ("images_per_sec", "elapsed_s", "wall_s", "accuracy", "disturbances")
     measurement = Measurement(
         spec=Spec.from_json(row["spec"]),

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database, measurements, tracks
 from pytest_dtfperf.history.events import FoundChange, format_member, is_of_hosts, make_events, number_events
@@ -59,7 +60,7 @@ def search_changes(connection: Connection, promise: Promise | None = None) -> Ch
     if again or unwatched & store.find_sessions_with_readings(connection):
         of_hosts = make_host_series(store.read_host_readings(connection))
         readings = _watch_series(of_hosts, ChangeWatch(promise), state, order, begin, Successions((), {}))
-        host_events = _list_changes(readings, {"": {}}, order)
+        host_events = _list_changes(readings, {"": Fingerprint()}, order)
     else:
         host_events = [event for event in store.read_events(connection) if is_of_hosts(event)]
     watched = _make_result(rates, number_events([*found, *host_events], order), order)
@@ -140,7 +141,7 @@ def _count_alive(all_series: Sequence[Series], at: str | None) -> int:
     return sum(series.points[0]["started"] <= at and series.points[-1]["started"] >= least for series in all_series)
 
 
-def _list_changes(watch: _SeriesWatch, contents: Mapping[str, Mapping[str, Any]], order: Mapping[str, int]) -> list[Row]:
+def _list_changes(watch: _SeriesWatch, contents: Mapping[str, Fingerprint], order: Mapping[str, int]) -> list[Row]:
     """Return the events of some series."""
     by_name = {series.name: series for series in watch.all_series}
     found = []
@@ -190,7 +191,7 @@ class HistoryData:
     sessions: Sequence[Row]
     all_series: Sequence[Series]
     events: Sequence[Row]
-    fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
+    fingerprints: Mapping[str, Fingerprint]  # digest -> content
     promise: Mapping[str, Any]  # the limit of false events
     is_noise_known: bool
     measured: Callable[[str], Sequence[Row]]  # session -> all its measurements
@@ -212,7 +213,7 @@ def load_history(database: Database) -> HistoryData:
     )
 
 
-def _read_all(connection: Connection) -> tuple[ChangeSearch, list[Row], dict[str, Mapping[str, Any]]]:
+def _read_all(connection: Connection) -> tuple[ChangeSearch, list[Row], dict[str, Fingerprint]]:
     """Read all tables in a consistent state."""
     return search_changes(connection), store.read_sessions(connection), store.read_fingerprints(connection)
 

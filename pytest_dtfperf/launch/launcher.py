@@ -10,6 +10,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.datamodel.fingerprint import AllocationCheck, Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
@@ -60,20 +61,20 @@ class Launcher:
         self._close_agents()
 
     @property
-    def placement(self) -> Mapping[str, Any]:
+    def placement(self) -> AllocationCheck:
         """Describe what was requested and what was allocated: see `describe_allocation`."""
         return placement.describe_allocation(self._config, self._views, wanted_nodes=self._wanted_nodes)
 
     @property
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Fingerprint:
         """The properties that all hosts share, or all values."""
-        return _merge_fingerprints(self._fingerprints)
+        return merge_fingerprints(self._fingerprints)
 
-    def collect_fingerprint(self, hosts: Sequence[str]) -> Mapping[str, Any]:
+    def collect_fingerprint(self, hosts: Sequence[str]) -> Fingerprint:
         """Return the properties of a run's hosts, and whether they match the request."""
         used = sorted(self._numbers[name] for name in hosts if name in self._numbers)
         placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
-        return {**_merge_fingerprints([self._fingerprints[at] for at in used]), "placement": placed}
+        return replace(merge_fingerprints([self._fingerprints[at] for at in used]), placement=placed)
 
     def run(
         self,
@@ -264,20 +265,21 @@ def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Cul
     return replace(culprit, last_lines=last_lines, log=log, unwritten=controller.unwritten)
 
 
-def _merge_fingerprints(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_fingerprints(fingerprints: Sequence[Mapping[str, Mapping[str, Any]]]) -> Fingerprint:
     """Return one fingerprint for all hosts; where they differ it has all values: mixed hosts compare with mixed ones alone."""
-    return {
+    merged = {
         part: {key: _merge_values([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
         for part in fingerprints[0]
     }
+    return Fingerprint.from_json(merged)
 
 
 def _merge_values(values: Sequence[Any]) -> Any:
-    """Return the common value, or the smallest number of cores, every name, every kind of GPU."""
+    """Return the common value, or the smallest number of cores (None if a host has none), every name, every kind of GPU."""
     if all(value == values[0] for value in values):
         return values[0]
-    if all(isinstance(value, (int, float)) for value in values):
-        return min(values)
+    if all(isinstance(value, int | float | None) for value in values):
+        return None if None in values else min(values)
     if all(isinstance(value, list) for value in values):
         return [each for i, value in enumerate(values) for each in value if not any(each in other for other in values[:i])]
     return " | ".join(sorted({str(value) for value in values}))

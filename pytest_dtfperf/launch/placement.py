@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 from pytest_dtfperf.clusters.capacity import (
     choose_device,
@@ -21,6 +20,7 @@ from pytest_dtfperf.clusters.capacity import (
     predict_devices_per_worker,
 )
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.datamodel.fingerprint import AllocatedNode, AllocationCheck
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
@@ -230,7 +230,7 @@ def _make_too_few_error(spec: Spec, hosts: Sequence[HostView], device: str, per_
 _NAMED = 8  # of more equal nodes, only the number is shown
 
 
-def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> dict[str, Any]:
+def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> AllocationCheck:
     """Return what was requested and what was allocated, all nodes, and whether they match.
 
     A cluster may allocate a node with a broken GPU, or nodes on more switches than requested. Training works there, but its
@@ -252,14 +252,14 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
         granted.append(f"{format_count(len(known), 'switch', 'es')}: {', '.join(known)}")
     elif switches:
         granted.append("switches unknown")
-    return {
-        "requested": requested,
-        "granted": granted,
-        "nodes": [{"name": host.name, "gpus": len(host.gpus), "switch": host.switch} for host in hosts],
-        "matches": len(hosts) >= (wanted_nodes or 0)
+    return AllocationCheck(
+        requested=requested,
+        granted=granted,
+        nodes=[AllocatedNode(name=host.name, gpus=len(host.gpus), switch=host.switch) for host in hosts],
+        matches=len(hosts) >= (wanted_nodes or 0)
         and all(len(host.gpus) >= gpus for host in hosts)
         and len(known) <= (switches or len(known)),
-    }
+    )
 
 
 def _describe_wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from pytest_dtfperf.datamodel.fingerprint import TrainedProgram
 from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Run
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
@@ -228,20 +229,21 @@ def _collect_from_each_task(reports: Sequence[TaskReport]) -> dict[str, Any]:
     return {name: {report.name: getattr(report, name) for report in reports} for name in names}
 
 
-def _merge_programs(reports: Sequence[TaskReport]) -> dict[str, Any]:
+def _merge_programs(reports: Sequence[TaskReport]) -> TrainedProgram:
     """Return the graphs of all workers as one, and each job's settings; nothing for an external command."""
     graphs = [report.graph for report in sorted(reports, key=lambda report: report.index) if report.graph]
     if not graphs:
-        return {}
+        return TrainedProgram()
     operations: Counter[str] = Counter()
     for graph in graphs:
         operations.update(graph.operations)
     chief, *others = (graph.hash for graph in graphs)
-    return {
-        "graph": hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
-        "operations": dict(sorted(operations.items())),
-        "settings": {report.job: dict(report.settings) for report in sorted(reports, key=lambda r: (r.job, -r.index))},
-    }
+    return TrainedProgram(
+        graph=hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
+        operations=dict(sorted(operations.items())),
+        settings={report.job: dict(report.settings) for report in sorted(reports, key=lambda r: (r.job, -r.index))},
+        empty_keys=("operations", "settings"),
+    )
 
 
 def _read_reported_rate(spec: Spec, workers: Sequence[TaskReport]) -> float:

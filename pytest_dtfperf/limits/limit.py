@@ -25,10 +25,10 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.explain.probes import ALL, is_disturbed
@@ -87,10 +87,10 @@ def describe_limit(found: Limit, images_per_sec: float) -> str:
     return f"{percent(share)} of {rate(found.images_per_sec)} images/sec, the limit by {where}: {found.binding.needs}"
 
 
-def list_gpus(fingerprint: Mapping[str, Any]) -> list[str]:
+def list_gpus(fingerprint: Fingerprint) -> list[str]:
     """Return the names of the GPUs that compute; none where cores compute, whether or not the hosts have GPUs."""
-    hardware = fingerprint.get("hardware") or {}
-    return [] if hardware.get("cpu_devices") else [gpu["name"] for gpu in hardware.get("gpus") or ()]
+    hardware = fingerprint.hardware
+    return [] if hardware.cpu_devices else [gpu.name for gpu in hardware.gpus]
 
 
 def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str]) -> Iterator[Found]:
@@ -328,7 +328,7 @@ def _distance(count: int, chosen: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class PublishedHardware:
     """The hardware of a publication's system. `gpu` is the name that nvidia-smi prints, as in records/arithmetic.py."""
 
     gpu: str
@@ -336,20 +336,20 @@ class Hardware:
     source: str = ""
 
 
-_P2_8XLARGE = Hardware(
+_P2_8XLARGE = PublishedHardware(
     "Tesla K80", 10e9 / 8, "AWS, GPU & FPGA briefing, March 2017: 10 Gbps in a placement group; K80 for each of two GK210"
 )
-HARDWARE: Mapping[str, Hardware] = {
-    "dgx1": Hardware("Tesla P100-SXM2-16GB", source="NVIDIA, DGX-1 data sheet: eight with NVLink, in one node"),
-    "ec2-p3.16xlarge": Hardware("Tesla V100-SXM2-16GB", source="AWS, P3 instances: eight with NVLink, in one node"),
-    "piz-daint": Hardware("Tesla P100-PCIE-16GB", source="the publication; it has no rate of one node over Aries"),
-    "cscs-ec2-p2.xlarge": Hardware(
+HARDWARE: Mapping[str, PublishedHardware] = {
+    "dgx1": PublishedHardware("Tesla P100-SXM2-16GB", source="NVIDIA, DGX-1 data sheet: eight with NVLink, in one node"),
+    "ec2-p3.16xlarge": PublishedHardware("Tesla V100-SXM2-16GB", source="AWS, P3 instances: eight with NVLink, in one node"),
+    "piz-daint": PublishedHardware("Tesla P100-PCIE-16GB", source="the publication; it has no rate of one node over Aries"),
+    "cscs-ec2-p2.xlarge": PublishedHardware(
         "Tesla K80", source="the publication; its network may exceed its specified rate for a short time"
     ),
     "cscs-ec2-p2.8xlarge": _P2_8XLARGE,
     "google-ec2-p2.8xlarge": _P2_8XLARGE,
     "google-ec2-p2.8xlarge-distributed": _P2_8XLARGE,
-    "gce-n1-standard-32-k80x8": Hardware("Tesla K80", source="the publication: eight in one node"),
+    "gce-n1-standard-32-k80x8": PublishedHardware("Tesla K80", source="the publication: eight in one node"),
 }
 
 
@@ -392,7 +392,7 @@ def has_known_bytes(reference: Reference) -> bool:
     return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
 
 
-def _published_links(hardware: Hardware, nodes: int, *, knows_bytes: bool) -> Probes:
+def _published_links(hardware: PublishedHardware, nodes: int, *, knows_bytes: bool) -> Probes:
     rate = hardware.link_bytes_per_s
     if rate is None or not knows_bytes:
         return Probes()

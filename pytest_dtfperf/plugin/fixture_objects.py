@@ -156,7 +156,7 @@ def _list_numbers(record: Record) -> dict[str, Any]:
         "limit": record.limit and record.limit.images_per_sec,
         "share_of_limit": record.share_of_limit,
         "bound_by": measurement_text.find_binding_resource(record),
-        "simulated": record.measurement.simulated,
+        "simulated": record.measurement.fingerprint.hardware.simulated or None,
     }
 
 

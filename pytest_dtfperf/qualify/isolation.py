@@ -162,7 +162,7 @@ class HostIsolation:
         devices: dict[str, int] = {}
         for task, count in layout.devices.items():
             devices[layout.hosts[task]] = devices.get(layout.hosts[task], 0) + count
-        switches = {node["name"]: node["switch"] or "" for node in launcher.placement["nodes"]}
+        switches = {node.name: node.switch or "" for node in launcher.placement.nodes}
         self._hosts = sorted((each for each in launcher.hosts if each in devices), key=lambda host: switches.get(host, ""))
         self._fingerprint = launcher.collect_fingerprint(self._hosts)
         if len(set(devices.values())) > 1:
@@ -205,7 +205,7 @@ class HostIsolation:
 
     def _find_noise(self) -> Noise:
         """Return the calibrated scatter of this training on these hosts, or an assumed one."""
-        system = system_name(self._fingerprint["hardware"])
+        system = system_name(self._fingerprint.hardware)
         entry = self._session.store.find(system, self._spec, self._fingerprint, len(self._hosts))
         if entry is None or not entry.noise or entry.foreign_to(self._fingerprint, len(self._hosts)):
             return UNKNOWN_NOISE

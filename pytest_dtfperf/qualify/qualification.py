@@ -107,9 +107,9 @@ class HostQualification:
             count = count_hosts_for(config, compute_need(config, self._spec.gpus, self._spec.num_ps))
             self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
             launcher = self._trainer.get_launcher()
-            hardware = {host: launcher.collect_fingerprint([host])["hardware"] for host in launcher.hosts}
+            hardware = {host: launcher.collect_fingerprint([host]).hardware for host in launcher.hosts}
             self._kinds = {host: system_name(each) for host, each in hardware.items()}
-            self._is_simulated = any(each.get("simulated") for each in hardware.values())
+            self._is_simulated = any(each.simulated for each in hardware.values())
             self._own = self._compare(self._policy)
             self._links = self._compare(replace(self._policy, tolerance=LINK_POLICY.tolerance, slow=LINK_POLICY.slow))
             self._hosts = [*launcher.hosts, *self._trainer.lost]  # from here on, there is a result

@@ -208,9 +208,9 @@ def _devices(measurement: Measurement) -> tuple[str, Peak] | None:
 
     What precision an external command computes in is its own affair, so its devices have no peak.
     """
-    spec, hardware = measurement.spec, measurement.fingerprint.get("hardware") or {}
-    names = {gpu["name"] for gpu in hardware.get("gpus") or ()}
-    if len(names) != 1 or hardware.get("cpu_devices") or spec.command:
+    spec, hardware = measurement.spec, measurement.fingerprint.hardware
+    names = {gpu.name for gpu in hardware.gpus}
+    if len(names) != 1 or hardware.cpu_devices or spec.command:
         return None
     (name,) = names
     peak = peak_of(name, spec.precision, spec.environment)

@@ -7,10 +7,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.codec import JsonData, ValidationError, describe
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.datamodel.probes import HostProbe
 from pytest_dtfperf.datamodel.qualification import HostVerdict, Qualification
 from pytest_dtfperf.errors import SessionFileError
@@ -33,9 +34,9 @@ class HostReading(JsonData):
     verdict: HostVerdict | None = field(default=None, metadata=describe("Of a qualification", omit_empty=True))
 
     @classmethod
-    def list_probed(cls, host: str, hardware: Mapping[str, Any], probe: HostProbe) -> list[Self]:
+    def list_probed(cls, host: str, hardware: Hardware, probe: HostProbe) -> list[Self]:
         """Return the readings of a probe; none for a simulated host."""
-        if hardware.get("simulated"):
+        if hardware.simulated:
             return []
         return [
             cls(host=host, kind=system_name(hardware), name=name, per_s=each.per_s, conditions=format_conditions(each.how))

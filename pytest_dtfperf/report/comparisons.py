@@ -48,7 +48,7 @@ CSV_COLUMNS: Mapping[str, Callable[[ComparisonRecord], object]] = {
     "spread": lambda each: each.estimate and each.estimate.spread,
     "blocks": lambda each: each.estimate.blocks if each.estimate else 0,
     "verdict": lambda each: str(each.verdict),
-    "simulated": lambda each: str(each.is_simulated).lower(),
+    "simulated": lambda each: str(each.reference.fingerprint.is_simulated).lower(),
     "reason": lambda each: each.reason,
     "error": lambda each: each.error,
     "detectable": lambda each: each.detectable,
@@ -93,7 +93,7 @@ def make_row(comparison: ComparisonRecord) -> list[str]:
         describe_side(comparison.variant.name, comparison.variant.images_per_sec),
         str(comparison.estimate or "unknown"),
         "+".join(counts) if comparison.blocks else "0",
-        f"{comparison.verdict} {SIMULATED}" if comparison.is_simulated else comparison.verdict,
+        f"{comparison.verdict} {SIMULATED}" if comparison.reference.fingerprint.is_simulated else comparison.verdict,
     ]
 
 

@@ -39,7 +39,10 @@ def find_valid_records(stored: StoredSession) -> dict[str, Record]:
     """
     found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
     named = labels(record.spec for record in found)
-    return {f"{SIMULATED} {named[each.spec]}" if each.measurement.simulated else named[each.spec]: each for each in found}
+    return {
+        f"{SIMULATED} {named[each.spec]}" if each.measurement.fingerprint.is_simulated else named[each.spec]: each
+        for each in found
+    }
 
 
 def format_github_action(sessions: Sequence[StoredSession]) -> bytes:
@@ -65,7 +68,7 @@ def _make_range(record: Record) -> dict[str, str]:
 
 
 def _list_details(stored: StoredSession, record: Record) -> list[str]:
-    hardware = system_name(record.measurement.fingerprint.get("hardware") or {})
+    hardware = system_name(record.measurement.fingerprint.hardware)
     judged = [f"verdict: {record.verdict}"] if record.verdict else []
     runs = format_count(len(record.measurement.rates), "run")
     return [f"{hardware} ({stored.session.cluster}), {runs}", *judged, format_versions(record, stored.session)]
@@ -103,7 +106,7 @@ def format_pytest_benchmark(sessions: Sequence[StoredSession]) -> bytes:
 
 
 def _make_machine_info(stored: StoredSession) -> dict[str, Any]:
-    hardware = {system_name(record.measurement.fingerprint.get("hardware") or {}): None for record in stored.records}
+    hardware = {system_name(record.measurement.fingerprint.hardware): None for record in stored.records}
     return {"node": stored.session.cluster, "machine": " and ".join(hardware), "versions": dict(stored.session.versions)}
 
 
@@ -254,7 +257,7 @@ def _format_family(name: str, gauge: Gauge, records: Mapping[str, Record], where
 def _make_spec_labels(label: str, record: Record) -> dict[str, str]:
     names = ("model", "batch_size", "gpus", "num_ps", "variable_update", "data", "precision")
     own = {name: str(getattr(record.spec, name)) for name in names}
-    return {"spec": label, **own, "system": system_name(record.measurement.fingerprint.get("hardware") or {})}
+    return {"spec": label, **own, "system": system_name(record.measurement.fingerprint.hardware)}
 
 
 def _format_head(name: str, kind: str, unit: str, text: str) -> list[str]:

@@ -27,7 +27,7 @@ def format_simulated_note(clusters: Sequence[str]) -> str:
 def list_measurement_notes(measurements: Iterable[Measurement]) -> list[str]:
     """Return notes about simulated hosts, and about the mark behind the rate of a disturbed measurement."""
     measurements = list(measurements)
-    clusters = sorted({measurement.simulated for measurement in measurements if measurement.simulated})
+    clusters = sorted({name for measurement in measurements if (name := measurement.fingerprint.hardware.simulated)})
     notes = [format_simulated_note(clusters)] if clusters else []
     if any(measurement.disturbances for measurement in measurements):
         meaning = "something else disturbed every run, so that the rate does not describe the training"
@@ -98,7 +98,7 @@ def list_limits(records: Iterable[Record]) -> list[str]:
 
 def format_versions(record: Record, session: SessionInfo) -> str:
     """Return the versions used for training and measurement: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
-    found = {**session.versions, **record.measurement.fingerprint.get("software", {})}
+    found = {**session.versions, **record.measurement.fingerprint.software}
     return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)
 
 

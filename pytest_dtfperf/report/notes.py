@@ -92,7 +92,7 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
         (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates"),
         (f"{again} --explain=always", "see where the time goes"),
     ]
-    if not any(record.measurement.simulated for record in lacking):
+    if not any(record.measurement.fingerprint.is_simulated for record in lacking):
         steps.append((f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check the hosts"))
     return steps
 
@@ -118,8 +118,8 @@ def list_published_rates(records: Iterable[Record]) -> list[str]:
 
 
 def _describe_published_rate(record: Record) -> str | None:
-    spec, hardware = record.spec, record.measurement.fingerprint.get("hardware") or {}
-    if not (_lacks_baseline(record) and record.is_valid and hardware.get("gpus")):
+    spec, hardware = record.spec, record.measurement.fingerprint.hardware
+    if not (_lacks_baseline(record) and record.is_valid and hardware.gpus):
         return None
     of_training = [
         each

@@ -298,7 +298,7 @@ class SessionRecord:
 
     @property
     def system(self) -> str:
-        return system_name(self.record.measurement.fingerprint.get("hardware") or {})
+        return system_name(self.record.measurement.fingerprint.hardware)
 
 
 @dataclass(frozen=True)

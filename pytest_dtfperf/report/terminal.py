@@ -331,7 +331,7 @@ def _drop_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], names:
 def format_verdict(record: Record) -> str:
     """Return the verdict, whether the measurement has become a baseline or is simulated, and the attempt of a repeated test."""
     verdict = record.verdict.when_accepted if record.verdict and record.accepted else record.verdict
-    mark = f" {SIMULATED}" if record.measurement.simulated else ""
+    mark = f" {SIMULATED}" if record.measurement.fingerprint.is_simulated else ""
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
     return f"{verdict or NONE}{mark}{attempt}"
 

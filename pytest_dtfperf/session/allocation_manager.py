@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Bill, Resources
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
 from pytest_dtfperf.formats import format_count
@@ -367,21 +368,22 @@ class ClusterInfo:
         return self._get_launcher().hosts
 
     @property
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Fingerprint:
         """The properties of all hosts."""
         return self._with_shares(self._get_launcher().fingerprint)
 
-    def collect_fingerprint(self, run: Run) -> Mapping[str, Any]:
+    def collect_fingerprint(self, run: Run) -> Fingerprint:
         """Return the fingerprint of a run's hosts and of its software there."""
-        return {**self._with_shares(self._get_launcher().collect_fingerprint(run.hosts)), "program": run.program}
+        found = self._with_shares(self._get_launcher().collect_fingerprint(run.hosts))
+        return replace(found, program=run.program, empty_keys=(*found.empty_keys, "program"))
 
     @property
     def system(self) -> str:
         """The hardware's name, under which baselines are kept."""
-        return system_name(self.fingerprint["hardware"])
+        return system_name(self.fingerprint.hardware)
 
-    def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_shares(self, found: Fingerprint) -> Fingerprint:
         """Return the fingerprint with the number of shares of the cores, which are the devices of a host without GPUs."""
         if self.device == "gpu":
             return found
-        return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}
+        return replace(found, hardware=replace(found.hardware, cpu_devices=self.devices_per_host))

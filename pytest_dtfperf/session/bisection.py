@@ -322,7 +322,7 @@ class StackBisection:
                     "title": each.title,
                     "settings": each.variant.settings,
                     "probability": float(self.posterior.inclusion[at]) if self.is_measured else None,
-                    "fingerprint": self.sides[at].fingerprint,
+                    "fingerprint": self.sides[at].fingerprint.to_json(),
                 }
                 for at, each in enumerate(self.candidates)
             ],

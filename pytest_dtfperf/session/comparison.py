@@ -36,6 +36,7 @@ from pytest_dtfperf.compare.record import (
 )
 from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
 from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import (
     DtfPerfError,
@@ -94,8 +95,9 @@ class ABComparison:
     def changes(self) -> list[str]:
         """The differences of the software and of the trained graphs, as the hosts reported them, one phrase each."""
         before, after = self.reference.fingerprint, self.variant.fingerprint
-        software = software_changes(before.get("software") or {}, after.get("software") or {})
-        return [*software, *other_program(before, after)] if before and after else []
+        if Fingerprint() in (before, after):
+            return []
+        return [*software_changes(before.software, after.software), *other_program(before, after)]
 
     @property
     def detectable(self) -> float | None:

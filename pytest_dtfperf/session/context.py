@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from pytest_dtfperf import extensions
 from pytest_dtfperf.baselines.comparability import system_name
@@ -17,6 +16,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
@@ -241,9 +241,9 @@ class SessionContext:
         if address := self.history():
             enter(self.folder, address)
 
-    def threshold_systems(self, fingerprint: Mapping[str, Any]) -> list[str]:
+    def threshold_systems(self, fingerprint: Fingerprint) -> list[str]:
         """Return the systems with thresholds for these hosts: that of their hardware, then the one in clusters.toml."""
-        system = system_name(fingerprint.get("hardware", {}))
+        system = system_name(fingerprint.hardware)
         return [system, *([self.config.thresholds] if self.config.thresholds else [])]
 
     def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:
@@ -398,7 +398,7 @@ class SessionContext:
     def _note_readings(self, launcher: Launcher) -> None:
         """Store what the last probe measured of undisturbed hosts, for the history."""
         probes = {host: probe for host, probe in launcher.probed.hosts.items() if not is_disturbed(probe)}
-        hardware = {host: launcher.collect_fingerprint([host]).get("hardware") or {} for host in probes}
+        hardware = {host: launcher.collect_fingerprint([host]).hardware for host in probes}
         readings = [each for host in probes for each in HostReading.list_probed(host, hardware[host], probes[host])]
         append_host_readings(self.folder, readings)
 

@@ -1,7 +1,7 @@
 """The measurements and checks of one test: specs are run until each verdict is decided, recorded, and judged."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.judgement import Judgement, Kind, PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
@@ -43,7 +44,7 @@ class _SpecRuns:
     spec: Spec
     plan: RepeatPlan
     runs: list[Run] = field(default_factory=list)
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the last run's hosts
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the last run's hosts
     terms: ComparisonPolicy | None = None  # known once the hosts are
     record: Record | None = None  # where further runs are written, each as it is made
     invalid: str = ""  # why its last run is invalid
@@ -278,7 +279,7 @@ class Experiment:
 
     # -- comparison policies
 
-    def _comparison_terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> ComparisonPolicy:
+    def _comparison_terms(self, spec: Spec, fingerprint: Fingerprint) -> ComparisonPolicy:
         """Return the policy of the test's first comparison with a baseline, on hosts with this fingerprint."""
         session = self._session
         cluster_settings, planned = session.cluster.settings(spec.model), session.plan_repeats(spec.model)

@@ -4,7 +4,7 @@ import json
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,6 +16,7 @@ from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.explain.causes import explain
@@ -43,7 +44,7 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
         coordinated=measurement.spec.mode.coordinated,
         in_lockstep=measurement.spec.in_lockstep,
         is_own_program=bool(measurement.spec.command),
-        graph=_graph(measurement.fingerprint),
+        graph=measurement.fingerprint.program.graph or None,
     )
 
 
@@ -58,12 +59,12 @@ def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
         coordinated=spec.mode.coordinated,
         in_lockstep=spec.in_lockstep,
         is_own_program=bool(spec.command),
-        graph=_graph(entry.fingerprint),
+        graph=entry.fingerprint.program.graph or None,
     )
 
 
 def add_changes(
-    now: MeasurementProfile, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True
+    now: MeasurementProfile, before: Fingerprint, after: Fingerprint, *, program: bool = True
 ) -> MeasurementProfile:
     """Return the profile with the differences between two fingerprints.
 
@@ -73,8 +74,8 @@ def add_changes(
     return replace(
         now,
         program_changes=other_program(before, after) if program else [],
-        software_changes=comparability.software_changes(before.get("software") or {}, after.get("software") or {}),
-        hardware_changes=comparability.hardware_differences(before.get("hardware") or {}, after.get("hardware") or {}),
+        software_changes=comparability.software_changes(before.software, after.software),
+        hardware_changes=comparability.hardware_differences(before.hardware, after.hardware),
     )
 
 
@@ -92,11 +93,6 @@ def compute_images_per_step(measurement: Measurement) -> float | None:
     if run:
         return run.images_per_sec * statistics.fmean(run.step_s[CHIEF])
     return spec.gpus * spec.batch_size or None
-
-
-def _graph(fingerprint: Mapping[str, Any]) -> str | None:
-    found: str | None = (fingerprint.get("program") or {}).get("graph")
-    return found
 
 
 class CheckWording(NamedTuple):
@@ -172,7 +168,7 @@ def _may_be_no_loss(judgement: Judgement) -> bool:
 
 def _shared_hosts(measurement: Measurement) -> Sequence[str]:
     """Return the hosts without GPUs on machines where several devices compute: these share its memory bus and caches."""
-    if (measurement.fingerprint.get("hardware") or {}).get("gpus"):
+    if measurement.fingerprint.hardware.gpus:
         return []
     run = measurement.runs[-1]
     machine_of = {host: run.state[host].machine if host in run.state else host for host in run.task_hosts.values()}

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.blocks import Block
 from pytest_dtfperf.compare.record import make_log_name
 from pytest_dtfperf.compare.variants import Variant
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import (
@@ -39,7 +39,7 @@ class ComparedStack:
 
     variant: Variant
     spec: Spec
-    fingerprint: dict[str, Any] = field(default_factory=dict)  # of the last run's hosts and software
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the last run's hosts and software
     traced: Run | None = None
     runs_made: int = 0  # disturbed ones included
 
@@ -163,7 +163,7 @@ class StackRunner:
         except (InvalidMeasurement, InfrastructureError) as error:
             raise type(error)(f"variant {name}: {error}") from error
         get_launcher = partial(self._session.allocations.get_launcher, stack=name)
-        side.fingerprint = dict(ClusterInfo(self._stacks[name], get_launcher).collect_fingerprint(run))
+        side.fingerprint = ClusterInfo(self._stacks[name], get_launcher).collect_fingerprint(run)
         return run
 
     def _run_undisturbed(self, side: ComparedStack, runs: int) -> Run:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
@@ -37,7 +38,7 @@ def make_measurement(spec: Spec, images_per_sec: float) -> Measurement:
         cpu_s={"worker:0": 1.9},
         wall_s=5.0,
     )
-    fingerprint = {"hardware": {"cpu": "any"}, "software": {}, "program": {}, "state": {}}
+    fingerprint = Fingerprint(hardware=Hardware(cpu="any"))
     return Measurement(spec=spec, runs=[run], hosts=["localhost"], fingerprint=fingerprint)
 
 

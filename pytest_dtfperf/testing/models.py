@@ -84,4 +84,4 @@ class ModelContract:
                 (run,) = measured.measurement.runs
                 assert len(run.loss) == STEPS
                 assert all(math.isfinite(loss) for loss in run.loss)
-                assert measured.measurement.fingerprint["program"]["graph"]
+                assert measured.measurement.fingerprint.program.graph

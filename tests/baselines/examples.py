@@ -3,7 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, Provenance
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
@@ -21,6 +23,7 @@ MISPLACED = {
     "nodes": [{"name": "n1", "gpus": 3, "switch": None}],
     "matches": False,
 }
+SYSTEM = system_name(Hardware.from_json(HARDWARE))
 SOFTWARE = {"python": "3.11.2", "tensorflow": "2.21.0", "kernel": "6.1.0", "driver": None}
 
 
@@ -65,13 +68,15 @@ def measurement_of(
             for i, rate in enumerate(rates)
         ],
         hosts=[f"host{i}" for i in range(hosts)],
-        fingerprint={
-            "hardware": hardware or HARDWARE,
-            "software": software or SOFTWARE,
-            "program": program_of(program) if program else {},
-            "state": {"load": 0.1},
-            **({"placement": placement} if placement else {}),
-        },
+        fingerprint=Fingerprint.from_json(
+            {
+                "hardware": hardware or HARDWARE,
+                "software": software or SOFTWARE,
+                "program": program_of(program) if program else {},
+                "state": {"load": 0.1},
+                **({"placement": placement} if placement else {}),
+            }
+        ),
         injected_slowdowns=injected_slowdowns or {},
     )
 

@@ -1,6 +1,7 @@
 """What of a fingerprint must match, what is noted, and what is never looked at."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pytest_dtfperf.baselines.comparability import describe_notes, must_match, other_hosts
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
 
 HOST = {"cpu": "AMD EPYC", "cpu_kind": "family 25, model 1", "cores": 4, "memory_gib": 64, "gpus": []}
-THEN: Mapping[str, Mapping[str, Any]] = {
+STORED: Mapping[str, Mapping[str, Any]] = {
     "hardware": {**HOST, "interconnect": "InfiniBand 100 Gb/s"},
     "software": {"tensorflow": "2.20.0", "cuda": "12.5.82", "kernel": "6.1", "driver": "535.104", "python": "3.11.2"},
     "program": {
@@ -20,13 +22,14 @@ THEN: Mapping[str, Mapping[str, Any]] = {
     },
     "state": {"load": 0.1, "governor": "performance"},
 }
+THEN = Fingerprint.from_json(STORED)
 
 
-def changed(**parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {**part, **parts.get(name, {})} for name, part in THEN.items()}
+def changed(**parts: Mapping[str, Any]) -> Fingerprint:
+    return Fingerprint.from_json({name: {**part, **parts.get(name, {})} for name, part in STORED.items()})
 
 
-CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
     "nothing": (changed(), [], []),
     "cores": (changed(hardware={"cores": 2}), ["cores: 4 then, 2 now"], []),
     "a slower link": (
@@ -101,7 +104,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("now, refused, shown", CHANGES.values(), ids=CHANGES)
-def test_what_a_change_does(now: dict[str, Any], refused: list[str], shown: list[str]) -> None:
+def test_what_a_change_does(now: Fingerprint, refused: list[str], shown: list[str]) -> None:
     """A change forbids the comparison, is noted, or ignored; in the first two cases its phrase has both values."""
     assert must_match(THEN, now) == refused
     assert describe_notes(THEN, now) == shown
@@ -110,14 +113,14 @@ def test_what_a_change_does(now: dict[str, Any], refused: list[str], shown: list
 @pytest.mark.parametrize("part", ["program", "state"])
 def test_part_that_is_not_known(part: str) -> None:
     """Records of earlier versions have no program: this is noted, and forbids nothing."""
-    then = {name: value for name, value in THEN.items() if name != part}
+    then = Fingerprint.from_json({name: value for name, value in STORED.items() if name != part})
     assert must_match(then, THEN) == must_match(THEN, then) == []
     assert describe_notes(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
 
 
 def test_a_hash_of_the_source_refuses_nothing() -> None:
     """What early versions kept of the program, a hash of its source, is shown beside the graph, and no reason to refuse."""
-    then, other = ({**THEN, "program": {"training": digest}} for digest in ("ba9876543210", "aaaaaaaaaaaa"))
+    then, other = (replace(THEN, program=TrainedProgram(training=digest)) for digest in ("ba9876543210", "aaaaaaaaaaaa"))
     assert must_match(then, THEN) == must_match(then, other) == []
     assert describe_notes(then, THEN) == ["training program source ba9876543210 -> graph 0123456789ab"]
     assert describe_notes(then, other) == ["training program source ba9876543210 -> source aaaaaaaaaaaa"]
@@ -159,36 +162,39 @@ PROGRAM = some.fixed_dictionaries(
     },
 )
 STATE = some.dictionaries(some.text(max_size=3), WORDS | some.floats(allow_nan=False))
-FINGERPRINT = some.fixed_dictionaries({}, optional={"hardware": HARDWARE, "software": SOFTWARE, "program": PROGRAM})
+JSON = some.fixed_dictionaries({}, optional={"hardware": HARDWARE, "software": SOFTWARE, "program": PROGRAM})
+FINGERPRINT = JSON.map(Fingerprint.from_json)
 few = settings(max_examples=50, deadline=None, derandomize=True)
 
 
 @few
 @given(FINGERPRINT, FINGERPRINT, STATE, STATE)
-def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_state_never_matters(then: Fingerprint, now: Fingerprint, one: dict[str, Any], other: dict[str, Any]) -> None:
     """The hosts' state on the two days does not affect the comparison."""
-    assert must_match({**then, "state": one}, {**now, "state": other}) == must_match(then, now)
-    assert describe_notes({**then, "state": one}, {**now, "state": other}) == describe_notes(then, now)
+    assert must_match(replace(then, state=one), replace(now, state=other)) == must_match(then, now)
+    assert describe_notes(replace(then, state=one), replace(now, state=other)) == describe_notes(then, now)
 
 
 @few
-@given(FINGERPRINT, FINGERPRINT)
+@given(JSON, JSON)
 def test_order_of_keys_never_matters(then: dict[str, Any], now: dict[str, Any]) -> None:
     """The order of keys does not affect the comparison."""
-    assert must_match(_backwards(then), _backwards(now)) == must_match(then, now)
-    assert describe_notes(_backwards(then), _backwards(now)) == describe_notes(then, now)
+    one, other = Fingerprint.from_json(then), Fingerprint.from_json(now)
+    reversed_one, reversed_other = Fingerprint.from_json(_backwards(then)), Fingerprint.from_json(_backwards(now))
+    assert must_match(reversed_one, reversed_other) == must_match(one, other)
+    assert describe_notes(reversed_one, reversed_other) == describe_notes(one, other)
 
 
 @few
 @given(FINGERPRINT)
-def test_identical_never_differs(fingerprint: dict[str, Any]) -> None:
+def test_identical_never_differs(fingerprint: Fingerprint) -> None:
     """Of a thing and itself there is nothing to refuse, nor to note."""
     assert must_match(fingerprint, fingerprint) == describe_notes(fingerprint, fingerprint) == []
 
 
 @few
 @given(FINGERPRINT, FINGERPRINT)
-def test_what_forbids_does_so_both_ways(then: dict[str, Any], now: dict[str, Any]) -> None:
+def test_what_forbids_does_so_both_ways(then: Fingerprint, now: Fingerprint) -> None:
     """Two fingerprints are comparable or not, whichever of them came first."""
     assert bool(must_match(then, now)) == bool(must_match(now, then))
 
@@ -197,3 +203,10 @@ def _backwards(fingerprint: Any) -> Any:
     if not isinstance(fingerprint, dict):
         return fingerprint
     return {key: _backwards(value) for key, value in reversed(fingerprint.items())}
+
+
+@few
+@given(JSON)
+def test_a_fingerprint_is_written_as_it_was_read(data: dict[str, Any]) -> None:
+    """A key that is missing stays missing, and one with null or an empty value stays, so that stored files do not change."""
+    assert Fingerprint.from_json(data).to_json() == data

@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry, Provenance
 from pytest_dtfperf.baselines.files import canonical, content_of, published_folder, read_baseline_file
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.formats import significant
 from tests.baselines.examples import HARDWARE, SOFTWARE, calibrated_of, entry_of, spec_of
@@ -53,7 +54,7 @@ entries = st.builds(
                 }
             ),
         }
-    ),
+    ).map(Fingerprint.from_json),
     provenance=st.builds(
         Provenance,
         session=words,
@@ -152,7 +153,7 @@ def used(store: BaselineStore) -> None:
     list(references(store.folder))
     store.entries("cpu-x")
     store.best_num_ps("cpu-x", spec_of())
-    store.find("cpu-x", spec_of(), {"hardware": HARDWARE})
+    store.find("cpu-x", spec_of(), Fingerprint.from_json({"hardware": HARDWARE}))
     store.margin("cpu-x")
     store.least_efficiency("cpu-x", "inception3", 8)
     store.update("cpu-x", [entry_of([1.0, 1.0])])

@@ -7,6 +7,7 @@ from pytest_dtfperf.baselines import audit
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.files import canonical, content_of, load_schema
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 SCHEMA = load_schema("baseline")
@@ -30,7 +31,7 @@ def test_the_example_is_a_file_as_it_is_written() -> None:
     data = content_of(example, Path(f"{name}.json"))
     assert canonical(data) == example
     ((entry,),) = data["entries"].values()
-    assert system_name(entry["fingerprint"]["hardware"]) == name
+    assert system_name(Hardware.from_json(entry["fingerprint"]["hardware"])) == name
     assert set(entry) | MADE == set(SCHEMA["$defs"]["entry"]["properties"]), "with everything that an entry may have"
 
 

@@ -17,6 +17,7 @@ from pytest_dtfperf.baselines.files import published_folder
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import BaselineFileError
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
@@ -131,7 +132,7 @@ def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore)
     assert store.find_for(measurement_of([1.0], hardware=small)) == old
     assert store.find_for(measurement_of([1.0], hardware=large)) == new
     assert store.find_for(measurement_of([1.0], hardware=small, hosts=2)) == spread
-    assert store.find(SYSTEM, spec_of(), {"hardware": HARDWARE | {"memory_gib": 512}}) == new
+    assert store.find(SYSTEM, spec_of(), Fingerprint.from_json({"hardware": HARDWARE | {"memory_gib": 512}})) == new
 
 
 def test_the_baseline_of_the_same_hardware_is_named(store: BaselineStore) -> None:
@@ -203,8 +204,9 @@ def test_what_could_not_be_read_again_is_not_written(store: BaselineStore) -> No
     """An entry that breaks the schema is refused before it replaces anything."""
     store.update(SYSTEM, [entry_of([1.0, 1.0])])
     before = file_of(store).read_bytes()
-    with pytest.raises(BaselineFileError, match="unknown key 'flux_capacitors'"):
-        store.update(SYSTEM, [entry_of([2.0, 2.0], hardware=HARDWARE | {"flux_capacitors": 1})])
+    impossible = replace(entry_of([2.0, 2.0]), fingerprint=Fingerprint(hardware=Hardware(cores=-1)).select_compared())
+    with pytest.raises(BaselineFileError, match=r"hardware\.cores: -1 breaks minimum 1"):
+        store.update(SYSTEM, [impossible])
     assert file_of(store).read_bytes() == before
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.comparability import hardware_differences, software_changes, system_name
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 
 P100 = {"name": "NVIDIA Tesla P100-PCIE-16GB", "memory_gib": 16}
 K80 = {"name": "NVIDIA Tesla K80", "memory_gib": 12}
@@ -28,7 +29,7 @@ NAMES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("hardware, name", NAMES.values(), ids=NAMES)
 def test_name(hardware: dict[str, Any], name: str) -> None:
     """A system is named after what computes in one host, in characters a file name may have."""
-    assert system_name(hardware) == name
+    assert system_name(Hardware.from_json(hardware)) == name
 
 
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
@@ -81,11 +82,11 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("then, now, found", DIFFERENCES.values(), ids=DIFFERENCES)
 def test_differences(then: dict[str, Any], now: dict[str, Any], found: list[str]) -> None:
     """What must match is compared part by part, and each difference says both sides."""
-    assert hardware_differences(then, now) == found
+    assert hardware_differences(Hardware.from_json(then), Hardware.from_json(now)) == found
 
 
 def test_software_is_noted() -> None:
     """Changed, added and removed software is listed; what stayed is not."""
-    then = {"python": "3.11.2", "tensorflow": "2.20.0", "driver": None, "kernel": "6.1"}
+    then: dict[str, str | None] = {"python": "3.11.2", "tensorflow": "2.20.0", "driver": None, "kernel": "6.1"}
     now = {"python": "3.11.2", "tensorflow": "2.21.0", "driver": "550.54"}
     assert software_changes(then, now) == ["driver none -> 550.54", "kernel 6.1 -> none", "tensorflow 2.20.0 -> 2.21.0"]

@@ -11,6 +11,7 @@ from benchmarks.cases import Case, matrix, summary
 from benchmarks.causes import RUNS, Trials, _tried, main, recorded
 from benchmarks.injected import Changes, Good, Rig
 from benchmarks.kept import ARCHIVE, Kept, archive, is_held_out, kept, numbers, path_of
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import OnSent
@@ -99,7 +100,7 @@ class Sleeping:
     def __init__(self, factor: float) -> None:
         self.factor = factor
         self.slept: list[float] = []
-        self.launcher = SimpleNamespace(probe=lambda spec, again: Probes(), collect_fingerprint=lambda hosts: {})
+        self.launcher = SimpleNamespace(probe=lambda spec, again: Probes(), collect_fingerprint=lambda hosts: Fingerprint())
         self.then = Kept.read(path_of(FOLDER, numbers(FOLDER)[0])).then
 
     def run(self, spec: Spec, changes: Changes, on_sent: OnSent) -> Run:

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.baselines.json_schema import json_schema
 from pytest_dtfperf.compare.record import ComparisonRecord
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.session import SessionFolder

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
-from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.baselines.examples import SYSTEM, entry_of, measurement_of
 from tests.cli.table import read
 from tests.plugin.conftest import LIGHT, Ended, PerfTests, perf_tests_in
 
-SYSTEM = system_name(HARDWARE)
 DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
 
 

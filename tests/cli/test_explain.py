@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
@@ -14,7 +13,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
-from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.baselines.examples import SYSTEM, entry_of, measurement_of
 from tests.cli.table import read
 from tests.explain.made import real
 from tests.explain.sides import side
@@ -151,7 +150,7 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert then
     measured = measurement_of([457.1, 457.0, 457.2])
     accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])
-    store, system = BaselineStore(tmp_path / "baselines"), system_name(HARDWARE)
+    store, system = BaselineStore(tmp_path / "baselines"), SYSTEM
     store.update(system, [Entry.of(accepted, entry_of([1.0, 1.0]).provenance)])
     now = traced_twice(tmp_path)
     for against in ("", f"{system}.json"):

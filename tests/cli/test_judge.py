@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.checks import ask
-from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
-from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.baselines.examples import SYSTEM, entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5, 100])
 
@@ -35,7 +34,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def with_baseline(tmp_path: Path, entry: Entry) -> str:
     store = BaselineStore(tmp_path / "baselines")
-    store.update(system_name(HARDWARE), [entry])
+    store.update(SYSTEM, [entry])
     return str(store.folder)
 
 

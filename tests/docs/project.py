@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_dtfperf.baselines.checks import ask
-from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.datamodel.probes import HostProbe, Reading
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
-from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.baselines.examples import HARDWARE, SYSTEM, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
 from tests.explain.made import real
 from tests.plugin import zygote
@@ -147,7 +147,7 @@ def _without(clusters: str, names: Iterable[str]) -> str:
 def _nights(folder: Path) -> str:
     """Write two sessions of the same trainings, with step breakdowns, and baselines. Return the id of the last measurement."""
     entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
-    BaselineStore(folder / "baselines").update(system_name(HARDWARE), entries)
+    BaselineStore(folder / "baselines").update(SYSTEM, entries)
     breakdown = compute_step_breakdown(real("parameter_server"))
     for night in NIGHTS:
         session = SessionFolder.create(
@@ -165,6 +165,6 @@ def _nights(folder: Path) -> str:
             record = session.add(f"perf_tests/test_{model}.py::test_throughput", measured)
             session.add_judgement(record.id, ask("baseline", ComparisonPolicy(margin=0.05), measured, entry=entry))
         probe = HostProbe(readings={"memory": Reading(per_s=10e9, spread=0.01, repeats=5)})
-        append_host_readings(session, HostReading.list_probed("nid00017", HARDWARE, probe))
+        append_host_readings(session, HostReading.list_probed("nid00017", Hardware.from_json(HARDWARE), probe))
         session.finish(exit_code=0, wall_s=60.0, verdicts={"PASSED": 2})
     return record.id

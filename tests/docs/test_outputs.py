@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.datamodel.explanation import CauseKind
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
 from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, judge_experiment
 from pytest_dtfperf.history import events
 from pytest_dtfperf.history.comparison import ComparedTraining
@@ -50,7 +51,9 @@ def experiment() -> str:
 
 
 def graph() -> str:
-    then, now = ({"program": {"graph": f"{zlib.crc32(repr(each).encode()):012x}", "operations": each}} for each in GRAPHS)
+    then, now = (
+        Fingerprint(program=TrainedProgram(graph=f"{zlib.crc32(repr(each).encode()):012x}", operations=each)) for each in GRAPHS
+    )
     return "\n".join(must_match(then, now))
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.codec import ValidationError, json_schema
+from pytest_dtfperf.baselines.json_schema import json_schema
+from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.step_times import KINDS, StepBreakdown
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import Spec

@@ -7,7 +7,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.baselines.json_schema import json_schema
 from pytest_dtfperf.datamodel.step_times import WorkerTimings
 from pytest_dtfperf.explain.worker_timings import (
     Numbers,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -37,8 +38,8 @@ def folder_of(
     )
     for gpus, each in (rates or {1: [100.0, 101.0, 99.0]}).items():
         found = measurement(spec(gpus=gpus), each)
-        fingerprint = {**found.fingerprint, "hardware": hardware or HARDWARE, "software": dict(software or {})}
-        fingerprint |= {"program": dict(program)} if program else {}
+        data = {**found.fingerprint.to_json(), "hardware": hardware or HARDWARE, "software": dict(software or {})}
+        fingerprint = Fingerprint.from_json(data | ({"program": program} if program else {}))
         record = folder.add(f"t.py::test_a[{gpus}]", replace(found, fingerprint=fingerprint))
         folder.judge(record.id, verdict=verdict, reason="made up")
     folder.finish(exit_code=0, wall_s=60.0, verdicts={str(verdict): 1}, commit=commit)

@@ -17,8 +17,8 @@ from pytest_dtfperf.history.watching import search_changes
 from pytest_dtfperf.history.where import Address, parse_address
 from tests.history.sessions import HARDWARE, folder_of
 
-OLD = {"graph": "aaa", "operations": {"Conv2D": 94, "MatMul": 1}, "settings": {}}
-NEW = {"graph": "bbb", "operations": {"Conv2D": 58, "MatMul": 37}, "settings": {}}
+OLD = {"graph": "aaaaaaaaaaaa", "operations": {"Conv2D": 94, "MatMul": 1}, "settings": {}}
+NEW = {"graph": "bbbbbbbbbbbb", "operations": {"Conv2D": 58, "MatMul": 37}, "settings": {}}
 
 
 def history(
@@ -105,8 +105,12 @@ def test_no_event_without_a_loss_or_on_other_hardware(now: Mapping[str, Any], tm
 
 def test_several_breaks_are_each_compared(tmp_path: Path) -> None:
     """Of two breaks that cost 10 % each is an event; a third that costs nothing is none."""
-    parts = [(12, 100.0, {"program": OLD}), (8, 90.0, {"program": NEW}), (8, 81.0, {"program": {**NEW, "graph": "ccc"}})]
-    found = events(history(tmp_path, *parts, (6, 81.0, {"program": {**NEW, "graph": "ddd"}})))
+    parts = [
+        (12, 100.0, {"program": OLD}),
+        (8, 90.0, {"program": NEW}),
+        (8, 81.0, {"program": {**NEW, "graph": "cccccccccccc"}}),
+    ]
+    found = events(history(tmp_path, *parts, (6, 81.0, {"program": {**NEW, "graph": "dddddddddddd"}})))
     assert [event["kind"] for event in found] == ["break", "break"]
     assert [event["first_bad_at"][:10] for event in found] == ["2026-01-13", "2026-01-21"]
 

@@ -288,3 +288,14 @@ def _schema(database: Database) -> dict[str, object]:
             )
             for name in found.get_table_names()
         }
+
+
+def test_a_fingerprint_of_another_program_is_refused_in_a_line(tmp_path: Path, address: Address) -> None:
+    """A fingerprint in the history that this version cannot read is named with its key, without a traceback."""
+    assert enter(folder_of(tmp_path), address) is None
+    assert address.path
+    with sqlite3.connect(address.path) as connection:
+        connection.execute("""update fingerprints set content = '{"hardware": {"cores": "many"}}'""")
+    connection.close()
+    with Database.open(address).reading() as reading, pytest.raises(HistoryError, match=r"hardware\.cores: must be a whole"):
+        store.read_fingerprints(reading)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.datamodel.probes import HostProbe, Reading
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
 from pytest_dtfperf.errors import SessionFileError
@@ -37,7 +38,9 @@ def night_of(root: Path, night: int, rates: dict[str, float], **hardware: str) -
     """Return the session of a night whose probes of these hosts have these rates."""
     folder = folder_of(root, night)
     for host, per_s in rates.items():
-        append_host_readings(folder, HostReading.list_probed(host, {**HARDWARE, **hardware}, probe_of(per_s)))
+        append_host_readings(
+            folder, HostReading.list_probed(host, Hardware.from_json({**HARDWARE, **hardware}), probe_of(per_s))
+        )
     return folder
 
 
@@ -166,7 +169,7 @@ def test_readings_under_other_conditions_are_other_series(tmp_path: Path) -> Non
     for night in range(16):
         folder = folder_of(tmp_path, night)
         probe = probe_of(1e9 * (1 + night / 1e4) if night < 8 else 4e9 * (1 + night / 1e4), threads=1 if night < 8 else 4)
-        append_host_readings(folder, HostReading.list_probed("n1", HARDWARE, probe))
+        append_host_readings(folder, HostReading.list_probed("n1", Hardware.from_json(HARDWARE), probe))
         enter_all([folder], address)
     assert not Database.open(address).write(search_changes).events
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
 from pytest_dtfperf.launch.placement import HostView, describe_allocation
 
 
@@ -83,18 +84,18 @@ def test_lists_say_what_differs(case: str) -> None:
     """Both lists speak of the same things, and whether they agree is told: less than asked for does not."""
     where, wanted, lent, requested, granted, matches = CASES[case]
     found = describe_allocation(where, lent, wanted_nodes=wanted)
-    assert (found["requested"], found["granted"], found["matches"]) == (requested, granted, matches)
+    assert (found.requested, found.granted, found.matches) == (requested, granted, matches)
 
 
 def test_nodes_are_listed() -> None:
     """Each node is recorded with its GPUs and its switch, in placement order."""
     found = describe_allocation(FOUR_GPUS, nodes(4, 3, switches="ab"), wanted_nodes=2)
-    assert found["nodes"] == [
-        {"name": "n1", "gpus": 4, "switch": "sa"}, {"name": "n2", "gpus": 3, "switch": "sb"},
+    assert found.nodes == [
+        AllocatedNode(name="n1", gpus=4, switch="sa"), AllocatedNode(name="n2", gpus=3, switch="sb"),
     ]  # fmt: skip
 
 
 def test_many_nodes_are_counted() -> None:
     """Of a hundred nodes that are alike the number is enough; the odd one is named."""
     found = describe_allocation(FOUR_GPUS, nodes(*[4] * 100, 3), wanted_nodes=101)
-    assert found["granted"] == ["101 nodes", "4 GPUs on 100 nodes", "3 GPUs on n101"]
+    assert found.granted == ["101 nodes", "4 GPUs on 100 nodes", "3 GPUs on n101"]

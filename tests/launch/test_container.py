@@ -56,7 +56,7 @@ def test_training_in_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (tmp_path / "image" / "var" / name).touch()
         with staged(tmp_path / name, config) as stage:
             assert stage.run(num_ps=1).images_per_sec > 0
-            digests.append(stage.launcher.fingerprint["software"]["container"])
+            digests.append(str(stage.launcher.fingerprint.software["container"]))
     assert digests[0].startswith("folder sha256:")
     assert digests[0] != digests[1]
 

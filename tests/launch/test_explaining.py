@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.baselines.json_schema import json_schema
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec

@@ -101,8 +101,8 @@ def test_properties_of_hosts_compare_each_name_once(tmp_path: Path) -> None:
         Launcher(allocation, config, resources) as launcher,
     ):
         CountedName.comparisons = 0
-        nodes = [launcher.collect_fingerprint([CountedName(host)])["placement"]["nodes"] for host in launcher.hosts]
-    assert [node["name"] for (node,) in nodes] == list(launcher.hosts)
+        placements = [launcher.collect_fingerprint([CountedName(host)]).placement for host in launcher.hosts]
+    assert [node.name for placement in placements if placement for node in placement.nodes] == list(launcher.hosts)
     assert CountedName.comparisons <= 2 * 32
 
 

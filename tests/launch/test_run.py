@@ -12,6 +12,7 @@ import pytest
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel, Host
+from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
 from pytest_dtfperf.errors import (
     AllocationError,
     AllocationOver,
@@ -22,7 +23,7 @@ from pytest_dtfperf.errors import (
     TaskFailed,
     TaskStopped,
 )
-from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.launch.launcher import Launcher, merge_fingerprints
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.node import ports
 from tests.fixed_ports import fixed_ports_held
@@ -54,7 +55,7 @@ def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
 def test_hosts_and_fingerprint_are_known(stage: Stage) -> None:
     """The launcher returns its hosts and their properties."""
     assert stage.launcher.hosts == [socket.gethostname()]
-    assert set(stage.launcher.fingerprint) == {"hardware", "software", "state"}
+    assert set(stage.launcher.fingerprint.to_json()) == {"hardware", "software", "state"}
 
 
 def test_progress_is_passed_on(stage: Stage) -> None:
@@ -197,11 +198,12 @@ def test_run_tells_which_hosts_it_was_on(tmp_path: Path) -> None:
 def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Path) -> None:
     """The launcher returns both, for all its hosts, and in the fingerprint for those of one run."""
     with staged(tmp_path, TWO_HOSTS) as stage:
-        assert stage.launcher.placement["requested"] == stage.launcher.placement["granted"] == ["2 nodes"]
-        assert [node["name"] for node in stage.launcher.placement["nodes"]] == stage.launcher.hosts
+        assert stage.launcher.placement.requested == stage.launcher.placement.granted == ["2 nodes"]
+        assert [node.name for node in stage.launcher.placement.nodes] == stage.launcher.hosts
         found = stage.launcher.collect_fingerprint(stage.launcher.hosts[1:])
-        assert found["placement"]["nodes"] == [{"name": stage.launcher.hosts[1], "gpus": 0, "switch": None}]
-        assert found["placement"]["matches"] is True
+        assert found.placement
+        assert found.placement.nodes == [AllocatedNode(name=stage.launcher.hosts[1], gpus=0, switch=None)]
+        assert found.placement.matches
 
 
 def test_cold_start_works_as_well(tmp_path: Path) -> None:
@@ -283,7 +285,16 @@ def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
     host = Host("h", ADDRESS, fingerprint={"hardware": {"cloud": {"zone": "a"}}, "software": {"ami": "ami-1"}})
     with Launcher(LocalAllocation([host]), CONFIG) as launcher:
         found = launcher.fingerprint
-    assert found["hardware"]["cloud"] == {"zone": "a"}
-    assert found["hardware"]["cores"] == os.cpu_count()
-    assert found["software"]["ami"] == "ami-1"
-    assert found["software"]["kernel"] == os.uname().release
+    assert found.hardware.cloud == {"zone": "a"}
+    assert found.hardware.cores == os.cpu_count()
+    assert found.software["ami"] == "ami-1"
+    assert found.software["kernel"] == os.uname().release
+
+
+def test_a_number_that_one_host_does_not_know_is_unknown_of_all() -> None:
+    """Of different hosts the smallest number of cores counts, and none if a host has none; names are joined."""
+    known, fewer, unknown = (
+        {"hardware": {"cpu": cpu, "cores": cores}, "software": {}} for cpu, cores in (("A", 8), ("B", 4), ("A", None))
+    )
+    assert merge_fingerprints([known, fewer]).to_json() == {"hardware": {"cpu": "A | B", "cores": 4}, "software": {}}
+    assert merge_fingerprints([known, unknown]).to_json() == {"hardware": {"cpu": "A", "cores": None}, "software": {}}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.fingerprint import TrainedProgram
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, Score, StepGraph, TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement
@@ -55,22 +56,22 @@ OTHERS = StepGraph(hash="ba9876543210", operations={"Conv2D": 2})
 def test_the_program_is_what_all_workers_compute() -> None:
     """A lone worker's graph is the run's; of several it is theirs together, whichever of the others has which."""
     alone = run_of(report(0, num_devices=2, graph=GRAPH, settings={"a": "1"}), ps())
-    assert alone.program == {
+    assert alone.program.to_json() == {
         "graph": GRAPH.hash,
         "operations": GRAPH.operations,
         "settings": {"ps": {}, "worker": {"a": "1"}},
     }
     reports = [report(0, graph=GRAPH), report(1, graph=OTHERS), ps()]
     assert run_of(*reports).program == run_of(*reversed(reports)).program
-    assert run_of(*reports).program["operations"] == {"Conv2D": 5, "Relu": 1}
-    assert run_of(*reports).program["graph"] not in (GRAPH.hash, OTHERS.hash)
+    assert run_of(*reports).program.operations == {"Conv2D": 5, "Relu": 1}
+    assert run_of(*reports).program.graph not in (GRAPH.hash, OTHERS.hash)
     exchanged = run_of(report(0, graph=OTHERS), report(1, graph=GRAPH), ps())
-    assert exchanged.program["graph"] != run_of(*reports).program["graph"]  # the chief does what no other does
+    assert exchanged.program.graph != run_of(*reports).program.graph  # the chief does what no other does
 
 
 def test_an_external_command_has_no_graph() -> None:
     """Reports without a graph make a run with an unknown program; in a record it is only in the fingerprint."""
-    assert run_of(report(0), report(1), ps()).program == {}
+    assert run_of(report(0), report(1), ps()).program == TrainedProgram()
     assert "program" not in run_of(report(0, graph=GRAPH), report(1, graph=OTHERS)).to_json()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.datamodel.explanation import Bound, Explanation, Limit
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
 from pytest_dtfperf.records.record import Record
@@ -39,7 +40,9 @@ def measured(
         )
         for run in found.measurement.runs
     ]
-    return replace(found, measurement=replace(found.measurement, runs=runs, fingerprint={"hardware": dict(hardware)}))
+    return replace(
+        found, measurement=replace(found.measurement, runs=runs, fingerprint=Fingerprint.from_json({"hardware": hardware}))
+    )
 
 
 CAUSES = {

@@ -9,6 +9,7 @@ from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Limit
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
@@ -49,7 +50,7 @@ def measurement(what: Spec, rates: Sequence[float], injected_slowdowns: Mapping[
         spec=what,
         runs=[run(rate) for rate in rates],
         hosts=["localhost"],
-        fingerprint={"hardware": {"cpu": "any"}, "software": {}, "program": program(what), "state": {}},
+        fingerprint=Fingerprint.from_json({"hardware": {"cpu": "any"}, "software": {}, "program": program(what), "state": {}}),
         injected_slowdowns=injected_slowdowns or {},
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.files import validate
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.formats import with_prefix
 from pytest_dtfperf.records.arithmetic import (
@@ -34,7 +35,9 @@ COMMAND: dict[str, Any] = {"command": ("python", "train.py")}
 def on(gpus: Sequence[str], rate: float = 1000.0, *, cpu_devices: int | None = None, **what: Any) -> Measurement:
     """A measurement of so many images per second on a host with these GPUs."""
     hardware = {"gpus": [{"name": name, "memory_gib": 40} for name in gpus], "cpu_devices": cpu_devices}
-    return replace(measurement(spec(gpus=2, num_ps=1, **what), [rate]), fingerprint={"hardware": hardware})
+    return replace(
+        measurement(spec(gpus=2, num_ps=1, **what), [rate]), fingerprint=Fingerprint.from_json({"hardware": hardware})
+    )
 
 
 # (5 x 5 x 1 x 32) x 28^2 + (5 x 5 x 32 x 64) x 14^2 + 7^2 x 64 x 1024 + 1024 x 10, as the TensorFlow tutorial's text has them

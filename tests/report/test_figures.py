@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import parse_address
 from pytest_dtfperf.records.record import Record
@@ -169,7 +170,9 @@ def drawings(session: SessionFolder) -> dict[str, NamedFigure]:
 def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Record:
     found = measurement(what, rates)
     runs = [run(rate, step_s=STEPS, **changes) for rate in rates]
-    return folder.add("t.py::test_a", replace(found, runs=runs, fingerprint={**found.fingerprint, "hardware": HARDWARE}))
+    return folder.add(
+        "t.py::test_a", replace(found, runs=runs, fingerprint=replace(found.fingerprint, hardware=Hardware.from_json(HARDWARE)))
+    )
 
 
 def drawn(source: Path) -> dict[str, NamedFigure]:

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import list_published_rates
 from pytest_dtfperf.report.series import PublishedPoint, find_nearest, take_in_turns
@@ -50,7 +51,7 @@ def on_gpus(name: str, count: int, *, verdict: Verdict = Verdict.NO_BASELINE) ->
     """A record of InceptionV3 on 8 devices in hosts with these GPUs."""
     found = record(spec(batch_size=64, gpus=8, num_ps=2), 950.0, verdict=verdict)
     gpus = {"gpus": [{"name": name, "memory_gib": 16}] * count}
-    return replace(found, measurement=replace(found.measurement, fingerprint={"hardware": gpus}))
+    return replace(found, measurement=replace(found.measurement, fingerprint=Fingerprint.from_json({"hardware": gpus})))
 
 
 def test_published_rate_of_equal_gpus_is_beside_a_measurement_without_a_baseline() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
+from pytest_dtfperf.datamodel.fingerprint import AllocationCheck, Fingerprint
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
 from pytest_dtfperf.report.series import PublishedPoint
@@ -279,10 +280,10 @@ def test_what_is_not_known_has_no_line() -> None:
 
 def test_what_cannot_be_compared_says_why_and_once() -> None:
     """The reason why measurements are INCOMPARABLE is once above the table; those on other hosts cannot be baselines."""
-    placement = {"requested": ["2 nodes"], "granted": ["1 node"], "nodes": [], "matches": False}
+    placement = AllocationCheck(requested=["2 nodes"], granted=["1 node"], nodes=[], matches=False)
     elsewhere = "the baseline was measured on other hardware (gpus)"
     misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
-    misplaced = replace(misplaced, measurement=replace(misplaced.measurement, fingerprint={"placement": placement}))
+    misplaced = replace(misplaced, measurement=replace(misplaced.measurement, fingerprint=Fingerprint(placement=placement)))
     foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict=Verdict.INCOMPARABLE, reason=elsewhere) for gpus in (1, 2)]
     text = format_summary([*foreign, misplaced], width=160)
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
@@ -26,7 +26,7 @@ from pytest_dtfperf.session.experiment import SPARE_RUNS, Experiment
 from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
-from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, run_of, spec_of
+from tests.baselines.examples import HARDWARE, SOFTWARE, SYSTEM, entry_of, run_of, spec_of
 from tests.records.host_states import BUSY
 
 OTHER = {**HARDWARE, "cores": 64}
@@ -52,8 +52,8 @@ class Changing:
     def cluster(self) -> Any:
         return SimpleNamespace(settings=lambda model: {}, collect_fingerprint=self.collect_fingerprint)
 
-    def collect_fingerprint(self, run: Run) -> Mapping[str, Any]:
-        return {"hardware": self.hardware, "software": SOFTWARE, "program": {}}
+    def collect_fingerprint(self, run: Run) -> Fingerprint:
+        return Fingerprint.from_json({"hardware": self.hardware, "software": SOFTWARE, "program": {}})
 
     def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:
         return self.plan_repeats(spec.model, repeats)
@@ -61,7 +61,7 @@ class Changing:
     def plan_repeats(self, model: str, repeats: int | None = None) -> RepeatPlan:
         return plan(self.settings, {}, repeats=repeats)
 
-    def threshold_systems(self, fingerprint: Mapping[str, Any]) -> Sequence[str]:
+    def threshold_systems(self, fingerprint: Fingerprint) -> Sequence[str]:
         return []
 
     @contextmanager
@@ -112,7 +112,7 @@ def test_runs_on_other_hardware_do_not_count(tmp_path: Path) -> None:
     """Where a cluster takes hosts back between two runs and lends others of another kind, a rate is of these alone."""
     measured = measured_on(tmp_path, (100.0, HARDWARE), (800.0, OTHER), (802.0, OTHER), (0.0, OTHER))
     assert measured.measurement.rates == [800.0, 802.0]
-    assert measured.measurement.fingerprint["hardware"]["cores"] == 64
+    assert measured.measurement.fingerprint.hardware.cores == 64
     assert measured.measurement.runs[0].disturbances == [
         Disturbance(message="it was on other hosts than the runs after it (cores: 2 then, 64 now)")
     ]
@@ -156,7 +156,7 @@ def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs
     """A check that two runs do not decide has more made, all the repeats if need be. One on hosts of another kind is none of
     them, and the last: its rate is in no record, and decides nothing."""
     session = changing(tmp_path, (each for rates in (MADE, further) for each in rates))
-    session.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    session.store.update(SYSTEM, [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
     experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
     assert measured.measurement.rates == [100.0, 100.5]
@@ -213,7 +213,7 @@ def test_a_worker_that_is_out_of_step_twice_makes_a_measurement_invalid(tmp_path
 def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> None:
     """A run that a check asks for is held against the one before it, as it is in the session's folder."""
     session = disturbed(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
-    session.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    session.store.update(SYSTEM, [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
     experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
     with pytest.raises(InvalidMeasurement, match="worker:1 was out of step"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.session.post_analysis import count_extra_runs, is_traced, needs_traced_run, shorten
@@ -48,7 +49,7 @@ def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan
 @pytest.mark.parametrize("word, made", [("always", True), ("auto", True), ("never", False)])
 def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> None:
     """Unless it has been traced, or there is nothing that it is slower than, or its check is not about time."""
-    settings, measurement = Settings(explain=word), Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint={})
+    settings, measurement = Settings(explain=word), Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint=Fingerprint())
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.TAINTED):
         assert needs_traced_run(settings, "baseline", verdict, measurement) is made
         assert not needs_traced_run(settings, "accuracy", verdict, measurement)
@@ -68,7 +69,9 @@ def test_run_that_is_made_to_be_traced_is_short() -> None:
 
 def test_traced_run_counts_for_nothing() -> None:
     """It is read again as it was written, and changes neither rates nor the number of runs."""
-    measurement = Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint={}, traced=replace(RUN, images_per_sec=1.0))
+    measurement = Measurement(
+        spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint=Fingerprint(), traced=replace(RUN, images_per_sec=1.0)
+    )
     again = Measurement.from_json(measurement.to_json())
     assert again.traced == measurement.traced
     assert (again.rates, len(again.runs), len(again.all_runs)) == ([100.0], 1, 2)

@@ -13,6 +13,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.compare.blocks import ABVerdict
 from pytest_dtfperf.compare.record import COMPARISONS_FILE, LOGS_OF_COMPARISONS, ComparisonRecord, make_log_name
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.formats import NONE, duration, format_count, percent, printable_bytes, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
@@ -207,8 +208,11 @@ def _list_facts(
 ) -> list[Fact]:
     of_each = [*(record.measurement.hosts for record in records), *(each.hosts for each in comparisons)]
     hosts = dict.fromkeys(host for found in of_each for host in found)
-    prints = [*(each.measurement.fingerprint for each in records), *(each.reference.fingerprint for each in comparisons)]
-    systems = dict.fromkeys(system_name(each["hardware"]) for each in prints if each.get("hardware"))
+    prints: list[Fingerprint] = [
+        *(each.measurement.fingerprint for each in records),
+        *(each.reference.fingerprint for each in comparisons),
+    ]
+    systems = dict.fromkeys(system_name(each.hardware) for each in prints if each.hardware != Hardware())
     software = dict.fromkeys(word for record in records for word in format_versions(record, session).split())
     facts = [
         Fact("session", session.id, is_code=True),

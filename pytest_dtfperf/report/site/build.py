@@ -100,7 +100,9 @@ class _SiteBuild:
         contents = self._whole.fingerprints
         for name, found in by_page.items():
             theirs = {series.name: events.get(series.name, []) for series in found}
-            kinds = {point["fingerprint"]: contents[point["fingerprint"]] for series in found for point in series.points}
+            kinds = {
+                point["fingerprint"]: contents[point["fingerprint"]].to_json() for series in found for point in series.points
+            }
             data = [[(series.name, series.label, series.points) for series in found], theirs, kinds]
             self._page(name, "training.html", data, training=_defer(training.make_training_view, found, theirs, contents))
 

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.formats import NONE, change, format_count, minute, percent, rate
 from pytest_dtfperf.history import events
 from pytest_dtfperf.history.past import Change
@@ -194,7 +194,7 @@ def _format_day(at: float) -> str:
 MOST_NIGHTS, LEAST_NIGHTS = 1500, 60  # on a page, and per series if many share it
 MOST_SERIES = 20  # on a page
 
-Contents = Mapping[str, Mapping[str, Any]]  # of fingerprints, by their digests
+Contents = Mapping[str, Fingerprint]  # of fingerprints, by their digests
 
 
 @dataclass(frozen=True)

@@ -207,4 +207,4 @@ def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
     config = scene.slurm(container=container, container_python=sys.executable, backend_keys={"setup": ["export USER=root"]})
     with staged(tmp_path, config) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
-        assert stage.launcher.fingerprint["software"]["container"].startswith("folder sha256:")
+        assert str(stage.launcher.fingerprint.software["container"]).startswith("folder sha256:")

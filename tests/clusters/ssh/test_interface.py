@@ -62,7 +62,7 @@ def test_tasks_use_the_interface(lab: Lab, tmp_path: Path, interface: str) -> No
         fingerprint = stage.launcher.fingerprint
     assert run.bytes_sent > 0
     assert used["fast0"] > 20 * 4 * LENET_PARAMETERS
-    assert fingerprint["hardware"]["interconnect"] == "Ethernet 10 Gb/s"  # as a pair of virtual interfaces reports
+    assert fingerprint.hardware.interconnect == "Ethernet 10 Gb/s"  # as a pair of virtual interfaces reports
 
 
 def test_an_absent_interface_is_one_line(lab: Lab, tmp_path: Path) -> None:

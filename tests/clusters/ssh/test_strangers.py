@@ -119,4 +119,4 @@ def test_image_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
         lab, tmp_path, entry=TRAINING.entry, container=container, container_python=sys.executable, setup=setup
     ) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
-        assert stage.launcher.fingerprint["software"]["container"].startswith("folder sha256:")
+        assert str(stage.launcher.fingerprint.software["container"]).startswith("folder sha256:")

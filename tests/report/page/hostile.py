@@ -48,6 +48,7 @@ def hostile_records() -> list[Record]:
         data = poisoned(json.loads(json.dumps(data))) | {"spec": spec, "id": before.id}
         for check, key in zip(data["checks"], keys, strict=True):
             check["entry"]["key"] = key
+        data["fingerprint"]["program"]["graph"] = before.measurement.fingerprint.program.graph  # only a hash is read
         records.append(replace(Record.from_json(data), efficiency=before.efficiency))
     return records
 

@@ -9,6 +9,7 @@ from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Confidence, Explanation
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.step_times import (
     LinkTraffic,
@@ -27,11 +28,9 @@ from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import record, spec
 
-FINGERPRINT = {
-    "hardware": {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_bytes": 8_000_000_000},
-    "software": {"tensorflow": "2.21.0", "python": "3.11.9"},
-}
-THEN = {**FINGERPRINT, "software": {"tensorflow": "2.20.0", "python": "3.11.9"}}
+HARDWARE = Hardware(cpu="AMD EPYC 9B45", cores=2, memory_gib=8)
+SOFTWARE = {"tensorflow": "2.21.0", "python": "3.11.9"}
+THEN = Fingerprint(hardware=HARDWARE, software={"tensorflow": "2.20.0", "python": "3.11.9"})
 
 
 def breakdown(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
@@ -110,7 +109,8 @@ def measured(what: Spec, *rates: float, workers: int = 2, slow_s: float = 0.0, *
     plain = record(what, *rates, **changes)
     found: Measurement = plain.measurement
     runs = [rich_run(run, workers, slow_s) for run in found.runs]
-    return replace(plain, measurement=replace(found, runs=runs, fingerprint={**found.fingerprint, **FINGERPRINT}, hosts=["vm"]))
+    fingerprint = replace(found.fingerprint, hardware=HARDWARE, software=SOFTWARE)
+    return replace(plain, measurement=replace(found, runs=runs, fingerprint=fingerprint, hosts=["vm"]))
 
 
 def compared(what: Record, rate: float, low: float, high: float, reason: str) -> Record:

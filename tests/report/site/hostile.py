@@ -1,7 +1,9 @@
 """A history of which every string that may come from elsewhere wants to be more than text."""
 
+from dataclasses import replace
 from typing import Any
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, TrainedProgram
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.watching import HistoryData
 from tests.report.page.hostile import EVIL
@@ -13,8 +15,9 @@ SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is
 def hostile_whole() -> HistoryData:
     """Sessions with such ids, clusters, commands and folders; series and events with such names."""
     evil = SCHEME + EVIL
-    program = {"graph": evil, "settings": {evil: {}}}
-    content = {"hardware": {"cpu": evil, "cores": 2}, "software": {evil: evil}, "program": program}
+    program = TrainedProgram(graph=evil, settings={evil: {}})
+    content = Fingerprint(hardware=Hardware(cpu=evil, cores=2), software={evil: evil}, program=program)
+    other = replace(content, hardware=Hardware(cpu=EVIL))
     told: dict[str, Any] = {
         "cluster": evil, "command": ["pytest", evil], "versions": {evil: evil}, "verdicts": {evil: 1, "PASSED": 1},
         "commit": evil, "folder": evil,
@@ -25,7 +28,7 @@ def hostile_whole() -> HistoryData:
     two = series([point(night, **row | {"hosts": 2, "fingerprint": "g"}) for night in nights[:4]])
     three = series([point(night, **row | {"hosts": 2}) for night in nights[5:]])
     changed = event(1, [one], 3, differences=[evil], kind=evil)
-    return whole(nights, [one, two, three], [changed], contents={"f": content, "g": content | {"hardware": {"cpu": EVIL}}})
+    return whole(nights, [one, two, three], [changed], contents={"f": content, "g": other})
 
 
 def harmless_whole() -> HistoryData:

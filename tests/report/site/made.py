@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.history.watching import HistoryData
 
 BEGAN = datetime(2020, 1, 1, 2, 15, tzinfo=UTC)
-CONTENT: Mapping[str, Any] = {"hardware": {"cpu": "any", "cores": 2}, "software": {}, "program": {}}
+CONTENT = Fingerprint(hardware=Hardware(cpu="any", cores=2))
 
 
 def session(night: int, **changes: Any) -> Row:
@@ -69,7 +70,7 @@ def whole(
     all_series: Sequence[Series] = (),
     events: Sequence[Row] = (),
     *,
-    contents: Mapping[str, Any] | None = None,
+    contents: Mapping[str, Fingerprint] | None = None,
 ) -> HistoryData:
     by_name = {row["id"]: row for row in sessions}
     return HistoryData(

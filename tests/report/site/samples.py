@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.watching import HistoryData, load_history
@@ -72,7 +73,7 @@ def _record(number: int, trained: Trained, night: int, runs: int, software: Mapp
     night_factor = np.exp(random.normal(0, 0.004))
     rates = [float(rate * night_factor * np.exp(random.normal(0, 0.006))) for _ in range(runs)]
     found = measurement(trained.spec, rates)
-    fingerprint = {**found.fingerprint, "hardware": SYSTEMS[trained.system], "software": dict(software)}
+    fingerprint = replace(found.fingerprint, hardware=Hardware.from_json(SYSTEMS[trained.system]), software=software)
     middle = float(np.median(rates))
     change = middle / trained.rate - 1
     baseline = make_comparison(trained.rate, change, low=change - 0.02, high=change + 0.02, noise=0.006)

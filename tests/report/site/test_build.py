@@ -14,6 +14,7 @@ from urllib.parse import urldefrag
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
@@ -304,7 +305,7 @@ def test_pages_are_bounded(tmp_path: Path) -> None:
 def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
     """A series that took another's place says why it is a new one."""
     nights = [session(night) for night in range(4)]
-    more = {"hardware": {"cpu": "any", "cores": 4}, "software": {}, "program": {}}
+    more = Fingerprint(hardware=Hardware(cpu="any", cores=4))
     one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
     build_site(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
