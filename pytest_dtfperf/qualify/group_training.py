@@ -107,10 +107,16 @@ class GroupTrainer:
     def get_launcher(self) -> Launcher:
         """Return the launcher on all hosts that can be reached. Raises `DtfPerfError`, with all reasons if none can be."""
         try:
-            return self.repeat_without_lost_hosts(lambda: self._session.allocations.get_launcher(self._spec))
+            return self.repeat_without_lost_hosts(self._start_agents)
         except AllocationError as error:
             reasons = [*format_reasons(self.lost), *([str(error)] if error.host is None else [])]
             raise AllocationError("; ".join(reasons)) from error
+
+    def _start_agents(self) -> Launcher:
+        launcher = self._session.allocations.get_launcher(self._spec)
+        if not launcher.hosts:
+            raise AllocationError("no host is left")
+        return launcher
 
     def _leave_out(self, losses: Mapping[str, InfrastructureError]) -> None:
         for host, error in losses.items():

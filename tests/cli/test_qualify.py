@@ -266,6 +266,19 @@ def test_qualify_gives_the_reason_once_that_all_hosts_have(lab: Lab, tmp_path: P
     assert all(name in line for name in lab.names)
 
 
+def test_qualify_gives_the_reason_once_why_no_agent_starts(lab: Lab, tmp_path: Path) -> None:
+    """If no agent starts, as without the training's module, one line has the reason and all allocated hosts."""
+    perf: PerfTests = perf_tests_in(tmp_path)
+    lines = ["connect_s = 60", f"setup = {json.dumps([SETUP])}", 'entry = "tests.nowhere:run"']
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, *lines))
+    options = ["--cluster=lab", "--clusters-file=perf/clusters.toml"]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
+    assert (ended.code, ended.out) == (3, ""), ended.err
+    (line,) = (each for each in ended.err.splitlines() if "tests.nowhere" in each)
+    assert all(name in line for name in lab.names)
+    assert "no host is left" in line
+
+
 @pytest.mark.parametrize("what", ["switched off", "stopped"])
 def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: str) -> None:
     """A host that is off, or does not answer, in the second round is not judged, and the others are. No process stays."""
