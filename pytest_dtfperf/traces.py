@@ -143,7 +143,7 @@ class Tensor(NamedTuple):
     size_bytes: int
 
 
-class Ran(NamedTuple):
+class OperationRun(NamedTuple):
     """The execution of an operation, on the clock of its device's task."""
 
     operation: int  # index in `operations`
@@ -152,7 +152,7 @@ class Ran(NamedTuple):
     end_us: int
 
 
-class Received(NamedTuple):
+class TensorArrival(NamedTuple):
     """The arrival of a tensor, on the clock of the destination's task."""
 
     tensor: int  # index in `tensors`
@@ -168,8 +168,8 @@ class TracedStep:
     called_us: int  # call of the session
     end_us: int  # return of the session
     cpu_us: int | None  # user and system time of the worker's process in between; None: unknown
-    ran: Sequence[Ran]
-    received: Sequence[Received]
+    ran: Sequence[OperationRun]
+    received: Sequence[TensorArrival]
 
 
 @dataclass(frozen=True)
@@ -257,12 +257,12 @@ def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     begin, called, end = (_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
     cpu = None if of["cpu_us"] is None else _whole(of["cpu_us"], "cpu_us")
     ran = [
-        Ran(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
+        OperationRun(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
         for row in _rows(of["ran"], "ran", 4)
         if _is_index(row[0], operations, "ran")
     ]
     received = [
-        Received(row[0], *(begin + _whole(each, "received") for each in row[1:]))
+        TensorArrival(row[0], *(begin + _whole(each, "received") for each in row[1:]))
         for row in _rows(of["received"], "received", 3)
         if _is_index(row[0], tensors, "received")
     ]

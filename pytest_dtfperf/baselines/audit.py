@@ -50,7 +50,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class AuditInputs:
     """The inputs of an audit."""
 
     entries: Mapping[str, Sequence[Entry]]  # by system
@@ -70,7 +70,7 @@ class Known:
         return [sighting for sighting in self.sightings if sighting.is_of(entry)]
 
 
-def audit(known: Known) -> list[AuditFinding]:
+def audit(known: AuditInputs) -> list[AuditFinding]:
     """Return all findings, the gravest first."""
     of_each = [
         AuditFinding(kind=kind, system=system, case=label_of(entry.key), message=message)
@@ -82,7 +82,7 @@ def audit(known: Known) -> list[AuditFinding]:
     return [*_missing(known), *of_each]
 
 
-def _missing(known: Known) -> Iterable[AuditFinding]:
+def _missing(known: AuditInputs) -> Iterable[AuditFinding]:
     latest = {sighting.case: sighting for sighting in known.sightings}
     owners = functions(known.tests) if known.tests is not None else None
     for (system, key), sighting in latest.items():
@@ -92,14 +92,14 @@ def _missing(known: Known) -> Iterable[AuditFinding]:
             yield AuditFinding(kind=MISSING, system=system, case=label_of(key), message=message)
 
 
-def _describe_unowned_entry(known: Known, system: str, entry: Entry) -> str:
+def _describe_unowned_entry(known: AuditInputs, system: str, entry: Entry) -> str:
     if known.tests is None or function(entry.provenance.test) in functions(known.tests):
         return ""
     test = function(entry.provenance.test)
     return f"{test} is not among the tests; name the file it has moved to, or forget it: dtfperf baselines remove"
 
 
-def _old(known: Known, system: str, entry: Entry) -> str:
+def _old(known: AuditInputs, system: str, entry: Entry) -> str:
     measured = datetime.fromisoformat(entry.provenance.date)
     age = known.now - (measured if measured.tzinfo else measured.replace(tzinfo=UTC))
     if age <= timedelta(days=known.max_age_days):
@@ -107,7 +107,7 @@ def _old(known: Known, system: str, entry: Entry) -> str:
     return f"measured {age.days} days ago; measure it again: --update-baselines"
 
 
-def _beaten(known: Known, system: str, entry: Entry) -> str:
+def _beaten(known: AuditInputs, system: str, entry: Entry) -> str:
     margin = known.margin(system, entry)
     later = [sighting for sighting in known.find_sightings(entry) if sighting.session > entry.provenance.session]
     by_session: dict[str, list[float]] = {}
@@ -122,7 +122,7 @@ def _beaten(known: Known, system: str, entry: Entry) -> str:
     )
 
 
-def _tight(known: Known, system: str, entry: Entry) -> str:
+def _tight(known: AuditInputs, system: str, entry: Entry) -> str:
     margin = known.margin(system, entry)
     noise = entry.noise or ASSUMED
     noise = replace(noise, run=pool_spreads([entry.samples], noise)[0])
@@ -138,7 +138,7 @@ def _tight(known: Known, system: str, entry: Entry) -> str:
     )
 
 
-CHECKS: Mapping[str, Callable[[Known, str, Entry], str]] = {
+CHECKS: Mapping[str, Callable[[AuditInputs, str, Entry], str]] = {
     UNOWNED: _describe_unowned_entry,
     BEATEN: _beaten,
     TIGHT: _tight,

@@ -20,7 +20,7 @@ MOST_RUNS = ComparisonPolicy().most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SessionMeasurement:
     """A measurement, its session, and its margin there."""
 
     session: str  # id
@@ -68,7 +68,7 @@ class CalibrationCase:
             and not must_match(self.first.fingerprint, measurement.fingerprint)
         )
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: SessionMeasurement) -> None:
         rates = seen.rates
         self.left_out += len(seen.measurement.runs) - len(rates)
         if rates:
@@ -119,7 +119,7 @@ class CalibrationResult:
         return self.calibrated is not None and self.margin is None
 
 
-def cases_of(seen: Iterable[Seen]) -> list[CalibrationCase]:
+def cases_of(seen: Iterable[SessionMeasurement]) -> list[CalibrationCase]:
     """Return the cases in the order of their first measurements.
 
     Raises `UsageError` for injected slow-downs or too few sessions.

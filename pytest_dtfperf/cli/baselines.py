@@ -131,14 +131,14 @@ def run_audit(args: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
 
-    from pytest_dtfperf.baselines.audit import Known, audit
+    from pytest_dtfperf.baselines.audit import AuditInputs, audit
     from pytest_dtfperf.baselines.store import BaselineStore
 
     store = BaselineStore(folder)
     store.check()
     sightings, notes = _load_sightings(results)
     tests = _collect_tests(args.tests or [PERF_TESTS])
-    known = Known(
+    known = AuditInputs(
         entries={system: entries for system in store.systems() if (entries := store.entries(system))},
         margins={system: margin for system in store.systems() if (margin := store.margin(system)) is not None},
         sightings=sightings,

@@ -33,7 +33,7 @@ from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.module_command import make_project_command
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.baselines.calibrate import CalibrationResult, Seen
+    from pytest_dtfperf.baselines.calibrate import CalibrationResult, SessionMeasurement
     from pytest_dtfperf.records.session import SessionFolder
     from pytest_dtfperf.session.session import Session
     from pytest_dtfperf.spec import Spec
@@ -256,12 +256,12 @@ def _run_pytest(arguments: Sequence[str], output: TextIO | None) -> int:
             raise
 
 
-def _load_measured(session: "SessionFolder") -> list["Seen"]:
-    from pytest_dtfperf.baselines.calibrate import Seen
+def _load_measured(session: "SessionFolder") -> list["SessionMeasurement"]:
+    from pytest_dtfperf.baselines.calibrate import SessionMeasurement
 
     started = session.session.started
     return [
-        Seen(
+        SessionMeasurement(
             session=session.id,
             started=started,
             measurement=record.measurement,

@@ -177,7 +177,7 @@ class Explanation(JsonData):
 
 
 @dataclass(frozen=True)
-class Tried(JsonData):
+class ExperimentResult(JsonData):
     """The result of an experiment on a cause: the same training with one thing changed (`explain/experiments.py`)."""
 
     kind: CauseKind = field(metadata=describe("Kind of the cause"))

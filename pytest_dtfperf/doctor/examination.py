@@ -20,7 +20,7 @@ from pytest_dtfperf.doctor.diagnosis import (
     TensorFlowTrial,
     find_slow_links,
 )
-from pytest_dtfperf.doctor.findings import Expected
+from pytest_dtfperf.doctor.findings import ExpectedHardware
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
@@ -309,11 +309,11 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
     return seen
 
 
-def read_expectations(config: ClusterConfig) -> Expected:
+def read_expectations(config: ClusterConfig) -> ExpectedHardware:
     """Return the settings of clusters.toml for each host."""
     given = capacity.predict_devices_per_host(config)
     on_gpus = capacity.predict_device(config) == "gpu"
-    return Expected(
+    return ExpectedHardware(
         gpus=given if on_gpus else None,
         shares=None if on_gpus else given,
         shared_folder="shared" in config.backend_keys,

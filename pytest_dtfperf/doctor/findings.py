@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedHardware:
     """The hardware of the hosts according to clusters.toml."""
 
     gpus: int | None = None  # per host; None: not set, or the devices are cores
@@ -58,13 +58,13 @@ class Expected:
     shared_folder: bool = False  # the folder is set as one that all hosts share
 
 
-def list_findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
+def list_findings(seen: Diagnosis, expected: ExpectedHardware) -> list[Finding]:
     """Return all findings, problems first."""
     found = [finding for rule in RULES for finding in rule(seen, expected)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
 
-def _find_missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _find_missing(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
             last_lines = quoted_lines(host.last_lines)
@@ -76,13 +76,13 @@ def _find_missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             )
 
 
-def _find_troubled_hosts(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _find_troubled_hosts(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     for host in seen.hosts:
         for trouble in host.troubles:
             yield Finding(f"{host.name} {trouble}", "Fix this first; it may cause some of the findings below")
 
 
-def _check_python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_python(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     known = _select_known_hosts(seen)
     old = [host for host, facts in known if _parse_version(facts.python) < PYTHON]
     if old:
@@ -101,7 +101,7 @@ def _check_python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _check_tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_tensorflow(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     tried = [(host, host.trial, host.facts) for host in seen.hosts if host.trial is not None and host.missing is None]
     absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
     if absent:
@@ -128,7 +128,7 @@ def _check_tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _check_devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_devices(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     known = _select_known_hosts(seen)
     for host, facts in known:
         if facts.gpus is None:
@@ -169,7 +169,7 @@ def _check_devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _check_clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_clocks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Compare clocks with this machine's. If all hosts agree that it is wrong, it is this machine's."""
     clocks = [(host, host.offset) for host in seen.hosts if host.offset is not None]
     off = [(host, clock) for host, clock in clocks if abs(clock.s) - clock.uncertainty_s > MOST_OFFSET_S]
@@ -190,7 +190,7 @@ def _check_clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _check_ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_ports(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts that cannot reach others: first hosts that none reaches, then pairs."""
     for host in seen.hosts:
         if host.taken:
@@ -226,7 +226,7 @@ def _check_ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     )
 
 
-def _check_links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_links(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield slow links between different machines; within a machine no network is measured."""
     for link in seen.links:
         if link.error:
@@ -254,7 +254,7 @@ def _check_links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     )
 
 
-def _check_interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_interfaces(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts without the interface of clusters.toml; or, if none is set, a faster interface of all hosts."""
     known = _select_known_hosts(seen)
     if seen.interface:
@@ -287,7 +287,7 @@ def _get_lowest_gbps(name: str, known: Sequence[tuple[HostDiagnosis, HostFacts]]
     return min(usable, default=0.0)
 
 
-def _check_disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_disks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     for host, facts in _select_known_hosts(seen):
         for disk in facts.disks:
             if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_FRACTION * disk.total_bytes:
@@ -299,14 +299,14 @@ def _check_disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
                 )
 
 
-def _check_files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_files(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     groups = group_by_shared_folder(seen)
     if expected.shared_folder and len(groups) > 1:
         alike = "; ".join(format_hosts([seen.hosts[host] for host in group]) for group in groups)
         yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or remove `shared`")
 
 
-def _check_load(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_load(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     busy = [
         (host, facts) for host, facts in _select_known_hosts(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
     ]
@@ -321,7 +321,7 @@ def _check_load(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _check_protection(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_protection(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts with unprotected ports of tasks, or with ports that only the network protects."""
     for host, facts in _select_known_hosts(seen):
         kind = get_protection(seen, host, facts)
@@ -342,7 +342,7 @@ def _check_protection(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             )
 
 
-RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
+RULES: Sequence[Callable[[Diagnosis, ExpectedHardware], Iterable[Finding]]] = (
     _find_missing,
     _find_troubled_hosts,
     _check_python,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Trial, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Outcome, Trial
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain.thresholds import MIN_SHARE_OF_CAUSE
 
@@ -73,7 +73,7 @@ class ExperimentSubject:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedExperiment:
     """An experiment for one candidate cause."""
 
     subject: ExperimentSubject
@@ -82,7 +82,7 @@ class Planned:
 
 def plan_experiments(
     subjects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int
-) -> list[Planned]:
+) -> list[PlannedExperiment]:
     """Return the experiments that are worth their time: for each candidate the first possible one, the largest candidate first.
 
     `spec` is the explained spec as JSON. `spare_hosts` is the number of allocated hosts that it does not use.
@@ -92,13 +92,15 @@ def plan_experiments(
     return found[:most]
 
 
-def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
+def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[PlannedExperiment]:
     for trial in (TRIALS[name] for name in subject.kind.row.trials):
         if trial.applies(spec, subject.location) and (spare_hosts > 0 or not trial.leaves_out):
-            yield Planned(subject, trial)
+            yield PlannedExperiment(subject, trial)
 
 
-def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None) -> Tried:
+def judge_experiment(
+    plan: PlannedExperiment, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None
+) -> ExperimentResult:
     """Return the result of an experiment for its cause, by the duration of a step.
 
     Args:
@@ -121,7 +123,7 @@ def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise
     return _describe_trial(plan, step_s, instead_of_s, outcome, f"{message}: {verdict}")
 
 
-def report_failed_experiment(plan: Planned, instead_of_s: float, why: str) -> Tried:
+def report_failed_experiment(plan: PlannedExperiment, instead_of_s: float, why: str) -> ExperimentResult:
     """Return the result of an experiment without a measured step."""
     message = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
     return _describe_trial(plan, None, instead_of_s, "open", message)
@@ -147,6 +149,8 @@ def _subject(subject: ExperimentSubject) -> str:
     return f"{subject.kind} at {subject.location}" if subject.location else subject.kind
 
 
-def _describe_trial(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, message: str) -> Tried:
+def _describe_trial(
+    plan: PlannedExperiment, step_s: float | None, instead_of_s: float, outcome: Outcome, message: str
+) -> ExperimentResult:
     subject = plan.subject
-    return Tried(subject.kind, subject.location, plan.trial.name, step_s, instead_of_s, outcome, message)
+    return ExperimentResult(subject.kind, subject.location, plan.trial.name, step_s, instead_of_s, outcome, message)

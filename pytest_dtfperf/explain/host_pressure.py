@@ -11,7 +11,7 @@ from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
-from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, find_limits, find_slower
+from pytest_dtfperf.explain.probes import ALL, LINK, ChangedLimit, Slower, find_limits, find_slower
 
 _QUOTA = "cpu_quota_cores"  # the name of the limit in probes
 
@@ -158,7 +158,7 @@ def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostP
             yield HostPressure([host], CauseKind.CLOCK, f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
-def _make_limit_strain(found: Limited, when: str) -> HostPressure:
+def _make_limit_strain(found: ChangedLimit, when: str) -> HostPressure:
     before = "none" if found.before is None else found.before
     message = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
     return HostPressure([found.host], LIMITS[found.name], message)

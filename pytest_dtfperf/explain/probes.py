@@ -42,7 +42,7 @@ class Slower:
 
 
 @dataclass(frozen=True)
-class Limited:
+class ChangedLimit:
     """A limit of a host that has been set, lowered or changed."""
 
     host: str
@@ -123,7 +123,7 @@ def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
     return sorted(found, key=lambda each: (-each.loss, each.location, each.name))
 
 
-def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
+def find_limits(before: Probes, now: Probes) -> Sequence[ChangedLimit]:
     """Return the limits of hosts that are new, lower or changed.
 
     Hosts whose earlier limits are unknown are left out.
@@ -131,7 +131,7 @@ def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
     return list(_find_limits_of_host(before, now))
 
 
-def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
+def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[ChangedLimit]:
     for host, probe in now.hosts.items():
         then = before.hosts[host].limits if host in before.hosts else {}
         for name, value in (
@@ -139,7 +139,7 @@ def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
         ):  # limits that were read are never empty: they include cores
             usual = {**_USUAL, **then}.get(name)
             if _is_tighter(usual, value):
-                yield Limited(host, name, usual, value)
+                yield ChangedLimit(host, name, usual, value)
 
 
 def _is_tighter(before: float | str | None, now: float | str) -> bool:

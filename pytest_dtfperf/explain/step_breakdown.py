@@ -67,7 +67,7 @@ def find_critical_path(step: ClusterStep) -> list[Stretch]:
     """Return the critical path, from the step's end to its beginning."""
     last = step.last
     walk = _Walk(step.begin, last.end)
-    ended = _Ended(step.events)
+    ended = _OperationsByEnd(step.events)
     own = (event for event in step.events if event.session == last.task and event.end <= last.end)
     event = max(own, key=lambda event: event.end, default=None)
     session, location = last.task, last.task
@@ -100,7 +100,7 @@ class _Walk:
             self._at = until
 
 
-class _Ended:
+class _OperationsByEnd:
     """Operations in the order of their ends: of all that have the same threads, and of one session there."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -125,7 +125,7 @@ def _threads(event: Event) -> tuple[str, ...]:
     return (event.task if "/CPU:" in event.device else event.device,)
 
 
-def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
+def _before(event: Event, ended: _OperationsByEnd) -> tuple[int, Event | None]:
     """Return where an event begins on the path, and the event before it."""
     cause = max(event.causes, key=lambda cause: cause.end, default=None)
     if event.source:

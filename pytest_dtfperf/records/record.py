@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Numbers, Verdict, gravest_first
 from pytest_dtfperf.codec import JsonData, describe, written
-from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
+from pytest_dtfperf.datamodel.explanation import ExperimentResult, Explanation, Limit, SweepState
 from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
 from pytest_dtfperf.datamodel.task_report import rate
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
@@ -62,7 +62,7 @@ class Record(JsonData):
         default=None, metadata=describe("Causes of a slower rate than that of the comparison", omit_empty=True)
     )
     unexplained: str = field(default="", metadata=describe("Reason for a missing explanation", omit_empty=True))
-    experiments: Sequence[Tried] = field(
+    experiments: Sequence[ExperimentResult] = field(
         default=(),
         metadata=describe(
             "Short runs with one change, each to confirm or refute a cause. They are not part of the measurement",

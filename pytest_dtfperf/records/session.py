@@ -32,7 +32,7 @@ import filelock
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.protocol import Bill
-from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
+from pytest_dtfperf.datamodel.explanation import ExperimentResult, Explanation, Limit, SweepState
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import SessionFileError
@@ -98,7 +98,7 @@ LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; a longer wait is for a stop
 
 
 @dataclass(eq=False)
-class _Unwritten:
+class _PendingWrites:
     """What the disk has refused, as it should stand there."""
 
     session: SessionInfo | None = None  # as it begins, where not even the folder could be made
@@ -116,7 +116,7 @@ class SessionFolder:
 
     path: Path
     is_ours: bool = field(default=False, compare=False)
-    _unwritten: _Unwritten = field(default_factory=_Unwritten, compare=False, repr=False)
+    _unwritten: _PendingWrites = field(default_factory=_PendingWrites, compare=False, repr=False)
     _journal: list[Journal] = field(default_factory=list, compare=False, repr=False)  # the one, once something was read
 
     @classmethod
@@ -257,7 +257,7 @@ class SessionFolder:
         """Store why a measurement is slower, or why that is not known; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))
 
-    def note_experiments(self, record_id: str, tried: Sequence[Tried]) -> Record:
+    def note_experiments(self, record_id: str, tried: Sequence[ExperimentResult]) -> Record:
         """Add the results of experiments on its causes; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, experiments=list(tried)))
 

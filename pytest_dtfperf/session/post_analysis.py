@@ -17,14 +17,14 @@ from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement, Kind
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.datamodel.explanation import CauseKind, Explanation, Limit, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Explanation, Limit
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.experiments import (
     ExperimentSubject,
-    Planned,
+    PlannedExperiment,
     judge_experiment,
     plan_experiments,
     report_failed_experiment,
@@ -181,7 +181,7 @@ def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
 
 def run_experiments(
     session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
-) -> Sequence[Tried]:
+) -> Sequence[ExperimentResult]:
     """Return the results of experiments on an explanation's causes; none if no hosts are allocated any more.
 
     Args:
@@ -216,7 +216,7 @@ class _Experiments:
         self._then = then
         self._left_s = MOST_TIME * sum(run.wall_s for run in measurement.runs)
 
-    def make(self, plans: Sequence[Planned]) -> Iterator[Tried]:
+    def make(self, plans: Sequence[PlannedExperiment]) -> Iterator[ExperimentResult]:
         made: dict[tuple[Spec, frozenset[str]], float] = {}  # a run may serve several causes
         for number, plan in enumerate(plans, start=1):
             try:
@@ -234,10 +234,10 @@ class _Experiments:
                 then=self._then,
             )
 
-    def _spec(self, plan: Planned) -> Spec:
+    def _spec(self, plan: PlannedExperiment) -> Spec:
         return replace(shorten(self._measurement.spec), **plan.trial.changes)
 
-    def _without(self, plan: Planned) -> frozenset[str]:
+    def _without(self, plan: PlannedExperiment) -> frozenset[str]:
         """Return the host that is left out."""
         if not plan.trial.leaves_out or not plan.subject.location:
             return frozenset()

@@ -26,7 +26,7 @@ from pytest_dtfperf.limits.needs import Flow, Layout, Phase, compute_server_traf
 from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
 from pytest_dtfperf.simulated.hardware import SimulatedHardware
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.traces import Operation, Ran, Received, StepTimestamps, TaskTrace, Tensor, TracedStep
+from pytest_dtfperf.traces import Operation, OperationRun, StepTimestamps, TaskTrace, Tensor, TensorArrival, TracedStep
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 
 PYTHON_SHARE, MOST_PYTHON_S = 0.01, 0.002  # of a step's computing that is Python
@@ -261,15 +261,15 @@ class _TracedWorker:
     def begin_step(self, begin_us: int, called: int, end: int, cpu_us: int) -> None:
         """Begin a step. All other times are microseconds from its begin on."""
         self._begin_us, self._called, self._end, self._cpu_us = begin_us, called, end, cpu_us
-        self._ran: list[Ran] = []
-        self._received: list[Received] = []
+        self._ran: list[OperationRun] = []
+        self._received: list[TensorArrival] = []
 
     def run(self, name: str, type_: str, start: int, end: int, *inputs: str, on: str = "") -> str:
         """Add an operation, and return its name."""
         operation = Operation(name, type_, f"{on}/CPU:0" if on else self._device, inputs)
         number = self._numbers.setdefault(name, len(self._operations))
         self._operations.setdefault(name, operation)
-        self._ran.append(Ran(number, *(self._begin_us + each for each in (start, start, end))))
+        self._ran.append(OperationRun(number, *(self._begin_us + each for each in (start, start, end))))
         return name
 
     def fetch_values(self, transfer: _Transfer, called: int, there: int) -> str:
@@ -293,7 +293,7 @@ class _TracedWorker:
         if size_bytes:
             number = self._tensor_numbers.setdefault(name, len(self._tensors))
             self._tensors.setdefault(name, Tensor(name, source, destination, size_bytes))
-            self._received.append(Received(number, self._begin_us + start, self._begin_us + end))
+            self._received.append(TensorArrival(number, self._begin_us + start, self._begin_us + end))
 
     def _add_queue(self, name: str, server: str) -> str:
         """Return a name of the queue in which all workers put their gradients for a parameter server."""

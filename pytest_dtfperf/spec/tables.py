@@ -207,7 +207,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     "mirrored": VariableUpdate(
         "tensorflow:distribute.MirroredStrategy",
         one_process=True,
-        engine=f"{_STRATEGIES}.mirrored:Mirrored",
+        engine=f"{_STRATEGIES}.mirrored:SingleProcessTraining",
         knows=frozenset({"hierarchical_copy", "all_reduce_spec"}),
         all_reduce=("nccl", "pscpu", "psgpu"),
         all_reduce_shards=("nccl",),

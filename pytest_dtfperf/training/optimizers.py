@@ -177,7 +177,7 @@ def _compile_update(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf
     return tf.function(update, jit_compile=True, autograph=False)(list(gradients)).op
 
 
-class Common(NamedTuple):
+class SharedUpdateValues(NamedTuple):
     """The values that all updates on one device share."""
 
     spec: Spec
@@ -186,7 +186,7 @@ class Common(NamedTuple):
 
 
 Slots = Mapping[str, tf.Variable]
-Apply = Callable[[Common, tf.Variable, tf.Tensor, Slots], tf.Operation]
+Apply = Callable[[SharedUpdateValues, tf.Variable, tf.Tensor, Slots], tf.Operation]
 
 
 class Rule(NamedTuple):
@@ -197,11 +197,11 @@ class Rule(NamedTuple):
     powers: Sequence[str] = ()  # hyperparameters b of which step n needs b ** n
 
 
-def sgd(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
+def sgd(common: SharedUpdateValues, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
     return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=common.rate, delta=gradient, use_locking=True)
 
 
-def momentum(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
+def momentum(common: SharedUpdateValues, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
     """Apply Nesterov's momentum, as tf_cnn_benchmarks does."""
     return tf.raw_ops.ResourceApplyMomentum(
         var=variable.handle,
@@ -214,7 +214,7 @@ def momentum(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: 
     )
 
 
-def rmsprop(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
+def rmsprop(common: SharedUpdateValues, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
     """Apply RMSProp with momentum (Tieleman and Hinton, Coursera "Neural Networks for Machine Learning", lecture 6e)."""
     return tf.raw_ops.ResourceApplyRMSProp(
         var=variable.handle,
@@ -229,7 +229,7 @@ def rmsprop(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: S
     )
 
 
-def adam(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
+def adam(common: SharedUpdateValues, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
     """Apply Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
     return tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -347,7 +347,7 @@ class _OnDevice:
         """Return an update operation by the id of each `Update`."""
         with v1.device(self._device):
             powers = [power.read_value() for power in self._powers]
-            common = Common(self._spec, self._compute_rate_now(), powers)
+            common = SharedUpdateValues(self._spec, self._compute_rate_now(), powers)
             applied = [
                 apply_in_one_pass(update.variable, update.gradients, partial(self._apply_one, common, update, slots))
                 for update, slots in zip(self._updates, self._slots, strict=True)
@@ -370,7 +370,9 @@ class _OnDevice:
             return self._rate.values[0]
         return compute_rate(self._rate, self._batches.read_value() // self._spec.gpus)
 
-    def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
+    def _apply_one(
+        self, common: SharedUpdateValues, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]
+    ) -> tf.Operation:
         float32_gradients = [
             gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients
         ]

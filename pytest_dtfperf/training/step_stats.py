@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.traces import KERNEL, Operation, Ran, Received, TaskTrace, Tensor, TracedStep
+from pytest_dtfperf.traces import KERNEL, Operation, OperationRun, TaskTrace, Tensor, TensorArrival, TracedStep
 
 TRANSFERS = frozenset({"RecvTensor", "RecvBuf"})  # of a graph's edge between devices; of an exchange between workers
 
@@ -43,8 +43,8 @@ class Tracer:
 
     def add(self, step_stats: Any, *, begin_us: int, called_us: int, end_us: int, cpu_us: int) -> None:
         """Add one step. Its times are in Unix microseconds, `cpu_us` in microseconds."""
-        ran: list[Ran] = []
-        received: list[Received] = []
+        ran: list[OperationRun] = []
+        received: list[TensorArrival] = []
         kernels = _Kernels(self._task, step_stats.dev_stats)
         for of_device in step_stats.dev_stats:
             if _STREAM.match(of_device.device):
@@ -55,11 +55,11 @@ class Tracer:
                 if node.node_name not in TRANSFERS:
                     operation = self._operation(node, device)
                     start, end = kernels.of(device, operation.name) or (start, end)
-                    ran.append(Ran(self._index(operation), min(node.scheduled_micros or start, start), start, end))
+                    ran.append(OperationRun(self._index(operation), min(node.scheduled_micros or start, start), start, end))
                 elif tensor := self._tensor(node):
-                    received.append(Received(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
+                    received.append(TensorArrival(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
         for device, name, kind, (start, end) in kernels.iterate_other_spans():
-            ran.append(Ran(self._index(Operation(name, kind, f"{self._task}/{device}", ())), start, start, end))
+            ran.append(OperationRun(self._index(Operation(name, kind, f"{self._task}/{device}", ())), start, start, end))
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
 
     def trace(self, queues: Mapping[str, str]) -> TaskTrace:

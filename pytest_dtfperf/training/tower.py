@@ -17,7 +17,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, build_evaluation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.models import Network
-from pytest_dtfperf.training.models.outline import Outlined, compute_outline
+from pytest_dtfperf.training.models.outline import OutlinedNetwork, compute_outline
 from pytest_dtfperf.training.models.tensors import (
     DTYPES,
     Average,
@@ -124,7 +124,7 @@ class Tower:
         """Compute the forward pass, and the backward pass unless the spec is `forward_only`."""
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
-        with weights_first() if self._shares_cores and not isinstance(self._network, Outlined) else nullcontext():
+        with weights_first() if self._shares_cores and not isinstance(self._network, OutlinedNetwork) else nullcontext():
             logits = net.compute_logits(self._network, images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)  # (batch,), float32
         loss = tf.reduce_mean(losses)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep, WallClock
+from pytest_dtfperf.traces import NO_BATCH, Operation, OperationRun, TaskTrace, TracedStep, WallClock
 from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.replica import Replica
 from pytest_dtfperf.training.step_stats import Tracer, iterate_queues
@@ -78,7 +78,7 @@ _OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_lev
 
 
 @dataclass
-class Profiled:
+class ProfileResult:
     """The result of a profiled stretch of work, once it is over."""
 
     profile: Profile | None = None
@@ -94,12 +94,12 @@ class Profiled:
 
 
 @contextmanager
-def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
+def profile_steps(order: TaskOrder) -> Iterator[ProfileResult]:
     """Profile the steps within the context.
 
     Errors of the profiler are kept until later, as other workers wait for the steps.
     """
-    done, clock = Profiled(), WallClock()
+    done, clock = ProfileResult(), WallClock()
     with ExitStack() as held:
         with done.recording_errors():
             stop = _choose_stop(order)
@@ -174,7 +174,9 @@ def _read_xspace(folder: Path) -> object:
     return xplane_pb2.XSpace.FromString(files[0].read_bytes())
 
 
-def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
+def run_steps(
+    done: ProfileResult, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]
+) -> None:
     """Train `steps` steps, and note the times of each."""
     ended = time.time_ns()
     for _ in range(steps):
@@ -186,13 +188,13 @@ def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: f
         done.steps.append((begun // 1000, called // 1000, ended // 1000, (time.process_time_ns() - used) // 1000))
 
 
-def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
+def trace_of_steps(task: str, done: ProfileResult) -> TaskTrace:
     """Return the trace of a worker that makes its own steps. Raise the profiler's error if there is no profile."""
     profile = _get_profile(done)
     return _trace(task, profile.activities(), done.steps)
 
 
-def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
+def trace_of_batches(task: str, done: ProfileResult) -> TaskTrace:
     """Return the trace of a worker that gets batches from a coordinator. Raise the profiler's error if there is no profile.
 
     Each batch is a step, with the wait for it.
@@ -206,7 +208,7 @@ def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
     return _trace(task, [*profile.activities(), *waits], steps)
 
 
-def _get_profile(done: Profiled) -> Profile:
+def _get_profile(done: ProfileResult) -> Profile:
     if done.profile is None:
         raise done.why_not or ValueError("TensorFlow's profiler has reported nothing")
     return done.profile
@@ -217,7 +219,9 @@ def _trace(task: str, activities: Sequence[Activity], steps: Sequence[tuple[int,
     traced = []
     for begin, called, end, cpu in steps:
         ran = [
-            Ran(operations.setdefault(each.operation, len(operations)), each.start_us, each.start_us, min(each.end_us, end))
+            OperationRun(
+                operations.setdefault(each.operation, len(operations)), each.start_us, each.start_us, min(each.end_us, end)
+            )
             for each in activities
             if begin <= each.start_us < end
         ]

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.audit import BEATEN, MISSING, OLD, TIGHT, UNOWNED, AuditFinding, Known, Sighting, audit, label_of
+from pytest_dtfperf.baselines.audit import (
+    BEATEN,
+    MISSING,
+    OLD,
+    TIGHT,
+    UNOWNED,
+    AuditFinding,
+    AuditInputs,
+    Sighting,
+    audit,
+    label_of,
+)
 from pytest_dtfperf.baselines.entry import Entry
 from tests.baselines.examples import HARDWARE, calibrated_of, entry_of, measurement_of, spec_of
 
@@ -23,7 +34,7 @@ def found(
     now: str = "2026-03-01T00:00:00+00:00",
 ) -> list[AuditFinding]:
     return audit(
-        Known(
+        AuditInputs(
             entries={SYSTEM: entries},
             margins=margins,
             sightings=sightings,

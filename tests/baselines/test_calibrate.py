@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.calibrate import Seen, calibrate, cases_of, smallest_margin
+from pytest_dtfperf.baselines.calibrate import SessionMeasurement, calibrate, cases_of, smallest_margin
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import share
@@ -20,10 +20,10 @@ from tests.baselines.examples import HARDWARE, MISPLACED, SOFTWARE, calibrated_o
 SESSIONS = ([100.0, 101.0, 99.0], [102.0, 103.5, 101.0], [98.0, 99.0, 97.5])
 
 
-def seen_of(rates: Sequence[float], session: int = 1, *, is_valid: bool = True, **measured: Any) -> Seen:
+def seen_of(rates: Sequence[float], session: int = 1, *, is_valid: bool = True, **measured: Any) -> SessionMeasurement:
     """One measurement of the session of that day of January."""
     day = f"{session:02}"
-    return Seen(
+    return SessionMeasurement(
         session=f"202601{day}T000000Z-9f3c1a",
         started=f"2026-01-{day}T00:00:00+00:00",
         measurement=measurement_of(rates, **measured),
@@ -31,7 +31,7 @@ def seen_of(rates: Sequence[float], session: int = 1, *, is_valid: bool = True, 
     )
 
 
-def sessions(**measured: Any) -> list[Seen]:
+def sessions(**measured: Any) -> list[SessionMeasurement]:
     return [seen_of(rates, number, **measured) for number, rates in enumerate(SESSIONS, start=1)]
 
 

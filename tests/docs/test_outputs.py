@@ -15,7 +15,7 @@ from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
-from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, judge_experiment
+from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, PlannedExperiment, judge_experiment
 from pytest_dtfperf.history import events
 from pytest_dtfperf.history.comparison import ComparedTraining
 from pytest_dtfperf.nightly.summary import Loss
@@ -46,7 +46,11 @@ def event() -> str:
 
 def experiment() -> str:
     return judge_experiment(
-        Planned(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None
+        PlannedExperiment(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC),
+        step_s=0.12,
+        instead_of_s=0.31,
+        noise_s=0.01,
+        then=None,
     ).words
 
 

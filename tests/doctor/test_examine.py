@@ -13,7 +13,7 @@ from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.allocation import compute_resources
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examination import examine, read_expectations
-from pytest_dtfperf.doctor.findings import Expected, list_findings
+from pytest_dtfperf.doctor.findings import ExpectedHardware, list_findings
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
@@ -65,7 +65,7 @@ def when(word: str, then: Callable[[], object]) -> Callable[[str], None]:
     return on_status
 
 
-def wrong(seen: Diagnosis, wanted: Expected) -> list[str]:
+def wrong(seen: Diagnosis, wanted: ExpectedHardware) -> list[str]:
     return [str(finding) for finding in list_findings(seen, wanted) if finding.wrong]
 
 
@@ -218,14 +218,14 @@ def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> 
 @pytest.mark.parametrize(
     "config, wanted",
     [
-        (ClusterConfig(name="c", device="cpu", devices_per_host=3), Expected(shares=3)),
-        (ClusterConfig(name="c", backend="slurm", backend_keys={"gpus_per_node": 4}), Expected(gpus=4)),
+        (ClusterConfig(name="c", device="cpu", devices_per_host=3), ExpectedHardware(shares=3)),
+        (ClusterConfig(name="c", backend="slurm", backend_keys={"gpus_per_node": 4}), ExpectedHardware(gpus=4)),
         (
             ClusterConfig(name="c", backend="slurm", backend_keys={"gpus_per_node": 4, "shared": "/scratch"}),
-            Expected(gpus=4, shared_folder=True),
+            ExpectedHardware(gpus=4, shared_folder=True),
         ),
     ],
 )
-def test_what_the_file_says_is_expected(config: ClusterConfig, wanted: Expected) -> None:
+def test_what_the_file_says_is_expected(config: ClusterConfig, wanted: ExpectedHardware) -> None:
     """Devices, and the folder that all hosts see, are compared with clusters.toml."""
     assert read_expectations(config) == wanted

@@ -17,7 +17,7 @@ from pytest_dtfperf.doctor.diagnosis import (
     format_bits_per_s,
     format_bytes,
 )
-from pytest_dtfperf.doctor.findings import Expected, group_by_shared_folder, list_findings
+from pytest_dtfperf.doctor.findings import ExpectedHardware, group_by_shared_folder, list_findings
 from pytest_dtfperf.doctor.table import COLUMNS
 from pytest_dtfperf.launch.exposure import NetworkInterface
 from tests.doctor.seen import FACTS, GIB, healthy, link
@@ -25,17 +25,17 @@ from tests.doctor.seen import FACTS, GIB, healthy, link
 
 def problems(seen: Diagnosis, **expected: Any) -> list[str]:
     """What is wrong, without what is only worth knowing."""
-    return [str(finding) for finding in list_findings(seen, Expected(**expected)) if finding.wrong]
+    return [str(finding) for finding in list_findings(seen, ExpectedHardware(**expected)) if finding.wrong]
 
 
 def remarks(seen: Diagnosis, **expected: Any) -> list[str]:
-    return [str(finding) for finding in list_findings(seen, Expected(**expected)) if not finding.wrong]
+    return [str(finding) for finding in list_findings(seen, ExpectedHardware(**expected)) if not finding.wrong]
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 16])
 def test_healthy_hosts_have_nothing_wrong(hosts: int) -> None:
     """Hosts that are alike and well have no findings."""
-    assert list_findings(healthy(hosts, gpus=4), Expected(gpus=4)) == []
+    assert list_findings(healthy(hosts, gpus=4), ExpectedHardware(gpus=4)) == []
 
 
 def facts(host: int, **changes: Any) -> Callable[[Diagnosis], None]:
@@ -287,7 +287,7 @@ def test_what_is_wrong_comes_first() -> None:
     seen = healthy(2)
     facts(0, load=100.0)(seen)
     row(1, offset=ClockOffset(9.0, 0.0))(seen)
-    assert [finding.wrong for finding in list_findings(seen, Expected())] == [True, False]
+    assert [finding.wrong for finding in list_findings(seen, ExpectedHardware())] == [True, False]
 
 
 def test_hosts_that_nobody_tried_to_reach() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.doctor.diagnosis import ClockOffset, Diagnosis, HostDiagnosis, HostLink, TensorFlowTrial
-from pytest_dtfperf.doctor.findings import Expected, list_findings
+from pytest_dtfperf.doctor.findings import ExpectedHardware, list_findings
 from pytest_dtfperf.doctor.table import COLUMNS, format_report
 from pytest_dtfperf.launch.exposure import NetworkInterface
 from tests.doctor.seen import healthy
@@ -14,7 +14,7 @@ WIDE = 200
 
 
 def shown(seen: Diagnosis, width: int = WIDE) -> str:
-    return format_report(seen, list_findings(seen, Expected()), width=width)
+    return format_report(seen, list_findings(seen, ExpectedHardware()), width=width)
 
 
 def rows(text: str, name: str) -> list[str]:

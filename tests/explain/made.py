@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from pytest_dtfperf.traces import Operation, Ran, Received, TaskTrace, Tensor, TracedStep
+from pytest_dtfperf.traces import Operation, OperationRun, TaskTrace, Tensor, TensorArrival, TracedStep
 
 REAL = Path(__file__).parent / "real"
 MODES = sorted(path.name for path in REAL.iterdir())
@@ -44,8 +44,8 @@ class Session:
         self._times = begin, called, end
         self._operations: list[Operation] = []
         self._tensors: list[Tensor] = []
-        self._ran: list[Ran] = []
-        self._received: list[Received] = []
+        self._ran: list[OperationRun] = []
+        self._received: list[TensorArrival] = []
         self._queues: dict[str, str] = {}
 
     def run(
@@ -53,13 +53,13 @@ class Session:
     ) -> str:
         """An operation; returns its name, for those that need it."""
         self._operations.append(Operation(name, kind, f"{on or self.worker}/CPU:0", inputs))
-        self._ran.append(Ran(len(self._ran), start if ready is None else ready, start, end))
+        self._ran.append(OperationRun(len(self._ran), start if ready is None else ready, start, end))
         return name
 
     def receive(self, name: str, end: int, source: str, destination: str, size: int = 1000) -> str:
         """What `name` has made arrives; returns the input's name there. TensorFlow's idea of its start is worth nothing."""
         self._tensors.append(Tensor(name, f"{source}/CPU:0", f"{destination}/CPU:0", size))
-        self._received.append(Received(len(self._received), end - 1, end))
+        self._received.append(TensorArrival(len(self._received), end - 1, end))
         return f"{name}_S{len(self._received)}"
 
     def queue(self, name: str, shared: str) -> str:
@@ -138,8 +138,8 @@ def shifted(trace: TaskTrace, ahead: Mapping[str, int]) -> TaskTrace:
             step.called_us + own,
             step.end_us + own,
             step.cpu_us,
-            [Ran(r.operation, *(time + by_operation[r.operation] for time in r[1:])) for r in step.ran],
-            [Received(r.tensor, *(time + by_tensor[r.tensor] for time in r[1:])) for r in step.received],
+            [OperationRun(r.operation, *(time + by_operation[r.operation] for time in r[1:])) for r in step.ran],
+            [TensorArrival(r.tensor, *(time + by_tensor[r.tensor] for time in r[1:])) for r in step.received],
         )
         for step in trace.steps
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.datamodel.explanation import CauseKind, Outcome, Tried
+from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Outcome
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, TaskTime
 from pytest_dtfperf.explain import experiments
 from pytest_dtfperf.explain.experiments import (
@@ -15,7 +15,7 @@ from pytest_dtfperf.explain.experiments import (
     SYNTHETIC,
     TRIALS,
     ExperimentSubject,
-    Planned,
+    PlannedExperiment,
     judge_experiment,
     plan_experiments,
     report_failed_experiment,
@@ -107,21 +107,21 @@ def test_outcome_by_what_has_gone_or_stayed(
     trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: Outcome
 ) -> None:
     """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
-    plan = Planned(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
+    plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
     assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
 
 
 def test_words() -> None:
     """One line says what was changed, what came of it, and what that says."""
-    plan = Planned(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC)
+    plan = PlannedExperiment(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC)
     tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
-    assert Tried.from_json(tried.to_json()) == tried
+    assert ExperimentResult.from_json(tried.to_json()) == tried
 
 
 def test_what_is_not_known_decides_nothing() -> None:
     """Without a good step's step breakdown nobody knows how long own work took; what could not be run has no step."""
-    plan = Planned(ExperimentSubject(CauseKind.COMPUTE, 0.1, "node3"), OWN_WORK)
+    plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, 0.1, "node3"), OWN_WORK)
     assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = report_failed_experiment(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)

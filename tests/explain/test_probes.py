@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import Limited, describe_reading, find_limits, find_slower, merge_probes, unit_of
+from pytest_dtfperf.explain.probes import ChangedLimit, describe_reading, find_limits, find_slower, merge_probes, unit_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)
@@ -122,9 +122,9 @@ def test_limits() -> None:
         }
     )
     assert find_limits(before, now) == [
-        Limited("a", "cpu_quota_cores", 4.0, 2.0),
-        Limited("a", "governor", "performance", "powersave"),
-        Limited("a", "processes", None, 50),
+        ChangedLimit("a", "cpu_quota_cores", 4.0, 2.0),
+        ChangedLimit("a", "governor", "performance", "powersave"),
+        ChangedLimit("a", "processes", None, 50),
     ]
 
 
@@ -132,12 +132,12 @@ def test_limits() -> None:
     ("then", "now", "told"),
     [
         ({}, {"priority": 5}, []),
-        ({}, {"priority": -5}, [Limited("a", "priority", 0, -5)]),
-        ({"priority": 5}, {}, [Limited("a", "priority", 5, 0)]),
+        ({}, {"priority": -5}, [ChangedLimit("a", "priority", 0, -5)]),
+        ({"priority": 5}, {}, [ChangedLimit("a", "priority", 5, 0)]),
     ],
     ids=["raised", "lowered", "usual again"],
 )
-def test_usual_priority_is_no_limit(then: dict[str, float], now: dict[str, float], told: list[Limited]) -> None:
+def test_usual_priority_is_no_limit(then: dict[str, float], now: dict[str, float], told: list[ChangedLimit]) -> None:
     """A priority that is not told is the usual one: a higher one takes nothing from a training."""
     before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (then, now))
     assert find_limits(before, after) == told

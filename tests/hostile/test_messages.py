@@ -18,7 +18,7 @@ from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostDiagnosis
 from pytest_dtfperf.doctor.examination import Examination
-from pytest_dtfperf.doctor.findings import Expected, list_findings
+from pytest_dtfperf.doctor.findings import ExpectedHardware, list_findings
 from pytest_dtfperf.doctor.table import format_report
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.launch import link_rounds, placement
@@ -368,7 +368,9 @@ def test_changed_checkups(part: int) -> None:
         channel = TwoHosts(lambda message, dice=dice: wire.encode(changed(message, dice)), dice.randrange(40))  # type: ignore[misc]
         try:
             Examination(channel, seen, Limits(), ports=[0, 0], on_status=lambda words: None).run()
-            shown = format_report(seen, list_findings(seen, Expected(gpus=1, shares=None, shared_folder=False)), width=200)
+            shown = format_report(
+                seen, list_findings(seen, ExpectedHardware(gpus=1, shares=None, shared_folder=False)), width=200
+            )
         except Exception as exc:
             raise AssertionError(f"change {number}") from exc
         assert visible(shown), number

@@ -97,9 +97,9 @@ def _hash_of(spec: dict[str, Any]) -> str:
 
 def _trace(name: str) -> str:
     """Steps in which all is forward."""
-    from pytest_dtfperf.traces import Operation, Ran, TaskTrace, TracedStep, pack_trace
+    from pytest_dtfperf.traces import Operation, OperationRun, TaskTrace, TracedStep, pack_trace
 
-    steps = [TracedStep(at, at, at + 1000, 900, [Ran(0, at, at, at + 1000)], []) for at in range(0, 6000, 1000)]
+    steps = [TracedStep(at, at, at + 1000, 900, [OperationRun(0, at, at, at + 1000)], []) for at in range(0, 6000, 1000)]
     return pack_trace(TaskTrace(name, [Operation("tower0/Relu", "Relu", f"{name}/CPU:0", ())], [], steps))
 
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_dtfperf.traces import KERNEL, Operation, Ran, Received, TaskTrace, Tensor
+from pytest_dtfperf.traces import KERNEL, Operation, OperationRun, TaskTrace, Tensor, TensorArrival
 from pytest_dtfperf.training.step_stats import Tracer
 
 WORKER, SERVER = "/job:worker/replica:0/task:1/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"
@@ -60,7 +60,7 @@ def test_operation_has_kind_and_inputs_of_its_label() -> None:
     trace = traced(stats(worker=[node(label, scheduled=7)]))
     inputs = ("tower0/Read/ReadVariableOp", "tower0/split", "tower0/x")
     assert trace.operations == [Operation("tower0/Relu", "_MklNativeFusedConv2D", "worker:1/CPU:0", inputs)]
-    assert trace.steps[0].ran == [Ran(0, 7, 10, 15)]
+    assert trace.steps[0].ran == [OperationRun(0, 7, 10, 15)]
     assert (trace.task, trace.steps[0].begin_us, trace.steps[0].called_us, trace.steps[0].end_us) == ("worker:1", 1, 2, 30)
 
 
@@ -69,7 +69,7 @@ def test_transfer_has_names_and_bytes() -> None:
     label = f"[12.2MB] [4.6Gb/s] edge_41_tower0/ReadVariableOp_2 from {SERVER} to {WORKER}"
     trace = traced(stats(worker=[node(label, name="RecvTensor", size=12_845_056)]))
     assert trace.tensors == [Tensor("tower0/ReadVariableOp_2", "ps:0/CPU:0", "worker:1/CPU:0", 12_845_056)]
-    assert trace.steps[0].received == [Received(0, 10, 15)]
+    assert trace.steps[0].received == [TensorArrival(0, 10, 15)]
 
 
 def test_edges_that_tensorflow_added_come_from_the_graphs() -> None:
@@ -113,7 +113,7 @@ def test_operation_on_a_gpu_lasts_until_its_kernels_are_done() -> None:
         stats(gpu=[launched], stream=kernels, all_streams=kernels, sync=[node("ThreadId 3", name="cuStreamSynchronize")])
     )
     assert trace.operations == [Operation("tower0/Relu", "Conv2D", "worker:1/GPU:0", ("tower0/x",))]
-    assert trace.steps[0].ran == [Ran(0, 7, 40, 65)]
+    assert trace.steps[0].ran == [OperationRun(0, 7, 40, 65)]
 
 
 def test_copies_and_exchanges_of_a_gpu_are_told_by_their_streams() -> None:
@@ -133,5 +133,5 @@ def test_copies_and_exchanges_of_a_gpu_are_told_by_their_streams() -> None:
 def test_streams_tell_of_the_own_tasks_gpus_alone() -> None:
     """An operation on another task's GPU of the same number keeps its own time: no stream says whose it is."""
     trace = traced(stats(other_gpu=[node("a = Conv2D()")], stream=[node("k", name="a", start=40)]))
-    assert trace.steps[0].ran[0] == Ran(0, 10, 10, 15)
+    assert trace.steps[0].ran[0] == OperationRun(0, 10, 10, 15)
     assert trace.operations[1] == Operation("a", KERNEL, "worker:1/GPU:0", ())

@@ -24,7 +24,7 @@ from pytest_dtfperf.clusters.ssh import bootstrap, endpoints, keys
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.keys import KEYS
-from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, Refused, SshProcess, TransientError, Unreachable
+from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, HostRefusal, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -308,7 +308,7 @@ class SshAllocation:
         lines = self._lines()
         try:
             start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
-        except Refused as exc:
+        except HostRefusal as exc:
             raise AllocationError(str(exc), host=exc.host) from exc
         except Unreachable as exc:
             if not have_waited:

@@ -79,7 +79,7 @@ class Unreachable(InfrastructureError):
     """A host that cannot be used: its name, the reason, and how to continue."""
 
 
-class Refused(Unreachable):
+class HostRefusal(Unreachable):
     """A host that reports itself why it cannot be used."""
 
 
@@ -269,7 +269,7 @@ class SshProcess(Child):
     def _explain_failure(self, report: Message) -> Unreachable:
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
-        return Refused(
+        return HostRefusal(
             self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines()),
             host=self.endpoint.name,
         )

@@ -75,7 +75,7 @@ class Outline:
 
 
 @runtime_checkable
-class Outlined(Protocol):
+class OutlinedNetwork(Protocol):
     """A network that is not made of layers, and gets its outline from its creator."""
 
     outline: Outline
@@ -103,7 +103,7 @@ def get_outline(spec: Spec) -> Outline:
 @cache
 def compute_outline(network: Network) -> Outline:
     """Return the outline of a network. Raises `SpecError` if its images are too small for it."""
-    if isinstance(network, Outlined):
+    if isinstance(network, OutlinedNetwork):
         return network.outline
     shapes = Shapes()
     logits = network.logits(shapes, network.image_shape)

@@ -13,12 +13,12 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.training.own import describe_error
 
 
-class Uncounted(Exception):
+class CountError(Exception):
     """An error for operations in the graph that are not counted."""
 
 
 def multiply_adds(result: tf.Tensor) -> int:
-    """Count the multiply-adds for one image of all operations that the result needs. Raises `Uncounted`."""
+    """Count the multiply-adds for one image of all operations that the result needs. Raises `CountError`."""
     return sum(_count_operation(operation) for operation in _iterate_needed(result.op))
 
 
@@ -38,7 +38,7 @@ def _count_operation(operation: tf.Operation) -> int:
         return count(operation)
     if operation.type in _LIGHT:
         return 0
-    raise Uncounted(f"its graph has an operation that is not counted, {operation.type}")
+    raise CountError(f"its graph has an operation that is not counted, {operation.type}")
 
 
 def _get_size(operation: tf.Operation, tensor: tf.Tensor) -> int:
@@ -47,7 +47,7 @@ def _get_size(operation: tf.Operation, tensor: tf.Tensor) -> int:
 
 def _get_shape(operation: tf.Operation, tensor: tf.Tensor) -> list[int]:
     if not tensor.shape.is_fully_defined():
-        raise Uncounted(f"its graph has a {operation.type} of a shape that is not known before it runs")
+        raise CountError(f"its graph has a {operation.type} of a shape that is not known before it runs")
     found: list[int] = tensor.shape.as_list()
     return found
 
@@ -81,7 +81,7 @@ def _count_einsum(operation: tf.Operation) -> int:
     sizes: dict[str, int] = {}
     for labels, operand in zip(operands.split(","), operation.inputs, strict=True):
         if "." in labels:
-            raise Uncounted(f"its graph has an Einsum that is not counted, {equation}")
+            raise CountError(f"its graph has an Einsum that is not counted, {equation}")
         sizes |= zip(labels, _get_shape(operation, operand), strict=True)
     return math.prod(sizes.values())
 
@@ -119,7 +119,7 @@ _LIGHT = frozenset(
 v1 = tf.compat.v1
 
 
-class Traced(NamedTuple):
+class ModelTrace(NamedTuple):
     """The facts of a model that its graph shows."""
 
     classes: int
@@ -133,7 +133,7 @@ def trace_model(
     image_shape: tuple[int, int, int],
     forward: Callable[[tf.Tensor], Any],
     fetched: Callable[[], Sequence[tf.Tensor]] = lambda: (),
-) -> Traced:
+) -> ModelTrace:
     """Return the facts of `forward` for one image, from a graph of its own. Raises `SpecError` if it is no model of images."""
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (1, *image_shape))
@@ -151,9 +151,9 @@ def trace_model(
             with v1.Session(graph=graph) as session:
                 values = session.run(tensors)
         try:
-            return Traced(shape[1], multiply_adds(logits), "", values)
-        except Uncounted as why:
-            return Traced(shape[1], None, str(why), values)
+            return ModelTrace(shape[1], multiply_adds(logits), "", values)
+        except CountError as why:
+            return ModelTrace(shape[1], None, str(why), values)
 
 
 def find_logits(out: Any) -> tf.Tensor:

@@ -10,7 +10,7 @@ from pytest_dtfperf.training.devices import get_devices
 from pytest_dtfperf.training.strategies.base import MirroredTraining
 
 
-class Mirrored(MirroredTraining):
+class SingleProcessTraining(MirroredTraining):
     """A training in one process: the mean of the gradients is applied to each copy, so that all stay equal."""
 
     def build(self) -> None:

@@ -39,10 +39,10 @@ READ_AHEAD = 16
 
 def make_training(order: TaskOrder) -> Training:
     """Return the training of this task. All workers but the chief serve scheduled batches, and only pass barriers."""
-    return Served(order) if order.lends_devices else Coordinator(order)
+    return WorkerTraining(order) if order.lends_devices else Coordinator(order)
 
 
-class Served(GraphTraining):
+class WorkerTraining(GraphTraining):
     """A worker that is not the chief. It can trace the batches that are trained on its server."""
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:

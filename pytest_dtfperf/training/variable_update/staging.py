@@ -13,7 +13,7 @@ from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, 
 v1 = tf.compat.v1
 
 
-class Staged(NamedTuple):
+class StagedTensor(NamedTuple):
     """A tensor that is staged in the step that computes it, and taken out in the next step."""
 
     old: tf.Tensor  # the previous step's tensor, available without waiting for this step's
@@ -26,14 +26,14 @@ class Staged(NamedTuple):
             return tf.identity(value)
 
 
-def stage_tensor(tensor: tf.Tensor, device: str, area: str) -> Staged:
+def stage_tensor(tensor: tf.Tensor, device: str, area: str) -> StagedTensor:
     """Stage a tensor in an area of its own on a device."""
     with v1.device(device):
         fill = tf.raw_ops.Stage(values=[tf.zeros(tensor.shape, tensor.dtype)], shared_name=area)
         put = tf.raw_ops.Stage(values=[tensor], shared_name=area)
         # First in, first out: this gets the older tensor, whatever the order of the two in a step.
         (old,) = tf.raw_ops.Unstage(dtypes=[tensor.dtype], shared_name=area)
-        return Staged(tf.ensure_shape(old, tensor.shape), put, fill)
+        return StagedTensor(tf.ensure_shape(old, tensor.shape), put, fill)
 
 
 class Stage:
