@@ -178,14 +178,14 @@ COMPARE_ENDS = {
     USAGE: "wrong arguments, no such session, or a history that cannot be read",
 }
 COMPARE_SHAPE: Shape = {
-    "then": "the id of A",
-    "now": "the id of B",
+    "baseline": "the id of A",
+    "current": "the id of B",
     "compared": [
         {
             "label": "of the training",
             "spec_key": "the training in full",
-            "then": "images/sec of A",
-            "now": "images/sec of B",
+            "baseline": "images/sec of A",
+            "current": "images/sec of B",
             "change": "as a fraction of A",
             "low": "lower end of its interval; null: one of them has a single run",
             "high": "likewise",
@@ -226,22 +226,22 @@ def run_compare(args: argparse.Namespace) -> int:
     found = compare_sessions(sides[0], sides[1], rates, contents)
     if args.json:
         rows = [{**asdict(each), "answer": each.answer} for each in found]
-        print_json({"then": names[0], "now": names[1], "compared": rows})
+        print_json({"baseline": names[0], "current": names[1], "compared": rows})
         return DONE if found else FAILED
     print(f"A: {names[0]}\nB: {names[1]}")
     if not found:
         print("They have no training in common.")
         return FAILED
-    headings = ("spec", "A images/sec", "B images/sec", "change", "lies between", "")
+    headings = ("spec", "A images/sec", "B images/sec", "change", "interval", "")
     print_table(headings, map(_make_comparison_cells, found))
     for note in dict.fromkeys(note for each in found for note in (*each.foreign, *each.noted)):
-        print(f"meanwhile: {printable(note)}")
+        print(f"different: {printable(note)}")
     return DONE
 
 
 def _make_comparison_cells(found: "ComparedTraining") -> list[str]:
-    between = NONE if found.low is None or found.high is None else f"{change(found.low)} and {change(found.high)}"
-    return [found.label, rate(found.then), rate(found.now), change(found.change), between, found.answer]
+    between = NONE if found.low is None or found.high is None else f"{change(found.low)} to {change(found.high)}"
+    return [found.label, rate(found.baseline), rate(found.current), change(found.change), between, found.answer]
 
 
 CHANGES = """\
@@ -321,6 +321,6 @@ def _list_change_details(event: Mapping[str, Any]) -> list[str]:
         f"    last good   {event['last_good']}",
         f"    first bad   {event['first_bad']}",
         f"    confirmed   {event['found']}",
-        *(f"    meanwhile   {printable(difference)}" for difference in event["differences"]),
+        *(f"    different   {printable(difference)}" for difference in event["differences"]),
         *(f"    {change(m['change'])} ({change(m['low'])} to {change(m['high'])})  {m['label']}" for m in event["members"]),
     ]

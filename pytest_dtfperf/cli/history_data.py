@@ -170,7 +170,7 @@ PRUNE_ENDS = {
     FAILED: "there are no such sessions, or the answer was no",
     USAGE: "wrong arguments, a history that cannot be written, or no terminal for the question and no --yes",
 }
-PRUNE_SHAPE = {"forgotten": "a list of sessions"}
+PRUNE_SHAPE = {"removed": "a list of sessions"}
 
 
 def add_prune_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -198,13 +198,13 @@ def run_prune(args: argparse.Namespace) -> int:
         database.write(lambda connection: store.remove(connection, names))
     else:
         if args.json:
-            print_json({"forgotten": []})
+            print_json({"removed": []})
         print_remark("nothing was changed.")
         return FAILED
     if args.json:
-        print_json({"forgotten": names})
+        print_json({"removed": names})
     else:
-        print(f"dtfperf: {format_count(len(names), 'session')} forgotten.")
+        print(f"dtfperf: {format_count(len(names), 'session')} removed.")
     return DONE
 
 

@@ -54,10 +54,10 @@ SHAPE: Shape = {
     "losses": [
         {
             "label": "of the training",
-            "then": "images/sec",
-            "now": "images/sec",
+            "baseline": "images/sec in the earlier session",
+            "current": "images/sec in this night",
             "session": "that was faster",
-            "replaced": "a list: differences of the graph and the framework since then",
+            "replaced": "a list: differences of the graph and the framework since that session",
         }
     ],
     "site": "the result of building the site; null: none was requested",
@@ -106,7 +106,13 @@ def run_nightly(args: argparse.Namespace) -> int:
 def _make_json(done: "NightResult", cluster: str) -> dict[str, Any]:
     found = [(each.found, each.session) for each in done.losses]
     losses = [
-        {"label": one.label, "then": one.then, "now": one.now, "session": session, "replaced": list(one.replaced)}
+        {
+            "label": one.label,
+            "baseline": one.baseline,
+            "current": one.current,
+            "session": session,
+            "replaced": list(one.replaced),
+        }
         for one, session in found
     ]
     session = str(done.session) if done.session else None

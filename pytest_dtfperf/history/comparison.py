@@ -23,8 +23,8 @@ class ComparedTraining:
 
     label: str
     spec_key: str
-    then: float  # images/sec in the earlier session
-    now: float  # images/sec in the later session
+    baseline: float  # images/sec in the earlier session
+    current: float  # images/sec in the later session
     change: float  # of the geometric means, as a fraction: -0.02 is 2 % slower
     low: float | None  # lower bound of the change; None: there are too few runs for an interval
     high: float | None
@@ -44,8 +44,8 @@ class ComparedTraining:
 
 
 def compare_sessions(
-    then: Iterable[Row],
-    now: Iterable[Row],
+    baseline: Iterable[Row],
+    current: Iterable[Row],
     rates: Rates,
     contents: Contents,
     *,
@@ -57,14 +57,14 @@ def compare_sessions(
     If a session measured a training several times, the last measurement counts, as in a series.
 
     Args:
-        then: Measurements of the earlier session.
-        now: Measurements of the later session.
+        baseline: Measurements of the earlier session.
+        current: Measurements of the later session.
         rates: Images/sec of each run.
         contents: The fingerprints.
         error: The probability that the true change is below the interval, and also that it is above.
         assumed: The noise if neither session has calibrated noise.
     """
-    before, after = _select_latest(then), _select_latest(now)
+    before, after = _select_latest(baseline), _select_latest(current)
     return [_compare_training(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
 
 
@@ -74,17 +74,19 @@ def _select_latest(rows: Iterable[Row]) -> dict[str, Row]:
     return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
 
-def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> ComparedTraining:
-    one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
-    question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
-    estimate = against_stored(two, one, _read_noise(now) or _read_noise(then) or assumed, question)
-    fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
-    hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
+def _compare_training(
+    baseline: Row, current: Row, rates: Rates, contents: Contents, error: float, assumed: Noise
+) -> ComparedTraining:
+    before, after = rates[baseline["session"], baseline["id"]], rates[current["session"], current["id"]]
+    question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(after), most=len(after))
+    estimate = against_stored(after, before, _read_noise(current) or _read_noise(baseline) or assumed, question)
+    fingerprints = contents[baseline["fingerprint"]], contents[current["fingerprint"]]
+    hosts = [f"hosts: {baseline['hosts']} then, {current['hosts']} now"] if baseline["hosts"] != current["hosts"] else []
     return ComparedTraining(
-        label=now["label"],
-        spec_key=now["spec_key"],
-        then=then["images_per_sec"],
-        now=now["images_per_sec"],
+        label=current["label"],
+        spec_key=current["spec_key"],
+        baseline=baseline["images_per_sec"],
+        current=current["images_per_sec"],
         change=estimate.ratio - 1,
         low=estimate.low - 1 if estimate.has_interval else None,
         high=estimate.high - 1 if estimate.has_interval else None,

@@ -41,10 +41,10 @@ class Loss:
     def __str__(self) -> str:
         found = self.found
         between = "" if found.low is None or found.high is None else f" ({change(found.low)} to {change(found.high)})"
-        then = f"{rate(found.then)} images/sec of {self.session}"
+        baseline = f"{rate(found.baseline)} images/sec of {self.session}"
         since = f", since {' and '.join(found.replaced)}" if found.replaced else ""
         noted = [each for each in found.noted if each not in found.replaced]
-        return "; meanwhile ".join([f"{found.label}: {change(found.change)}{between} against {then}{since}", *noted])
+        return "; meanwhile ".join([f"{found.label}: {change(found.change)}{between} against {baseline}{since}", *noted])
 
 
 ABOUT_LOSSES = (
@@ -79,13 +79,15 @@ def find_losses(now: SessionFolder, earlier: Sequence[SessionFolder]) -> list[Lo
     return [loss for loss in found if loss.found.high is not None and loss.found.high < -MIN_LOSS]
 
 
-def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row], error: float) -> list[ComparedTraining]:
+def _compare_sessions(
+    baseline: SessionRows, current: SessionRows, wanted: Sequence[Row], error: float
+) -> list[ComparedTraining]:
     """Compare those of the wanted that were measured on the same hardware."""
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in (*then.runs, *now.runs):
+    for row in (*baseline.runs, *current.runs):
         rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
-    contents = {**then.fingerprints, **now.fingerprints}
-    found = compare_sessions(then.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
+    contents = {**baseline.fingerprints, **current.fingerprints}
+    found = compare_sessions(baseline.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
     return [each for each in found if each.replaced or not each.foreign]
 
 

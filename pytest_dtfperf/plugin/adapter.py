@@ -229,9 +229,8 @@ class SessionAdapter:
             parts.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")
         return "dtfperf: " + ", ".join(parts)
 
-    @property
-    def few_repeats(self) -> str | None:
-        """Return one line if there may be fewer runs than needed to confirm a loss; None: there are enough."""
+    def format_repeats_warning(self) -> str | None:
+        """Return one line if fewer runs are allowed than confirm a loss; None: enough are allowed."""
         if not self.session.tests or self.options.dry_run or self.options.update_baselines:
             return None
         from pytest_dtfperf.baselines.terms import least_runs_to_confirm, share

@@ -221,7 +221,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     if STATE not in config.stash:
         return None
     with installed_first():
-        return config.stash[STATE].few_repeats
+        return config.stash[STATE].format_repeats_warning()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -67,7 +67,7 @@ def _list_causes(found: Explanation) -> Iterator[str]:
 
 
 def _format_cause(cause: Cause) -> str:
-    return f"{printable(cause.words)}{' (not sure)' if cause.confidence == Confidence.LOW else ''}"
+    return f"{printable(cause.words)}{' (low confidence)' if cause.confidence == Confidence.LOW else ''}"
 
 
 def describe_explanation(found: Explanation) -> list[str]:

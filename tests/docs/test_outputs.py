@@ -63,7 +63,9 @@ def graph() -> str:
 
 def loss() -> str:
     label = "inception3 b8 gpus=1 num_ps=0 parameter_server"
-    found = ComparedTraining(label, label, then=100.0, now=42.0, change=-0.58, low=-0.629, high=-0.524, foreign=(), noted=())
+    found = ComparedTraining(
+        label, label, baseline=100.0, current=42.0, change=-0.58, low=-0.629, high=-0.524, foreign=(), noted=()
+    )
     return f"- {Loss(found, '20261122T021503Z-9f3c1a')}"
 
 

@@ -166,13 +166,13 @@ def test_commands(
         read(f"history {command[0]}", out)
 
 
-def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_are_removed(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """prune takes sessions out of the history, only with --yes where it cannot ask, and leaves folders alone."""
     address = address_in(tmp_path)
     enter_all(folders(results)[:5], address)
     assert main(["history", "prune", "--keep=2", f"--history={address}"]) == 2
     assert main(["history", "prune", "--keep=2", "--yes", f"--history={address}"]) == 0
-    assert "3 sessions forgotten" in capsys.readouterr().out
+    assert "3 sessions removed" in capsys.readouterr().out
     with Database.open(address).reading() as connection:
         assert len(store.read_sessions(connection)) == 2
     enter_all(folders(results), address)
@@ -190,7 +190,7 @@ def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path,
     with Database.open(address).reading() as connection:
         assert len(store.read_sessions(connection)) == 3
     assert main(["history", "prune", "--before=2026-01-02", "--yes", f"--history={address}"]) == 0
-    assert "1 session forgotten" in capsys.readouterr().out
+    assert "1 session removed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["list", "trend"])
@@ -217,7 +217,7 @@ def test_what_was_measured_again_is_compared_once(tmp_path: Path, capsys: pytest
     enter_all(found, address)
     assert main(["history", "compare", found[0].id, found[1].id, "--json", f"--history={address}"]) == 0
     (compared,) = json.loads(capsys.readouterr().out)["compared"]
-    assert (compared["then"], compared["now"]) == (7.0, 7.0)
+    assert (compared["baseline"], compared["current"]) == (7.0, 7.0)
 
 
 def test_a_table_of_the_history_computes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
