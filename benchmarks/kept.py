@@ -61,10 +61,10 @@ class Side:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Side":
-        found = Measurement.from_json(data["measurement"])
-        runs = [
-            replace(run, disturbances=find_disturbances(run.state)) for run in found.runs
-        ]  # as the package tells them today
+        # Stored disturbances have the form of the day on which they were recorded: they are found anew in the state of hosts.
+        stored = [{name: value for name, value in run.items() if name != "disturbances"} for run in data["measurement"]["runs"]]
+        found = Measurement.from_json({**data["measurement"], "runs": stored})
+        runs = [replace(run, disturbances=find_disturbances(run.state)) for run in found.runs]
         return cls(replace(found, runs=runs), data.get("sent", ()))
 
 
