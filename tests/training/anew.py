@@ -1,4 +1,4 @@
-"""What a process finds that imports TensorFlow anew, as JSON. A program of its own: one import serves all who want one."""
+"""Prints, as JSON, the state of a process that imports TensorFlow anew. A program of its own: one import serves all tests."""
 
 import json
 import os

@@ -17,7 +17,7 @@ import pytest
 from perf_tests import digits
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
-from tests.training.programs import asked
+from tests.training.programs import run_with_requests
 from tests.training.table import TINY
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ Trained = Callable[..., list[TaskReport]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have tests that look at one run stand together. Else two of xdist's workers would each make it for some of them."""
+    """Group tests of the same run, because otherwise two of xdist's workers would each make it."""
     first: dict[Any, int] = {}
 
     def position(number: int, item: pytest.Item) -> int:
@@ -43,21 +43,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
-    """Run the tasks of these orders together, and return what became of each."""
+    """Run the tasks of these orders together, and return the outcome of each."""
     with driver(tmp_path_factory.mktemp("driver") / "log") as run:
         yield run
 
 
 @contextmanager
 def driver(log: Path, **more: str) -> Iterator[RunTasks]:
-    """The same, in an environment with these variables more."""
+    """Run tasks in an environment with these additional variables."""
     environment = {
         "PYTHONPATH": os.pathsep.join([str(STANDINS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OPENBLAS_NUM_THREADS": "1",
         "TF_GRPC_REUSE_PORT": "1",
         **more,
     }
-    with asked("tests.training.driver", log, environment) as (to_driver, from_driver):
+    with run_with_requests("tests.training.driver", log, environment) as (to_driver, from_driver):
 
         def run(orders: Sequence[TaskOrder]) -> list[Outcome]:
             to_driver.write(json.dumps([order.to_json() for order in orders]) + "\n")
@@ -87,8 +87,8 @@ def trained(run_tasks: RunTasks) -> Trained:
 
 
 @pytest.fixture(scope="session")
-def anew() -> dict[str, Any]:
-    """What tests/training/anew.py tells. No other process has its hash seed."""
+def state_after_import() -> dict[str, Any]:
+    """Return the output of tests/training/anew.py, a process with its own hash seed."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.training.anew"], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONHASHSEED": "77", "KERAS_BACKEND": "no_such_backend"},
@@ -145,13 +145,13 @@ def orders_of(
 
 
 def _devices_of(worker: int, gpus: int, workers: int) -> int:
-    """As on a cluster: workers have as many each, but for the last, which has what remains."""
+    """Return the number of a worker's devices, as on a cluster: all have the same, except for the last."""
     each = -(-gpus // workers)
     return min(each, gpus - worker * each)
 
 
 def _hold_port(held: ExitStack) -> str:
-    """Bound, and open to a second socket that also says SO_REUSEPORT: the task's."""
+    """Bind a port that a second socket with SO_REUSEPORT can bind, too: the task's."""
     holder = held.enter_context(socket.socket())
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind(("127.0.0.1", 0))

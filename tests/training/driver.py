@@ -69,13 +69,13 @@ class Task:
         self.heard = os.fdopen(listen)
 
     def send(self, word: str) -> None:
-        """For a task that has ended already, by itself, the word is lost: its end is heard."""
+        """Send a word to the task. It is lost if the task has ended."""
         if self.code is None:
             with suppress(BrokenPipeError):
                 os.write(self._word_pipe, f"{word}\n".encode())
 
-    def hear(self) -> None:
-        """Take in one event, or the task's end."""
+    def receive(self) -> None:
+        """Receive one event, or the task's end."""
         if line := self.heard.readline():
             self.events.append(json.loads(line))
         else:
@@ -103,7 +103,7 @@ def _live(order: dict[str, Any], pipes: Pipes) -> None:
 
 
 def _run(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Everybody is ready before a worker goes, workers leave before their servers, and a failure ends the run for all."""
+    """Start workers when all tasks are ready, and end them before servers; a failure ends the run of all."""
     tasks = [Task(order) for order in orders]
     servers, workers = [task for task in tasks if task.is_ps], [task for task in tasks if not task.is_ps]
     try:
@@ -118,7 +118,7 @@ def _run(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for task in (task for task in tasks if task.code is None):
             os.kill(task.pid, signal.SIGKILL)
             while task.code is None:
-                task.hear()
+                task.receive()
     return [task.outcome for task in tasks]
 
 
@@ -128,9 +128,9 @@ def _listen(tasks: list[Task], until: Callable[[], bool]) -> None:
         living = {task.heard: task for task in tasks if task.code is None}
         heard = select.select(list(living), [], [], DEADLINE_S)[0]
         if not heard:
-            raise TimeoutError(f"no task of the run has said anything for {DEADLINE_S} s")
+            raise TimeoutError(f"no task of the run has sent anything for {DEADLINE_S} s")
         for pipe in heard:
-            living[pipe].hear()
+            living[pipe].receive()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prints, as JSON, the hashes of graphs that differ in what is said of each of them. A program of its own, for the tests."""
+"""Prints, as JSON, the hashes of graphs that differ in one property each. A program of its own, for the tests."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ SPEC = Spec(model="mnist", batch_size=4, optimizer="sgd")
 
 
 def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
-    """A worker's graph, all that its step asks for."""
+    """Return the hash of a worker's graph, with all fetches of its step."""
     spec = SPEC.but(**changes)
     jobs = {"ps": spec.num_ps, "worker": workers} if spec.num_ps else {}
     cluster = {job: tuple(f"{job}:{i}" for i in range(count)) for job, count in jobs.items()}
@@ -35,7 +35,7 @@ def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
 def small(
     *, stride: int = 1, names: str = "", backwards: bool = False, pad: int = 1, kernel: str = "conv", seed: int = 1
 ) -> Any:
-    """Two branches on one input, made one after the other; nothing of it is ever run."""
+    """Return a graph of two branches on one input, made one after the other; it is never run."""
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (2, 8, 8, 4), name=f"{names}images")
         weights = tf.constant(0.5, shape=(1, 1, 4, 4), name=f"{names}weights")
@@ -55,14 +55,14 @@ def small(
     return graph.as_graph_def()
 
 
-def renamed(definition: Any) -> Any:
+def rename_operations(definition: Any) -> Any:
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(definition, name="elsewhere")
     return graph.as_graph_def()
 
 
 def beside(device: str) -> Any:
-    """An operation that is to be where another is, which says where that is."""
+    """Return a graph with an operation that is placed by the location of another one."""
     with tf.Graph().as_default() as graph:
         with tf.device(device):
             there = tf.constant([1.0, 2.0])
@@ -115,7 +115,7 @@ GRAPHS: Mapping[str, Callable[[], dict[str, Any]]] = {
     ),
     "small": lambda: describe_computation(small()).to_json(),
     "small, other names": lambda: describe_computation(small(names="other_")).to_json(),
-    "small, within another scope": lambda: describe_computation(renamed(small())).to_json(),
+    "small, within another scope": lambda: describe_computation(rename_operations(small())).to_json(),
     "small, built in another order": lambda: describe_computation(small(backwards=True)).to_json(),
     "small, another seed": lambda: describe_computation(small(seed=2)).to_json(),
     "small, another stride": lambda: describe_computation(small(stride=2)).to_json(),
@@ -123,7 +123,7 @@ GRAPHS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "small, another kernel": lambda: describe_computation(small(kernel="matmul")).to_json(),
     "on a CPU": lambda: describe_computation(beside("/device:CPU:0")).to_json(),
     "on the second CPU": lambda: describe_computation(beside("/device:CPU:1")).to_json(),
-    "on a CPU, placed": lambda: describe_computation(renamed(beside("/device:CPU:0"))).to_json(),
+    "on a CPU, placed": lambda: describe_computation(rename_operations(beside("/device:CPU:0"))).to_json(),
     "on a GPU": lambda: describe_computation(beside("/device:GPU:0")).to_json(),
     "on a server": lambda: describe_computation(beside("/job:ps/task:0/device:CPU:0")).to_json(),
     "a function": lambda: describe_computation(of_function()).to_json(),

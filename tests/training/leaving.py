@@ -13,7 +13,7 @@ from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 
 v1 = tf.compat.v1
-LEAVES_S = 1.0  # a worker that waits for nobody needs milliseconds
+LEAVES_S = 1.0  # a worker that does not wait needs milliseconds
 PATIENCE_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Prints, as JSON, what TensorFlow's probes answer, and what its profiler counts in their graphs. A program of its own."""
+"""Prints, as JSON, the readings of TensorFlow's probes, and the profiler's counts of their graphs. A program of its own."""
 
 import json
 from typing import Any
@@ -13,8 +13,8 @@ CPU = "/device:CPU:0"
 CHAINS = (1, 3)
 
 
-def counted(operation: probing.ProbeOperation, chain: int) -> dict[str, float]:
-    """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
+def count_operations(operation: probing.ProbeOperation, chain: int) -> dict[str, float]:
+    """Count the operations of a chain by TensorFlow's profiler and by the package, and those that draw its input."""
     with tf.Graph().as_default() as graph:
         probing._build_chain(operation, chain)
         options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
@@ -30,7 +30,7 @@ def of_two_gpus() -> str:
         return f"RuntimeError: {error}"
 
 
-def fetched() -> Any:
+def measure_input() -> Any:
     spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
     return probing.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
 
@@ -42,11 +42,11 @@ def main() -> None:
         **{f"{name} of one core": operation for name, operation in probing.make_core_operations(1).items()},
     }
     found = {
-        "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
+        "counted": {name: {chain: count_operations(each, chain) for chain in CHAINS} for name, each in operations.items()},
         "cpu": probing.try_operation(probing.make_matmul(64), CPU, v1.ConfigProto(), None, chain=probing.CHAIN),
         "no such device": probing.try_operation(probing.make_matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
         "two gpus": of_two_gpus(),
-        "input": fetched(),
+        "input": measure_input(),
     }
     print(json.dumps(found))
 

@@ -1,7 +1,7 @@
-"""Programs with TensorFlow, for tests whose own process imports none: forks of one process that has imported it.
+"""Programs with TensorFlow, for tests in processes without it: forks of one process that has imported it.
 
 To import it takes some seconds of CPU, which a dozen programs would each need. A fork has its own arguments, environment and
-pipes, as a task has that an agent's zygote forks. Who wants a process that imports anew starts one by `subprocess`.
+pipes, like a task that an agent's zygote forks. A test that needs a new import starts a process by `subprocess`.
 
     python -m tests.training.programs FD    serves requests on this socket until the other end is closed
 """
@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # which are started with numpy's import, and no fork has them
 }
 
-# Tests that run at the same time do not hear each other, so that what tasks send can be counted. For that one must be root.
+# Tests that run at the same time have separate networks, so that tasks' traffic can be counted. This needs root.
 _APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 NETWORK_APART = _APART if subprocess.run([*_APART, "true"], capture_output=True, check=False).returncode == 0 else ()
 
@@ -68,10 +68,10 @@ def start(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Ite
 
 
 @contextmanager
-def asked(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Where to write questions to a module's program, and where to read its answers. What it says else stands in `log`.
+def run_with_requests(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Run a module's program, and yield the streams for requests and answers. Other output goes into `log`.
 
-    It ends when there are no more questions.
+    It ends when there are no more requests.
     """
     with start(["-m", module], environment, log) as program:
         yield program.stdin, program.stdout
@@ -79,8 +79,8 @@ def asked(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterat
         program.exit_code.read()
 
 
-def told(log: Path, *argv: str, **environment: str) -> str:
-    """What `python ARGV` prints, which must end well."""
+def run_program(log: Path, *argv: str, **environment: str) -> str:
+    """Run `python ARGV`, which must succeed, and return its output."""
     with start(argv, environment, log) as program:
         program.stdin.close()
         output = program.stdout.read()
@@ -89,7 +89,7 @@ def told(log: Path, *argv: str, **environment: str) -> str:
 
 
 def serve(line: socket.socket) -> None:
-    """Fork for every request, and tell the fork's process id; return when nobody asks any more."""
+    """Fork for every request, and send the fork's process id; return when the other end is closed."""
     for request, pipes in requests(line, most_pipes=4):
         _reap()
         pid = os.fork()

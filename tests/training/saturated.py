@@ -1,4 +1,4 @@
-"""A network that is sure of one class, whatever it is shown and however long it is trained: its gradient never changes."""
+"""A network with a constant gradient: it is certain of one class, independent of its images and training."""
 
 from dataclasses import dataclass
 

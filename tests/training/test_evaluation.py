@@ -1,4 +1,4 @@
-"""Evaluations on the test set: what they count, when they are taken, and that training goes on as if they were not."""
+"""Evaluations on the test set: their content, their times, and that training continues unchanged."""
 
 import gzip
 from pathlib import Path
@@ -19,7 +19,7 @@ UNTIL_ENOUGH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_score_is_what_numpy_finds(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_score_equals_numpys(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
     spec = tiny.but(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
     (report,) = trained(spec, checkpoint=str(tmp_path / "trained.npz"))
@@ -54,8 +54,8 @@ def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Sp
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
-def test_what_is_cut_is_read_whole(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
-    """With variables in parts on three servers, losses and the test set's score are those of one process."""
+def test_divided_variables_train_as_whole_ones(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Losses and the test set's score with variables in parts on three servers are those of one process."""
     spec = tiny.but(batch_size=12, evaluate=not options.get("forward_only", False), **options)
     (alone,) = trained(spec)
     together = spec.but(gpus=2, num_ps=3, batch_size=6, variable_placement="split")
@@ -68,8 +68,8 @@ def test_what_is_cut_is_read_whole(trained: Trained, tiny: Spec, tmp_path: Path,
 
 
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
-def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, synchronous: bool) -> None:
-    """With the target reached at some look, all workers end there, with as many steps each."""
+def test_all_workers_stop_at_the_target(trained: Trained, tiny: Spec, synchronous: bool) -> None:
+    """All workers stop at the evaluation that reaches the target, with the same number of steps."""
     spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     _, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == len(other.step_s) < 200
@@ -90,10 +90,8 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
         ("parameter_server_v2", 1),
     ],
 )
-def test_every_mode_ends_at_the_evaluation_that_is_enough(
-    trained: Trained, tiny: Spec, variable_update: str, num_ps: int
-) -> None:
-    """Whether workers train in sessions of their own or lend their devices: with the target reached, all of them leave."""
+def test_every_mode_stops_at_the_target(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
+    """All workers stop when the target is reached, with sessions of their own and without."""
     synchronous = variable_update != "parameter_server_v2"
     spec = tiny.but(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     *_, chief, other = trained(spec, workers=2)
@@ -103,8 +101,8 @@ def test_every_mode_ends_at_the_evaluation_that_is_enough(
     assert other.evaluations == []
 
 
-def test_one_process_evaluates_alone(trained: Trained, tiny: Spec) -> None:
-    """Without other workers it is the same: every evaluation is later, in steps and in seconds, and the last stops it."""
+def test_lone_process_stops_at_the_target(trained: Trained, tiny: Spec) -> None:
+    """A lone process evaluates at each interval, and stops at the evaluation that reaches the target."""
     spec = tiny.but(**UNTIL_ENOUGH)
     (report,) = trained(spec)
     assert report.evaluations[-1].score.top_1 >= ENOUGH
@@ -123,8 +121,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_looked_at_is_refused(case: str) -> None:
-    """A target without looks, beyond 1, or on noise is refused in words."""
+def test_invalid_evaluations_are_refused(case: str) -> None:
+    """A target without evaluations, above 1, or on synthetic images is refused with a message."""
     changes, words = WRONG[case]
     with pytest.raises(SpecError, match=words):
         Spec(**{"model": "mnist", "batch_size": 8, "data": "mnist", "data_dir": "/d", **changes})

@@ -1,4 +1,4 @@
-"""Values of a step are planned in the waves in which they are sent."""
+"""The values of a step are planned in waves, in which they are sent."""
 
 import random
 from itertools import pairwise
@@ -19,7 +19,7 @@ def drawn(seed: int, servers: int) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def sent_before(sizes: dict[str, int], servers: dict[str, int], waves: list[Wave]) -> dict[int, int]:
-    """Of each server, the size of what is in none of these waves."""
+    """Return for each server the size of its values in none of these waves."""
     later = frozenset[str]().union(*(wave.held_back for wave in waves))
     return {
         server: sum(size for name, size in sizes.items() if servers[name] == server and name not in later)
@@ -28,12 +28,12 @@ def sent_before(sizes: dict[str, int], servers: dict[str, int], waves: list[Wave
 
 
 def of_each(names: frozenset[str], sizes: dict[str, int], servers: dict[str, int]) -> list[int]:
-    """By server, the size of these."""
+    """Return the size of these values by server."""
     return [sum(sizes[name] for name in names if servers[name] == server) for server in sorted(set(servers.values()))]
 
 
 def test_one_server_sends_in_waves() -> None:
-    """Of a hundred equal values of one server 20 are sent at once, 12 more than the first 8 that are awaited, and so on."""
+    """One server sends 20 of a hundred equal values at once, 12 more than the first 8 that are awaited, and so on."""
     names = [f"value{number}" for number in range(100)]
     waves = plan_waves(dict.fromkeys(names, 10), dict.fromkeys(names, 0))
     assert [len(wave.awaited) for wave in waves] == [8, 20, 35, 50, 70]
@@ -43,9 +43,7 @@ def test_one_server_sends_in_waves() -> None:
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 8])
 def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> None:
-    """Of made-up networks, no value is in two waves, and what a wave awaits comes before all that it holds back; a server that
-    it holds something back of sends more before it than any server has of what is awaited, by an eighth of its even part.
-    """
+    """Each value is in at most one wave, and each server has enough to send until its wave."""
     seen = 0
     for seed in range(CASES):
         sizes, on = drawn(seed, servers)
@@ -60,14 +58,14 @@ def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> 
     assert seen > CASES
 
 
-def test_a_network_that_begins_with_most_of_its_bytes_waits_for_nothing() -> None:
-    """Where the first value is nearly all there is, everything is sent at once."""
+def test_large_first_value_makes_no_waves() -> None:
+    """All values are sent at once if the first one has most of the bytes."""
     assert plan_waves({"large": 900, "small": 50, "other": 50}, {"large": 0, "small": 1, "other": 1}) == []
 
 
 @pytest.mark.parametrize("num_ps", [2, 4, 8])
 def test_no_server_of_vgg16_waits_for_the_convolutions_of_others(num_ps: int) -> None:
-    """VGG16's first values lie on few servers. The others send parts of its large matrix meanwhile, not all of them."""
+    """Servers without VGG16's first values send parts of its large matrix during the first wave, but not all of them."""
     spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=num_ps, variable_placement="split")
     cluster = {"ps": tuple(f"ps{i}:1" for i in range(num_ps)), "worker": ("worker0:1", "worker1:1")}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster)

@@ -1,18 +1,18 @@
-"""The hash of what a graph computes: what it does not see, and what it does."""
+"""The hash of a graph's computation: the changes that affect it, and those that do not."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 Graphs = dict[str, Any]  # name -> {"hash": ..., "operations": ...}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    found: Graphs = json.loads(told(tmp_path_factory.mktemp("graphs") / "log", "-m", "tests.training.graphs"))
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    found: Graphs = json.loads(run_program(tmp_path_factory.mktemp("graphs") / "log", "-m", "tests.training.graphs"))
     return found
 
 
@@ -48,27 +48,27 @@ OTHER = [
 
 
 @pytest.mark.parametrize("one, other", SAME)
-def test_what_computes_the_same_has_the_same_hash(made: Graphs, one: str, other: str) -> None:
-    """Names, the order of building, seeds, a device's number and values that are only calculated with make no other program."""
-    assert made[one] == made[other]
+def test_equal_computations_have_equal_hashes(graphs: Graphs, one: str, other: str) -> None:
+    """Names, the order of building, seeds, device numbers and constant inputs do not change the hash."""
+    assert graphs[one] == graphs[other]
 
 
 @pytest.mark.parametrize("one, other", OTHER)
-def test_what_computes_otherwise_has_another_hash(made: Graphs, one: str, other: str) -> None:
-    """Kernels, shapes, paddings, precision, the optimizer, packing, placement and modes each make another program."""
-    assert made[one]["hash"] != made[other]["hash"]
+def test_different_computations_have_different_hashes(graphs: Graphs, one: str, other: str) -> None:
+    """Kernels, shapes, padding, precision, the optimizer, packing, placement and modes change the hash."""
+    assert graphs[one]["hash"] != graphs[other]["hash"]
 
 
-def test_another_process_finds_the_same(made: Graphs, anew: dict[str, Any]) -> None:
+def test_another_process_finds_the_same(graphs: Graphs, state_after_import: dict[str, Any]) -> None:
     """Python's own hashes, which differ from process to process, decide nothing."""
-    assert anew["graphs"] == made
+    assert state_after_import["graphs"] == graphs
 
 
-def test_operations_are_counted(made: Graphs) -> None:
-    """Of what a step needs alone, each kind; those in a function as often as it is called."""
-    assert made["small"]["operations"]["Conv2D"] == 1
-    assert "Conv2D" not in made["small, another kernel"]["operations"]
-    assert made["small, another kernel"]["operations"]["MatMul"] == 1
-    assert [made[name]["operations"]["Exp"] for name in ("a function", "a function that calls three times")] == [2, 6]
-    assert made["mnist"]["operations"]["ResourceApplyGradientDescent"] > 0
-    assert "TruncatedNormal" not in made["mnist"]["operations"]  # first values are no part of a step
+def test_operations_are_counted(graphs: Graphs) -> None:
+    """Operations of a step are counted by kind; those in a function as often as it is called."""
+    assert graphs["small"]["operations"]["Conv2D"] == 1
+    assert "Conv2D" not in graphs["small, another kernel"]["operations"]
+    assert graphs["small, another kernel"]["operations"]["MatMul"] == 1
+    assert [graphs[name]["operations"]["Exp"] for name in ("a function", "a function that calls three times")] == [2, 6]
+    assert graphs["mnist"]["operations"]["ResourceApplyGradientDescent"] > 0
+    assert "TruncatedNormal" not in graphs["mnist"]["operations"]  # first values are no part of a step

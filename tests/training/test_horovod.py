@@ -1,6 +1,6 @@
-"""horovod: how its processes are told who they are, and what a task says where it is not installed.
+"""horovod: the ranks of its processes, and the report of a task without it.
 
-That it trains as one process does is proven with all modes, by a stand-in: see tests/training/standins.
+The suite of all modes tests its training with a replacement: see tests/training/standins.
 """
 
 from typing import cast
@@ -23,8 +23,8 @@ def test_processes_know_their_ranks() -> None:
     ]
 
 
-def test_a_task_says_what_it_lacks(run_tasks: RunTasks, tiny: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is trained without the module that a mode requires, and nothing has failed."""
+def test_task_reports_a_missing_module(run_tasks: RunTasks, tiny: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task without the module of its mode trains nothing, and reports the module as missing, not as a failure."""
     monkeypatch.setitem(cast("dict[str, VariableUpdate]", VARIABLE_UPDATES), "unheard_of", UNHEARD_OF["unheard_of"])
     with orders_of(tiny.but(variable_update="unheard_of"), workers=1) as orders:
         (outcome,) = run_tasks(orders)

@@ -1,4 +1,4 @@
-"""MNIST's file format: what is wrong with a file is said before training, by name."""
+"""MNIST's file format: errors in a file are reported before training, with its name."""
 
 import gzip
 import struct
@@ -64,8 +64,8 @@ ZIPPED = gzip.compress(IMAGES)
     ],
     ids=["of another method", "cut", "cut at the end", "wrong checksum", "too long"],
 )
-def test_a_broken_gzip_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
-    """What cannot be decompressed is refused, with the byte where that begins, whatever length its end promises."""
+def test_broken_gzip_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    """A file that cannot be decompressed is refused with the byte where the damage begins."""
     path = tmp_path / f"{NAME}.gz"
     path.write_bytes(content)
     with pytest.raises(SpecError, match=rf"cannot be read: {problem}.*Fetch or make it again") as refused:
@@ -80,8 +80,8 @@ def test_a_gzip_file_may_have_several_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed, where", [(False, "byte 9"), (True, "byte 9 of its content")], ids=["plain", "gzip"])
-def test_labels_must_be_the_network_s(tmp_path: Path, compressed: bool, where: str) -> None:
-    """A label that the network does not tell apart is refused, with the file and its byte."""
+def test_labels_must_be_classes_of_the_network(tmp_path: Path, compressed: bool, where: str) -> None:
+    """A label outside the network's classes is refused with the file and its byte."""
     (tmp_path / NAME).write_bytes(IMAGES)
     labels = LABELS[:-1] + b"\x0a"
     path = tmp_path / f"train-labels-idx1-ubyte{'.gz' * compressed}"
@@ -92,7 +92,7 @@ def test_labels_must_be_the_network_s(tmp_path: Path, compressed: bool, where: s
     assert str(refused.value).startswith(f"{path} has label 10 at {where}, where the network tells 0 to 9 apart")
 
 
-def test_a_missing_file_says_where_it_was_sought(tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
     """The message names the folder, both spellings and the setting."""
     with pytest.raises(
         SpecError, match=r"has neither train-images-idx3-ubyte nor train-images\.idx3-ubyte, with or without \.gz.*data_dir"
@@ -116,8 +116,8 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
         open_mnist(tmp_path, "train", (32, 32, 3), 10)
 
 
-def test_the_digits_are_such_a_set(digit_files: Path) -> None:
-    """The offline data set has MNIST's shape, 1,500 digits to learn and 297 to be asked about."""
+def test_digits_have_the_format_of_mnist(digit_files: Path) -> None:
+    """The offline data set has MNIST's shape, with 1,500 digits for training and 297 for the test."""
     assert [file.shape for file in open_mnist(digit_files, "train", (28, 28, 1), 10)] == [(1500, 28, 28), (1500,)]
     assert [file.shape for file in open_mnist(digit_files, "t10k", (28, 28, 1), 10)] == [(297, 28, 28), (297,)]
 

@@ -1,4 +1,4 @@
-"""What is read of the output of an external command: lines as a terminal shows them, and the last rate of all."""
+"""The output of an external command: lines as a terminal shows them, and the last rate."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     os.close(log)
 
 
-def read(*data: bytes, pattern: str = RATE_PATTERN) -> Output:
+def read_output(*data: bytes, pattern: str = RATE_PATTERN) -> Output:
     output = Output(pattern, Unheard())
     for each in data:
         output.take(each)
@@ -87,7 +87,7 @@ RATES: dict[str, tuple[list[bytes], str | None]] = {
 @pytest.mark.parametrize("data, rate", RATES.values(), ids=RATES)
 def test_the_last_rate_counts(data: list[bytes], rate: str | None) -> None:
     """However output is cut into reads, the last rate is read whole; where it cannot be, its line is kept."""
-    output = read(*data)
+    output = read_output(*data)
     assert output.rate == rate
     assert (output.unclear is None) == (rate is not None)
     if output.unclear:
@@ -99,13 +99,13 @@ def test_a_very_long_line_cuts_no_number(before: int) -> None:
     """A line that is longer than what is read at once has its number whole, wherever in it that is."""
     line = b"x" * before + b" total images/sec: 1,234.56 and more" + b"y" * LINE_BYTES + b"\n"
     for size in (1 << 16, 5000):
-        output = read(*(line[at : at + size] for at in range(0, len(line), size)))
+        output = read_output(*(line[at : at + size] for at in range(0, len(line), size)))
         assert (output.rate, output.unclear) == ("1,234.56", None)
 
 
-def test_a_long_line_is_quoted_around_its_number() -> None:
-    """Of a line that is longer than what people read, what is around the number is kept."""
-    output = read(b"x" * 9000 + b" total images/sec: 1,234 " + b"y" * 9000 + b"\n")
+def test_long_line_is_quoted_around_its_number() -> None:
+    """The quotation of a very long line has the text around its number."""
+    output = read_output(b"x" * 9000 + b" total images/sec: 1,234 " + b"y" * 9000 + b"\n")
     assert output.unclear
     assert len(output.unclear[1]) < 500
     assert " total images/sec: 1,234 yyy" in output.unclear[1]

@@ -1,4 +1,4 @@
-"""Packs of small variables: which there are, and that training with them is training without."""
+"""Packs of small variables: their content, and that training with them equals training without."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from pytest_dtfperf.training.models.outline import compute_outline
 from tests.training.conftest import Trained, assert_same_variables
 
 
-def test_a_pack_holds_what_is_small_and_alike() -> None:
-    """Of InceptionV3, all variables of up to 64 KiB are packed, each once, batch norm's apart, and no pack is above 1 MiB."""
+def test_packs_have_small_variables_of_one_kind() -> None:
+    """All variables of InceptionV3 up to 64 KiB are packed once, batch norm's separately, in packs of at most 1 MiB."""
     variables = compute_outline(make_default_network("inception3")).trained
     packs = plan_packs(variables)
     members = [member for pack in packs for member in pack.members]
@@ -23,13 +23,13 @@ def test_a_pack_holds_what_is_small_and_alike() -> None:
 
 
 def test_packs_are_no_larger_than_a_servers_part() -> None:
-    """With four parameter servers, no server gets more than a quarter of the packed bytes in one pack."""
+    """No pack for four parameter servers has more than a quarter of the packed bytes."""
     variables = compute_outline(make_default_network("inception3")).trained
     whole = sum(pack.size for pack in plan_packs(variables))
     assert max(pack.size for pack in plan_packs(variables, servers=4)) <= whole / 4 + 1
 
 
-def test_how_many_and_how_large_can_be_told() -> None:
+def test_limits_of_packs() -> None:
     """A limit of members makes more packs, a limit of bytes leaves more variables alone, and zero packs none."""
     variables = compute_outline(make_default_network("inception3")).trained
     assert max(len(pack.members) for pack in plan_packs(variables, most=10)) == 10

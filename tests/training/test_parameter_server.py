@@ -1,4 +1,4 @@
-"""parameter_server: every gradient counts once, together or apart, and every synchronous step is everybody's."""
+"""parameter_server: every gradient counts once, synchronous or not, and all workers make each synchronous step."""
 
 import math
 import struct
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pytest_dtfperf.spec import Spec
 from tests.training.conftest import Trained
 
-FEW = 12  # images: a step of all devices together sees each of them once, in whatever order
+FEW = 12  # images: a step of all devices together has each of them once, in any order
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], np.uint8)
 PIXELS = np.random.default_rng(0).integers(0, 256, (FEW, 28, 28)).astype(np.uint8)
 
@@ -30,7 +30,7 @@ def few(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
 
 
 def gradients_at(values: Values) -> Values:
-    """Of softmax regression's cross-entropy, the mean over all images, as textbooks have it."""
+    """Return the mean gradients of softmax regression's cross-entropy over all images, by the textbook formula."""
     images = PIXELS.reshape(FEW, -1) / 255
     exponentials = np.exp(images @ values["dense0/weights"] + values["dense0/bias"])
     error = exponentials / exponentials.sum(axis=1, keepdims=True) - np.eye(10)[LABELS]
@@ -38,9 +38,7 @@ def gradients_at(values: Values) -> Values:
 
 
 def descend(spec: Spec, delay: int = 0, sent: Callable[[Values], Values] = lambda values: values) -> Values:
-    """Gradient descent whose gradients are taken at the variables of `delay` steps before, or at the first ones. `sent`: what
-    becomes of them on the wire.
-    """
+    """Return the variables after gradient descent with gradients of `delay` steps before; `sent` rounds all numbers."""
     path: list[Values] = [{"dense0/weights": np.zeros((784, 10)), "dense0/bias": np.zeros(10)}]
     for step in range(spec.steps):
         gradients = sent(gradients_at(sent(path[max(step - delay, 0)])))
@@ -79,7 +77,7 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     device: str,
     placement: str,
 ) -> None:
-    """The variables are numpy's, whose gradients are those of the variables themselves or, staged, of those a step before."""
+    """The variables equal numpy's gradient descent, with gradients of the step before if they are staged."""
     spec = few.but(
         batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
         agg_small_grads_max_bytes=0, variable_placement=placement,
@@ -119,7 +117,7 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
 def test_asynchronous_gradients_are_each_applied_once(
     trained: Trained, few: Spec, tmp_path: Path, workers: int, steps: int
 ) -> None:
-    """Where gradients do not depend on the variables, the bias ends at their exact sum: none is lost, none counts twice."""
+    """The bias of a network with constant gradients is their exact sum: none is lost or counted twice."""
     spec = few.but(
         model="saturated", gpus=workers, num_ps=1, cross_replica_sync=False, batch_size=FEW // workers, learning_rate=1e-8,
         steps=steps,
@@ -134,7 +132,7 @@ def test_asynchronous_gradients_are_each_applied_once(
     np.testing.assert_allclose(moved, expected, rtol=1e-4)
 
 
-def test_asynchronous_workers_train_to_everybodys_end(trained: Trained, tiny: Spec) -> None:
+def test_asynchronous_training_ends_with_the_slowest_worker(trained: Trained, tiny: Spec) -> None:
     """Each does its own steps on the same variables, and the chief's window closes with the slowest."""
     spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=False, steps=40, warmup_steps=2)
     _, chief, other = trained(spec, workers=2)
@@ -153,7 +151,7 @@ def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny:
 
 
 def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:
-    """Two parameter servers hold all variables between them, and the report says how many bytes each."""
+    """Two parameter servers share all variables, and the report has the bytes of each."""
     _, _, alone = trained(tiny.but(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
     assert [device.split("/device")[0] for device in sorted(alone.variable_bytes)] == ["/job:ps/task:0", "/job:ps/task:1"]
     trainable = 3 * 3 * 8 + 8 + 3 * 3 * 8 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10

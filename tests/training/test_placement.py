@@ -1,4 +1,4 @@
-"""Variables over parameter servers: where each placement puts what, and that whatever is cut is still all there."""
+"""The placement of variables on parameter servers: the server of each, and that divided variables are complete."""
 
 import random
 from collections import Counter
@@ -31,7 +31,7 @@ from pytest_dtfperf.training.placement import (
     count_rows,
     held_by,
 )
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 SERVERS = (1, 2, 3, 8)
 CASES = 200
@@ -43,7 +43,7 @@ def placed_by(name: str, shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def drawn_shapes(seed: int) -> list[Shape]:
-    """Of a made-up network: some variables of many rows, some of few, of one, and of a single number."""
+    """Draw the shapes of a network: some variables of many rows, some of few, of one, and of a single number."""
     draw = random.Random(seed)
     kinds: list[Callable[[], Shape]] = [
         lambda: (draw.randint(1, 3000), draw.randint(1, 40)),
@@ -83,7 +83,7 @@ def test_each_variable_goes_to_its_server(placement: str, servers: int, sizes: l
 @pytest.mark.parametrize("servers", SERVERS)
 @pytest.mark.parametrize("placement", VARIABLE_PLACEMENTS)
 def test_every_row_is_placed_once(placement: str, servers: int) -> None:
-    """Of made-up networks, the pieces of each variable are its rows, each on a server that is there, and none is empty."""
+    """The pieces of each variable have all of its rows, on existing servers, and none is empty."""
     for seed in range(CASES):
         shapes = drawn_shapes(seed)
         for shape, pieces in zip(shapes, placed_by(placement, shapes, servers), strict=True):
@@ -94,7 +94,7 @@ def test_every_row_is_placed_once(placement: str, servers: int) -> None:
 
 @pytest.mark.parametrize("servers", SERVERS)
 def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
-    """Of made-up networks, no server is farther from the mean than 2 % of it, or than the largest row that there is."""
+    """No server is farther from the mean than 2 % of it, or than the largest row."""
     closer = 0
     for seed in range(CASES):
         shapes = drawn_shapes(seed)
@@ -108,7 +108,7 @@ def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
 
 @pytest.mark.parametrize("servers", SERVERS)
 def test_fine_rows_make_servers_even(servers: int) -> None:
-    """Where no row is more than 2 % of the mean, all servers are within 2 %, in few pieces."""
+    """All servers are within 2 % of the mean, in few pieces, if no row is larger than that."""
     for seed in range(CASES):
         draw = random.Random(seed)
         shapes = [(draw.randint(200, 5000), draw.randint(1, 4)) for _ in range(draw.randint(1, 30))]
@@ -122,7 +122,7 @@ def test_fine_rows_make_servers_even(servers: int) -> None:
 
 @pytest.mark.parametrize("placement", VARIABLE_PLACEMENTS)
 def test_equal_sizes_stay_in_their_order(placement: str) -> None:
-    """Equal variables go round the servers in the network's order, and what is asked twice is answered alike."""
+    """Equal variables are placed on the servers in turn, in the network's order, and the same in each call."""
     shapes = [(64, 10)] * 24
     placed = placed_by(placement, shapes, 8)
     assert [pieces[0].server for pieces in placed] == [*range(8)] * 3
@@ -147,7 +147,7 @@ def test_the_hottest_of_eight_servers(model: str, placement: str, expected: floa
 
 @pytest.mark.parametrize("model, variables", [("inception3", 0), ("resnet50", 0), ("vgg16", 1), ("alexnet", 2)])
 def test_split_cuts_no_more_than_it_must(model: str, variables: int) -> None:
-    """Over eight servers, of networks whose variables can be placed evenly none is cut, of others the few largest."""
+    """Variables are cut over eight servers only in networks that cannot be placed evenly, and only the largest ones."""
     shapes = [variable.shape for variable in compute_outline(make_default_network(model)).trained]
     sizes = [compute_bytes(shape) for shape in shapes]
     placed = placed_by("split", shapes, 8)
@@ -157,13 +157,15 @@ def test_split_cuts_no_more_than_it_must(model: str, variables: int) -> None:
 
 
 def test_parts_are_large_enough_to_be_updated_in_one_pass(tmp_path: Path) -> None:
-    """What a server has of a variable is cut further where that leaves parts of 4 MiB at least: 8.5 MB in two, 7.9 MB not."""
+    """A server's part of a variable is cut further if all parts have at least 4 MiB: 8.5 MB in two, 7.9 MB not."""
     shapes = [variable.shape for variable in compute_outline(make_default_network("trivial")).trained]
     placed = placed_by("split", shapes, 2)
     (cut,) = [(shape, pieces) for shape, pieces in zip(shapes, placed, strict=True) if len(pieces) > 1]
     shape, pieces = cut
     assert shape == (4096, 1001)
-    large = told(tmp_path / "log", "-c", "from pytest_dtfperf.training.optimizers import LARGE_BYTES; print(LARGE_BYTES)")
+    large = run_program(
+        tmp_path / "log", "-c", "from pytest_dtfperf.training.optimizers import LARGE_BYTES; print(LARGE_BYTES)"
+    )
     assert int(large) == LEAST_PIECE_BYTES
     assert [piece.server for piece in pieces] == [1, 1, 0]
     assert all(compute_bytes((piece.rows, *shape[1:])) >= LEAST_PIECE_BYTES for piece in pieces)
@@ -176,7 +178,7 @@ def order_of(**changes: object) -> TaskOrder:
 
 
 def test_parts_are_named_by_their_variable() -> None:
-    """Parts say whose they are, and which of how many; their rows are the variable's. Packs and all else keep their names."""
+    """The names of parts have their variable, number and count; packs and whole variables keep their names."""
     order = order_of()
     parts, servers = compute_parts(order), assign_servers(order, 4)
     largest = parts["dense0/weights"]
@@ -197,10 +199,8 @@ def test_parts_are_named_by_their_variable() -> None:
         ({"variable_placement": "largest_first", "variable_update": "parameter_server_v2", "cross_replica_sync": False}, True),
     ],
 )
-def test_nothing_is_cut_for_nothing(changes: dict[str, object], between_hosts: bool) -> None:
-    """A single server has everything whole; and whoever leaves each variable on one server, but for what is more than a
-    server's mean, where there are links.
-    """
+def test_variables_are_cut_only_if_needed(changes: dict[str, object], between_hosts: bool) -> None:
+    """A single server has whole variables, and other placements cut only those above a server's mean, between hosts."""
     order = order_of(**changes)
     if not between_hosts:
         cluster = {job: tuple(f"here:{number}" for number, _ in enumerate(at)) for job, at in order.cluster.items()}
@@ -210,10 +210,8 @@ def test_nothing_is_cut_for_nothing(changes: dict[str, object], between_hosts: b
 
 @pytest.mark.parametrize("mode, of_largest", [("parameter_server", 11), ("distributed_replicated", 47)])
 @pytest.mark.parametrize("placement", ["greedy", "round_robin", "largest_first"])
-def test_what_is_too_large_for_its_server_stays_there_in_parts(placement: str, mode: str, of_largest: int) -> None:
-    """Between hosts; of VGG16 over four servers, of which each would have 138 MB, one variable of 411 MB is cut, and each
-    server has what it has of whole ones.
-    """
+def test_too_large_variable_stays_on_its_server_in_parts(placement: str, mode: str, of_largest: int) -> None:
+    """A variable above a server's mean is cut between hosts, and its parts stay on one server."""
     order = order_of(variable_placement=placement, variable_update=mode)
     parts, servers = compute_parts(order), assign_servers(order, 4)
     assert {name: len(theirs) for name, theirs in parts.items()} == {"dense0/weights": of_largest}
@@ -234,9 +232,8 @@ def test_what_is_too_large_for_its_server_stays_there_in_parts(placement: str, m
     ],
     ids=["replicated", "on two towers"],
 )
-def test_a_lone_process_has_everything_whole(changes: dict[str, object], holders: int, placement: str) -> None:
-    """Without parameter servers variables lie on the process' own devices, whole and greedily, whatever is said of servers:
-    no key of a baseline tells placements apart there."""
+def test_lone_process_has_whole_variables(changes: dict[str, object], holders: int, placement: str) -> None:
+    """A process without parameter servers has whole variables, and the placement is not part of its key."""
     lone, usual = (
         replace(order_of(num_ps=0, variable_placement=name, **changes), cluster={}) for name in (placement, "greedy")
     )
@@ -246,10 +243,8 @@ def test_a_lone_process_has_everything_whole(changes: dict[str, object], holders
     assert {"dense0/weights", "dense1/weights"} <= assign_servers(lone, holders).keys()
 
 
-def test_what_goes_back_at_once_is_cut_finely() -> None:
-    """distributed_replicated has 16 pieces on each server, as far as they have 4 MiB, of whatever is large, with one server,
-    too; every server holds the same bytes as in the other modes.
-    """
+def test_distributed_replicated_cuts_finely() -> None:
+    """distributed_replicated cuts large variables into up to 16 pieces per server of at least 4 MiB."""
     for servers, pieces in ((1, 11), (4, 47)):
         fine, coarse = (
             order_of(num_ps=servers, variable_update=mode) for mode in ("distributed_replicated", "parameter_server")
@@ -262,8 +257,8 @@ def test_what_goes_back_at_once_is_cut_finely() -> None:
         assert min(rows * 4096 * 4 for rows in parts["dense0/weights"].values()) >= LEAST_PIECE_BYTES
 
 
-def test_greedy_places_in_the_order_in_which_packs_are_made() -> None:
-    """A pack is made when the first of its members is asked for, and that is its turn."""
+def test_greedy_placement_follows_the_order_of_packs() -> None:
+    """A pack is placed in the order of its first member."""
     order = order_of(model="inception3", variable_placement="greedy")
     variables, packs = compute_outline(make_default_network("inception3")).trained, plan_task_packs(order)
     assert packs

@@ -1,4 +1,4 @@
-"""What a host can do, as its own task measures it: the arithmetic of what is measured, and what becomes of what cannot be."""
+"""The probes of a task: the arithmetic of readings, and the result of failed ones."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.training import probe_readings
 from pytest_dtfperf.training.probe_readings import LEAST_REPEATS, REPEATS, measure_repeatedly
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 
 def test_a_reading_is_work_over_time() -> None:
@@ -48,14 +48,14 @@ def test_cpu_share_is_cpu_time_over_time_and_cores(cores: int, share: float) -> 
 
 
 @pytest.mark.campaign(only=True)
-def test_somebody_else_on_the_core_shows() -> None:
-    """With another process busy on its only core, what is measured has no more than about half of it, and says so."""
+def test_other_load_on_the_core_is_reported() -> None:
+    """A reading with another busy process on its only core has a CPU share of about one half."""
     found = json.loads(subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=True).stdout)
     assert found["cpu_share"] < 0.75
 
 
 class _Clock:
-    """Of calls that take so long, one after the other; the last one's time is that of all further ones."""
+    """The clock of calls with given durations; the last duration is repeated."""
 
     def __init__(self, *takes_s: float) -> None:
         self._now, self._takes_s = 0.0, list(takes_s)
@@ -67,15 +67,15 @@ class _Clock:
         return self._now
 
 
-def test_the_median_counts_and_how_far_repeats_are_apart() -> None:
-    """Of five windows of one call each, the one in the middle is the rate; half of what lies between all is the spread."""
+def test_reading_is_the_median_with_its_spread() -> None:
+    """The rate is the median of five windows, and the spread is half of their range."""
     clock = _Clock(9.0, 0.2, 0.25, 0.2, 0.5, 0.2)
     found = measure_repeatedly(clock, 1, {}, cores=None, clock=clock.time)
     assert (found["per_s"], found["spread"], found["cpu_share"]) == (pytest.approx(5.0), pytest.approx(0.3), None)
 
 
-def test_what_takes_its_time_is_repeated_less() -> None:
-    """Of what takes seconds there are three repeats; of what takes longer still there is no reading."""
+def test_slow_probes_have_fewer_repeats() -> None:
+    """A probe of seconds has three repeats, and a slower one has no reading."""
     slow = _Clock(3.0)
     assert measure_repeatedly(slow, 1, {}, cores=None, clock=slow.time)["repeats"] == LEAST_REPEATS
     slower = _Clock(8.0)
@@ -84,33 +84,32 @@ def test_what_takes_its_time_is_repeated_less() -> None:
 
 
 @pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/training/probed.py tells."""
-    found: dict[str, Any] = json.loads(told(tmp_path_factory.mktemp("probed") / "log", "-m", "tests.training.probed"))
+def readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the output of tests/training/probed.py."""
+    found: dict[str, Any] = json.loads(run_program(tmp_path_factory.mktemp("probed") / "log", "-m", "tests.training.probed"))
     return found
 
 
 @pytest.mark.parametrize("chain", ["1", "3"])
 @pytest.mark.parametrize("operation", ["matmul", "convolution", "matmul of one core", "convolution of one core"])
-def test_operations_are_counted_as_tensorflow_does(probed: dict[str, Any], operation: str, chain: str) -> None:
-    """What an operation counts as its multiplications and additions is what TensorFlow's profiler counts in its graph. At the
-    borders a convolution multiplies by nothing, which neither leaves out."""
-    counted = probed["counted"][operation][chain]
+def test_operations_are_counted_as_tensorflow_does(readings: dict[str, Any], operation: str, chain: str) -> None:
+    """The multiplications and additions of an operation are those that TensorFlow's profiler counts in its graph."""
+    counted = readings["counted"][operation][chain]
     assert counted["theirs"] == pytest.approx(counted["ours"], abs=2 * counted["drawn"])
 
 
-def test_a_cpu_stands_in_for_a_gpu(probed: dict[str, Any]) -> None:
+def test_chain_runs_on_a_cpu(readings: dict[str, Any]) -> None:
     """A chain of operations on a device, as GPUs get it, is computed and has its rate."""
-    assert probed["cpu"]["per_s"] > 0
-    assert probed["cpu"]["how"] == {"size": 64}
+    assert readings["cpu"]["per_s"] > 0
+    assert readings["cpu"]["how"] == {"size": 64}
 
 
-def test_a_device_that_is_not_there_is_an_error_of_its_own(probed: dict[str, Any]) -> None:
-    """Where TensorFlow sees no such GPU, there is no reading but the reason; the CPU is not taken instead."""
-    found = probed["no such device"]
+def test_missing_device_is_an_error(readings: dict[str, Any]) -> None:
+    """A missing GPU has an error instead of a reading, and is not replaced by the CPU."""
+    found = readings["no such device"]
     assert found.keys() == {"error"}
     assert "GPU:7" in found["error"]
-    assert re.match(r"RuntimeError: .*sees 0 of 2 GPUs", probed["two gpus"])
+    assert re.match(r"RuntimeError: .*sees 0 of 2 GPUs", readings["two gpus"])
 
 
 def test_memory() -> None:
@@ -122,10 +121,10 @@ def test_memory() -> None:
         probe_readings.measure_memory(1, 100 << 20)
 
 
-def test_input(probed: dict[str, Any]) -> None:
+def test_input(readings: dict[str, Any]) -> None:
     """A worker's batches are fetched as its training would, without a network being trained on them."""
-    assert probed["input"]["per_s"] > 0
-    assert probed["input"]["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
+    assert readings["input"]["per_s"] > 0
+    assert readings["input"]["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
 
 
 APART = """
@@ -149,8 +148,8 @@ print(answer(lambda: {"much": "x" * 1_000_000})[0].keys())
 """
 
 
-def test_whatever_happens_apart_is_an_answer_or_a_reason() -> None:
-    """A function in a process of its own answers, fails, leaves, is killed or hangs: who asked lives on, and knows which."""
+def test_subprocess_call_returns_an_answer_or_a_reason() -> None:
+    """A call in a process of its own that fails, exits, is killed or hangs returns the reason."""
     done = subprocess.run([sys.executable, "-c", f"PARENT = 0\n{APART}"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "({'pid': True, 'sleeps': None}, True)",

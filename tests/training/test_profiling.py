@@ -1,10 +1,10 @@
-"""TensorFlow's profiler: whatever becomes of it, a worker lives on and says what there is."""
+"""TensorFlow's profiler: a worker survives each of its failures, and reports them."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 # Of the second of two workers: what is left of three steps, where the profiler aborts so many attempts to stop it.
 PROGRAM = """
@@ -46,12 +46,12 @@ def test_a_worker_that_the_profiler_aborts_lives_on(
     tmp_path: Path, aborted: int, index: int, device: str, expected: str
 ) -> None:
     """The profile is that of the first attempt that was not aborted; without any there is a reason, and the worker goes on."""
-    assert told(tmp_path / "log", "-c", PROGRAM, str(aborted), str(index), device) == f"{expected}\n"
+    assert run_program(tmp_path / "log", "-c", PROGRAM, str(aborted), str(index), device) == f"{expected}\n"
 
 
-def test_a_profiler_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
-    """What one attempt to stop it hangs on, others would, too: the worker goes on when the time for all of them is over."""
-    output = told(tmp_path / "log", "-c", HANGS, "10", "1", "cpu")
+def test_hanging_profiler_is_waited_for_once(tmp_path: Path) -> None:
+    """The wait for a profiler that hangs ends after the time of all attempts, and the worker continues."""
+    output = run_program(tmp_path / "log", "-c", HANGS, "10", "1", "cpu")
     assert output == "False TensorFlow's profiler could not be stopped: no answer within 0.5 s\n"
 
 
@@ -75,8 +75,8 @@ except OSError as error:
 
 
 def test_profiler_that_fails_ends_no_step(tmp_path: Path) -> None:
-    """A worker that cannot profile trains its steps all the same, for others wait for it, and says why there is no trace."""
-    assert told(tmp_path / "log", "-c", BREAKS).splitlines() == ["3", "no room", "for it"]
+    """A worker with a failing profiler makes all of its steps, and reports why it has no trace."""
+    assert run_program(tmp_path / "log", "-c", BREAKS).splitlines() == ["3", "no room", "for it"]
 
 
 REFUSES = """
@@ -104,7 +104,7 @@ def test_profile_that_is_none_is_refused(tmp_path: Path) -> None:
     """A profiler that has written nothing, what cannot be parsed, or too much has left no profile, in one line."""
     folder = tmp_path / "profile"
     folder.mkdir()
-    nothing, empty, garbage, large = told(tmp_path / "log", "-c", REFUSES, str(folder)).splitlines()
+    nothing, empty, garbage, large = run_program(tmp_path / "log", "-c", REFUSES, str(folder)).splitlines()
     assert (nothing, empty) == ("ValueError TensorFlow's profiler has written 0 files", "0 planes")
     assert garbage.startswith("DecodeError")
     assert large == "ValueError the profile has 0 MiB, 0 can be read"

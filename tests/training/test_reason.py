@@ -1,10 +1,10 @@
-"""What a failed task is quoted with: a few lines, whatever TensorFlow tells of the graph around them."""
+"""The quoted reason of a failed task: a few lines, without TensorFlow's description of the graph."""
 
 import json
 
 import pytest
 
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 PROGRAM = """
 import json
@@ -70,37 +70,37 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def reasons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Of errors, by where they come from: told by a process with TensorFlow, for this one has none."""
-    found: dict[str, list[str]] = json.loads(told(tmp_path_factory.mktemp("reasons") / "log", "-c", PROGRAM))
+    """Return the reasons of errors by their source, from a process with TensorFlow."""
+    found: dict[str, list[str]] = json.loads(run_program(tmp_path_factory.mktemp("reasons") / "log", "-c", PROGRAM))
     return found
 
 
 @pytest.mark.parametrize("where", ["session", "function"])
-def test_tensorflow_s_message_is_left(reasons: dict[str, list[str]], where: str) -> None:
-    """Without the nodes it names, and without the calls by which these were made."""
+def test_reason_is_tensorflows_message(reasons: dict[str, list[str]], where: str) -> None:
+    """The reason has TensorFlow's message, without the names of nodes and the calls that made them."""
     (line,) = reasons[where]
     assert line.startswith("InvalidArgumentError: Received a label value of 12 which is outside the valid range of [0, 10).")
 
 
-def test_words_that_are_no_utf_8_can_be_read(reasons: dict[str, list[str]]) -> None:
-    """Where TensorFlow quotes a file's bytes, the rest of what it says is not lost."""
+def test_invalid_utf_8_is_escaped(reasons: dict[str, list[str]]) -> None:
+    """Bytes of a file in TensorFlow's message are escaped, and the rest of the message is kept."""
     assert r"Could not parse example input, value: '\xff\xfe" in reasons["bytes"][0]
 
 
 def test_long_lines_are_cut(reasons: dict[str, list[str]]) -> None:
-    """Nobody reads two thousand numbers."""
+    """A line with two thousand numbers is cut."""
     assert max(map(len, reasons["long"])) < 600
     assert len(reasons["long"]) <= 8
 
 
-def test_our_own_errors_are_shown_as_they_are(reasons: dict[str, list[str]]) -> None:
-    """By their kind and in their own lines, none of which is without end."""
+def test_own_errors_keep_their_lines(reasons: dict[str, list[str]]) -> None:
+    """The package's own errors keep their kind and lines, which are cut if they are very long."""
     first, second = reasons["ours"]
     assert first == "DataError: /data/train-00000-of-00001: the record at byte 9 is bad."
     assert second.startswith("It is [0, 1, 2, ")
     assert len(second) < 2100
 
 
-def test_of_a_bug_the_traceback_is_wanted(reasons: dict[str, list[str]]) -> None:
-    """It has no reason in a few lines: the log's last ones are shown."""
+def test_unexpected_error_has_no_reason(reasons: dict[str, list[str]]) -> None:
+    """An unexpected error has no reason, so that the last lines of the log are shown."""
     assert reasons["bug"] == []

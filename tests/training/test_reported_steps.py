@@ -1,4 +1,4 @@
-"""The steps that an external command reports: what its file writes is read, and what cannot be true is not believed."""
+"""The steps that an external command reports: its file is read, and impossible values are refused."""
 
 import json
 import os
@@ -21,8 +21,8 @@ def line(began: Any, ended: Any, **changes: Any) -> bytes:
     return json.dumps({"pid": 7, "began": began, "ended": ended, "images": 4, "warmup": False, **changes}).encode()
 
 
-def heard(*lines: bytes, images: int | None = None) -> ReportedSteps:
-    """Of a program that was started at 100 s, and it is 200 s now."""
+def read_steps(*lines: bytes, images: int | None = None) -> ReportedSteps:
+    """Return the steps of a program that was started at 100 s, at the time 200 s."""
     times = iter([100.0])
     found = ReportedSteps(images, clock=lambda: next(times, 200.0))
     for each in lines:
@@ -31,20 +31,20 @@ def heard(*lines: bytes, images: int | None = None) -> ReportedSteps:
     return found
 
 
-def test_what_lies_between_steps_is_not_counted() -> None:
-    """On a given clock, steps of 1 and 2 s with a pause of 7 s between them are 3 s, in a window from the warm-up's end on."""
-    found = heard(line(110, 115, warmup=True), line(116, 117), line(124, 126, images=2))
+def test_pauses_between_steps_are_not_counted() -> None:
+    """Steps of 1 and 2 s with a pause of 7 s are 3 s, in a window that begins after the warm-up."""
+    found = read_steps(line(110, 115, warmup=True), line(116, 117), line(124, 126, images=2))
     assert found.wrong is None
     assert (found.step_s, found.images, found.window_s, found.window_at_s) == ([1, 2], 6, 11, 15)
 
 
-def test_stamps_are_begin_and_end_alone() -> None:
-    """Of each measured step how long it took and how long after the one before it began; what happens within is not known."""
-    found = heard(line(110, 115, warmup=True), line(116, 117), line(124, 126)).timestamps("worker:1")
+def test_timestamps_are_begin_and_end_alone() -> None:
+    """The timestamps of a step are its duration and the time since the step before; others are unknown."""
+    found = read_steps(line(110, 115, warmup=True), line(116, 117), line(124, 126)).timestamps("worker:1")
     assert (found.worker, found.end_us, found.between_us) == ("worker:1", [1_000_000, 2_000_000], [1_000_000, 7_000_000])
     assert found.python_us == found.variables_us == found.gradients_us == found.cpu_us == [None, None]
     assert unpack_timestamps(pack_timestamps([found])) == [found]
-    assert heard(line(116, 117), line(124, 126)).timestamps("worker:1").between_us == [None, 7_000_000]
+    assert read_steps(line(116, 117), line(124, 126)).timestamps("worker:1").between_us == [None, 7_000_000]
 
 
 IMPOSSIBLE: Mapping[str, tuple[list[bytes], str]] = {
@@ -69,36 +69,36 @@ IMPOSSIBLE: Mapping[str, tuple[list[bytes], str]] = {
 
 
 @pytest.mark.parametrize("lines, words", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_impossible_steps_are_not_believed(lines: list[bytes], words: str) -> None:
-    """Whatever cannot be true is refused with its reason, however much that is possible follows."""
-    assert words in (heard(*lines, line(150, 151)) if "all" not in words else heard(*lines)).wrong  # type: ignore[operator]
+def test_impossible_steps_are_refused(lines: list[bytes], words: str) -> None:
+    """Impossible steps are refused with the reason, independent of later valid ones."""
+    assert words in (read_steps(*lines, line(150, 151)) if "all" not in words else read_steps(*lines)).wrong  # type: ignore[operator]
 
 
-def test_images_are_of_one_task() -> None:
-    """Where the perf test says how many images a step has, that is what counts, and more cannot be."""
-    assert heard(line(110, 111, images=None), line(112, 113, images=3), images=8).images == 11
-    assert "images_per_step is of one task, not of all" in (heard(line(110, 111, images=16), images=8).wrong or "")
+def test_images_are_those_of_one_task() -> None:
+    """The perf test's number of images per step is used, and a larger reported number is refused."""
+    assert read_steps(line(110, 111, images=None), line(112, 113, images=3), images=8).images == 11
+    assert "images_per_step is of one task, not of all" in (read_steps(line(110, 111, images=16), images=8).wrong or "")
 
 
-def test_fewer_images_than_the_perf_test_says_are_refused() -> None:
-    """A step may have fewer images, as the last one of an epoch; not all of them."""
-    assert heard(line(110, 111, images=8), line(112, 113, images=3), images=8).wrong is None
-    assert heard(line(110, 111, images=8, warmup=True), line(112, 113, images=3), images=8).wrong is None
-    found = heard(line(110, 111, images=4), line(112, 113, images=3), images=8).wrong
+def test_fewer_images_than_set_are_refused() -> None:
+    """Some steps may have fewer images, as the last of an epoch, but not all of them."""
+    assert read_steps(line(110, 111, images=8), line(112, 113, images=3), images=8).wrong is None
+    assert read_steps(line(110, 111, images=8, warmup=True), line(112, 113, images=3), images=8).wrong is None
+    found = read_steps(line(110, 111, images=4), line(112, 113, images=3), images=8).wrong
     assert found is not None
     assert "no step has more than 4 images, and the perf test's batch_size makes 8" in found
 
 
 @pytest.mark.parametrize("warmup", [-1, 1.5, True, "1", None])
-def test_a_warmup_that_is_no_number_of_steps_is_refused(warmup: Any) -> None:
-    """In the program, whether anything listens or not."""
+def test_invalid_warmup_is_refused(warmup: Any) -> None:
+    """An invalid number of warm-up steps is refused in the program, with and without a listener."""
     with pytest.raises(ValueError, match="warmup must be a whole number of steps, 0 or more"):
         Steps(4, warmup=warmup)
     assert Steps(4, warmup=0)
 
 
-def test_a_copy_alone_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A copy of the file is heard as the package's own is, and a step that fails is none."""
+def test_copied_file_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A copy of the file reports like the package's own, and a failing step is not counted."""
     (tmp_path / "copied.py").write_text(Path(steps_file.__file__).read_text())
     found = ReportedSteps(None)
     monkeypatch.setenv(VARIABLE, found.path)
@@ -115,8 +115,8 @@ def test_a_copy_alone_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert min(found.step_s) >= 0.001
 
 
-def test_without_a_listener_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that nobody measures does not wait for its devices, and no file is opened."""
+def test_steps_without_a_listener_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without a listener does not wait for its devices, and opens no file."""
     monkeypatch.delenv(VARIABLE, raising=False)
     before = os.listdir("/proc/self/fd")
     steps = Steps(4)

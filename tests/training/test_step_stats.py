@@ -47,7 +47,7 @@ def stats(**devices: list[Any]) -> Any:
     )
 
 
-def traced(step_stats: Any, graphs: Any = ()) -> TaskTrace:
+def make_trace(step_stats: Any, graphs: Any = ()) -> TaskTrace:
     tracer = Tracer("worker:1")
     tracer.note_graphs(graphs)
     tracer.add(step_stats, begin_us=1, called_us=2, end_us=30, cpu_us=9)
@@ -57,7 +57,7 @@ def traced(step_stats: Any, graphs: Any = ()) -> TaskTrace:
 def test_operation_has_kind_and_inputs_of_its_label() -> None:
     """Memory in brackets is left out, outputs' numbers and control marks are no part of an input's name."""
     label = "[mklcpu 1.6MB 1.6MB] tower0/Relu = _MklNativeFusedConv2D(tower0/Read/ReadVariableOp, tower0/split:1, ^tower0/x)"
-    trace = traced(stats(worker=[node(label, scheduled=7)]))
+    trace = make_trace(stats(worker=[node(label, scheduled=7)]))
     inputs = ("tower0/Read/ReadVariableOp", "tower0/split", "tower0/x")
     assert trace.operations == [Operation("tower0/Relu", "_MklNativeFusedConv2D", "worker:1/CPU:0", inputs)]
     assert trace.steps[0].ran == [OperationRun(0, 7, 10, 15)]
@@ -65,9 +65,9 @@ def test_operation_has_kind_and_inputs_of_its_label() -> None:
 
 
 def test_transfer_has_names_and_bytes() -> None:
-    """A transfer is told by what was sent, from where to where, and by its size to the byte."""
+    """A transfer has the name of its tensor, its source and target, and its size in bytes."""
     label = f"[12.2MB] [4.6Gb/s] edge_41_tower0/ReadVariableOp_2 from {SERVER} to {WORKER}"
-    trace = traced(stats(worker=[node(label, name="RecvTensor", size=12_845_056)]))
+    trace = make_trace(stats(worker=[node(label, name="RecvTensor", size=12_845_056)]))
     assert trace.tensors == [Tensor("tower0/ReadVariableOp_2", "ps:0/CPU:0", "worker:1/CPU:0", 12_845_056)]
     assert trace.steps[0].received == [TensorArrival(0, 10, 15)]
 
@@ -75,19 +75,19 @@ def test_transfer_has_names_and_bytes() -> None:
 def test_edges_that_tensorflow_added_come_from_the_graphs() -> None:
     """Control edges that are in no label are taken from the graphs that TensorFlow runs, each edge once."""
     graph = SimpleNamespace(node=[SimpleNamespace(name="zeros", input=["^shape", "x:1"])])
-    trace = traced(stats(worker=[node("zeros = Fill(x)")]), [graph])
+    trace = make_trace(stats(worker=[node("zeros = Fill(x)")]), [graph])
     assert trace.operations[0].inputs == ("x", "shape")
 
 
 def test_lone_process_is_its_worker() -> None:
     """A process without a cluster does not know its task's name; others' odd devices keep theirs."""
-    trace = traced(stats(lone=[node("a = NoOp()")], odd=[node("b = NoOp()")]))
+    trace = make_trace(stats(lone=[node("a = NoOp()")], odd=[node("b = NoOp()")]))
     assert [operation.device for operation in trace.operations] == ["worker:1/CPU:1", "worker:1/somewhere"]
 
 
 def test_entry_without_a_label_is_an_operation_of_its_name() -> None:
-    """What TensorFlow describes in no label is kept with its time, and transfers that nobody can read are left out."""
-    trace = traced(stats(server=[node("", name="_SOURCE"), node("no transfer", name="RecvTensor")]))
+    """An entry without a label is kept with its name and time, and unreadable transfers are omitted."""
+    trace = make_trace(stats(server=[node("", name="_SOURCE"), node("no transfer", name="RecvTensor")]))
     assert trace.operations == [Operation("_SOURCE", "_SOURCE", "ps:0/CPU:0", ())]
     assert trace.steps[0].received == []
 
@@ -103,24 +103,24 @@ def test_same_operation_in_two_steps_is_named_once() -> None:
 
 
 def test_operation_on_a_gpu_lasts_until_its_kernels_are_done() -> None:
-    """From its first kernel's start to the last one's end, on whichever stream; streams that repeat others count once."""
+    """An operation on a GPU lasts from its first kernel's start to the last one's end; repeated streams count once."""
     kernels = [
         node("conv_kernel regs:32", name="tower0/Relu", start=40, lasts=10),
         node("relu regs:8", name="tower0/Relu", start=60),
     ]
     launched = node("tower0/Relu = Conv2D(tower0/x)", scheduled=7, start=10, lasts=2)
-    trace = traced(
+    trace = make_trace(
         stats(gpu=[launched], stream=kernels, all_streams=kernels, sync=[node("ThreadId 3", name="cuStreamSynchronize")])
     )
     assert trace.operations == [Operation("tower0/Relu", "Conv2D", "worker:1/GPU:0", ("tower0/x",))]
     assert trace.steps[0].ran == [OperationRun(0, 7, 40, 65)]
 
 
-def test_copies_and_exchanges_of_a_gpu_are_told_by_their_streams() -> None:
+def test_copies_and_exchanges_are_recognised_by_stream() -> None:
     """A copy is one by its stream, an exchange by its kernel's name; a kernel of no operation that ran is known as such."""
     nccl = node("ncclDevKernel_AllReduce_Sum_f32_RING_LL regs:96", name="CollectiveReduceV2", start=20)
     copy = node("MemcpyH2D kind_src:pinned", name="tower0/IteratorGetNext", start=30)
-    trace = traced(
+    trace = make_trace(
         stats(nccl_stream=[nccl], copies=[copy], memcpy=[copy], stream=[node("odd", name="odd_kernel")], unnamed=[node("x")])
     )
     assert [operation[:3] for operation in trace.operations] == [
@@ -130,8 +130,8 @@ def test_copies_and_exchanges_of_a_gpu_are_told_by_their_streams() -> None:
     ]
 
 
-def test_streams_tell_of_the_own_tasks_gpus_alone() -> None:
-    """An operation on another task's GPU of the same number keeps its own time: no stream says whose it is."""
-    trace = traced(stats(other_gpu=[node("a = Conv2D()")], stream=[node("k", name="a", start=40)]))
+def test_streams_apply_to_the_tasks_own_gpus() -> None:
+    """An operation on another task's GPU with the same number keeps its own time."""
+    trace = make_trace(stats(other_gpu=[node("a = Conv2D()")], stream=[node("k", name="a", start=40)]))
     assert trace.steps[0].ran[0] == OperationRun(0, 10, 10, 15)
     assert trace.operations[1] == Operation("a", KERNEL, "worker:1/GPU:0", ())

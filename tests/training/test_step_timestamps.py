@@ -1,4 +1,4 @@
-"""Timestamps of the measured steps, by real tasks in all modes, and what they come to."""
+"""Timestamps of the measured steps, by real tasks in all modes, and the worker timings computed from them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SLEEP_S = 0.2  # forty times what a step takes: on a busy machine, too, the othe
 Told = list[tuple[list[float], list[StepTimestamps]]]  # of each task that has sent timestamps its measured steps, and them
 
 
-def told(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
+def run_and_unpack(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
     with orders_of(spec, workers=workers, **order) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
@@ -28,8 +28,8 @@ def told(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
     ]
 
 
-def known(column: Column) -> list[int]:
-    """A column of which all is known."""
+def require_known(column: Column) -> list[int]:
+    """Return a column without unknown values."""
     assert None not in column
     return [each for each in column if each is not None]
 
@@ -37,7 +37,7 @@ def known(column: Column) -> list[int]:
 def check_parts(step_s: list[float], timestamps: StepTimestamps) -> None:
     """All is known of every step, in its order, and adds up to what the step took by the clock that measures."""
     python, variables, gradients, end = map(
-        known, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us, timestamps.end_us)
+        require_known, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us, timestamps.end_us)
     )
     assert [p + e for p, e in zip(python, end, strict=True)] == pytest.approx([1e6 * whole_s for whole_s in step_s], abs=2)
     assert all(0 <= v <= g <= e for v, g, e in zip(variables, gradients, end, strict=True))
@@ -52,14 +52,14 @@ def check_parts(step_s: list[float], timestamps: StepTimestamps) -> None:
     ],
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
 )
-def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
-    """Where all workers have a common step, the one that sleeps before each of its own is last, by its sleep, in Python."""
+def test_sleeping_worker_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
+    """The worker that sleeps before each common step is last, with its sleep as Python time."""
     spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
-    sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
+    sent = run_and_unpack(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
     assert [timestamps.worker for _, (timestamps,) in sent] == ["worker:0", "worker:1"]
     for step_s, (timestamps,) in sent:
         check_parts(step_s, timestamps)
-        known(timestamps.cpu_us)
+        require_known(timestamps.cpu_us)
     scores = compute_worker_timings([timestamps for _, (timestamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
@@ -68,10 +68,10 @@ def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: 
     assert (sleeper.python_s or 0) > (other.python_s or 0)
 
 
-def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, tiny: Spec) -> None:
-    """Workers without a common step are compared with nobody, and tell their own times."""
+def test_asynchronous_workers_are_not_compared(run_tasks: RunTasks, tiny: Spec) -> None:
+    """Workers without common steps have their own times, and no comparison with others."""
     spec = tiny.but(num_ps=1, cross_replica_sync=False, warmup_steps=1, steps=STEPS, **PAIR)
-    sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
+    sent = run_and_unpack(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
     for step_s, (timestamps,) in sent:
         check_parts(step_s, timestamps)
     scores = compute_worker_timings([timestamps for _, (timestamps,) in sent], lockstep=spec.in_lockstep)
@@ -83,36 +83,39 @@ def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, 
     assert sleeper.python_s > other.python_s
 
 
-def test_one_session_tells_of_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:
-    """The chief's session timestamps the other worker's devices on its own clock; of that one's CPU it knows nothing."""
+def test_one_session_timestamps_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:
+    """The chief's session timestamps the other worker's devices on its own clock, without that worker's CPU time."""
     spec = tiny.but(variable_update="distributed_all_reduce", warmup_steps=1, steps=3, **PAIR)
-    ((step_s, both),) = told(run_tasks, spec, 2)
+    ((step_s, both),) = run_and_unpack(run_tasks, spec, 2)
     assert [timestamps.worker for timestamps in both] == ["worker:0", "worker:1"]
     for timestamps in both:
         check_parts(step_s, timestamps)
-    known(both[0].cpu_us)
+    require_known(both[0].cpu_us)
     assert set(both[1].cpu_us) == {None}
 
 
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
-def test_lone_process_tells_its_own(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
+def test_lone_process_timestamps_itself(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
     """A worker with several devices has its gradients when the last of them has."""
     spec = tiny.but(variable_update=mode, warmup_steps=0, steps=3, **PAIR)
-    ((step_s, (timestamps,)),) = told(run_tasks, spec, 1)
+    ((step_s, (timestamps,)),) = run_and_unpack(run_tasks, spec, 1)
     check_parts(step_s, timestamps)
 
 
-def test_coordinator_tells_of_its_workers_batches(run_tasks: RunTasks, tiny: Spec) -> None:
-    """Of what was scheduled on each worker it is known how long variables and gradients took there, and nothing else."""
+def test_coordinator_timestamps_batches_of_workers(run_tasks: RunTasks, tiny: Spec) -> None:
+    """The coordinator has the times of variables and gradients of each worker's batches, and no others."""
     spec = tiny.but(variable_update="parameter_server_v2", cross_replica_sync=False, num_ps=1, steps=10, **PAIR)
-    ((_, of_workers),) = told(run_tasks, spec, 2)
+    ((_, of_workers),) = run_and_unpack(run_tasks, spec, 2)
     assert sum(len(timestamps) for timestamps in of_workers) == 2 * spec.steps
     for timestamps in of_workers:
-        assert all(0 <= v <= g for v, g in zip(known(timestamps.variables_us), known(timestamps.gradients_us), strict=True))
+        assert all(
+            0 <= v <= g
+            for v, g in zip(require_known(timestamps.variables_us), require_known(timestamps.gradients_us), strict=True)
+        )
         assert set(timestamps.python_us) | set(timestamps.end_us) | set(timestamps.cpu_us) == {None}
 
 
-def test_without_stamps_nothing_is_sent(run_tasks: RunTasks, tiny: Spec) -> None:
-    """Told to timestamp no step, or every second one, a task sends none."""
+def test_tasks_without_timestamps_send_none(run_tasks: RunTasks, tiny: Spec) -> None:
+    """A task with timestamps for no step, or for every second one, sends none."""
     for timestamped in ((False,), (False, True)):
-        assert told(run_tasks, tiny.but(warmup_steps=1), 1, timestamped=timestamped) == []
+        assert run_and_unpack(run_tasks, tiny.but(warmup_steps=1), 1, timestamped=timestamped) == []

@@ -159,8 +159,8 @@ def test_keras_reports_its_batches(tmp_path: Path) -> None:
     assert sum(found.step_s) < found.window_s
 
 
-def test_keras_may_not_know_where_its_data_end(tmp_path: Path) -> None:
-    """Three epochs of three batches, whose end is found by asking for a fourth, are nine steps, one of them warm-up."""
+def test_keras_steps_of_data_with_unknown_length(tmp_path: Path) -> None:
+    """Three epochs of three batches with an unknown length are nine steps, one of them warm-up."""
     found = steps_of(UNKNOWN, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 8, 64)
 
@@ -171,14 +171,14 @@ def test_a_step_of_several_batches_has_their_images(tmp_path: Path) -> None:
     assert (found.wrong, len(found.step_s), found.images) == (None, 5, 8 * (20 - 4))
 
 
-def test_a_keras_that_names_the_first_batch_alone(tmp_path: Path) -> None:
-    """Keras 3.5, for one, says at the end of a step of several batches again which was its first; they all count."""
+def test_keras_that_names_the_first_batch_alone(tmp_path: Path) -> None:
+    """All batches of a step count in Keras 3.5, which names only the first of them at the end."""
     found = steps_of(AS_BEFORE, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 3, 80)
 
 
-def test_images_of_several_batches_must_be_said(tmp_path: Path) -> None:
-    """A perf test's `batch_size` is one batch's: of a step of several, whose images nobody has said, no rate is made."""
+def test_images_of_several_batches_must_be_given(tmp_path: Path) -> None:
+    """A step of several batches without a given number of images makes no rate."""
     assert not steps_of(NO_NUMBER, tmp_path).step_s
 
 
@@ -225,7 +225,7 @@ def test_keras_2_may_be_imported_by_its_own_name(tmp_path: Path) -> None:
     assert (found.wrong, len(found.step_s), found.images) == (None, 2, 16)
 
 
-def test_keras_2_reports_what_several_workers_train(tmp_path: Path) -> None:
+def test_keras_2_reports_steps_of_several_workers(tmp_path: Path) -> None:
     """Each of two workers of MultiWorkerMirroredStrategy reports its `fit`: six batches, the last of an epoch a smaller one."""
     pytest.importorskip("tf_keras")
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -240,7 +240,7 @@ def test_keras_2_reports_what_several_workers_train(tmp_path: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Return ports without listeners."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(each.getsockname()[1]) for each in sockets]

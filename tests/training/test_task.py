@@ -1,4 +1,4 @@
-"""A task's life, as whoever started it sees it."""
+"""The life of a task, seen by the process that started it."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_a_seed_gives_the_same_training_again(trained: Trained, tiny: Spec) -> N
 
 
 def test_every_strategy_starts_from_the_same_variables(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """At a learning rate of zero nothing moves, and what is saved is equal to the last bit."""
+    """The saved variables of all strategies at a learning rate of zero are equal to the last bit."""
     still = tiny.but(learning_rate=0.0, steps=1)
     trained(still, checkpoint=str(tmp_path / "alone.npz"))
     trained(still.but(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
@@ -58,7 +58,7 @@ def test_an_injected_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec
 
 
 def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) -> None:
-    """At most four signs of progress a second, over warm-up and measured steps together."""
+    """Progress is sent at most four times a second, over warm-up and measured steps together."""
     with orders_of(tiny.but(warmup_steps=5, steps=10), workers=1, sleep_s=0.1) as orders:
         (outcome,) = run_tasks(orders)
     progress = [event for event in outcome["events"] if event["kind"] == "progress"]
@@ -71,7 +71,7 @@ def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) 
     assert [outcome["events"][0]["kind"], outcome["events"][-1]["kind"]] == ["ready", "report"]
 
 
-def test_a_worker_without_its_gpu_says_so(run_tasks: RunTasks, tiny: Spec) -> None:
+def test_missing_gpus_of_a_worker_are_reported(run_tasks: RunTasks, tiny: Spec) -> None:
     """Promised GPUs that TensorFlow does not see are named with what to look at, and nothing is trained."""
     with orders_of(tiny.but(gpus=64, variable_update="replicated"), workers=1, device="gpu") as orders:
         (outcome,) = run_tasks(orders)

@@ -13,11 +13,11 @@ from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack_trace
 from tests.training.conftest import RunTasks, Trained, driver, orders_of, report_of
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 TRACED = 3
 
-# What a training of two devices is told: in every mode, and in parameter_server otherwise, too.
+# The options of a training of two devices: in every mode, and for parameter_server also with others.
 WAYS: dict[str, dict[str, int | bool]] = {
     **{
         mode: {"num_ps": int(row.parameter_servers), "cross_replica_sync": row.synchronous}
@@ -31,7 +31,7 @@ WAYS: dict[str, dict[str, int | bool]] = {
 
 
 class Run(NamedTuple):
-    """A training whose steps were traced."""
+    """A training with traced steps."""
 
     spec: Spec
     workers: int
@@ -45,13 +45,13 @@ def row_of(way: str) -> VariableUpdate:
 
 @pytest.fixture(scope="module")
 def runs(run_tasks: RunTasks, tiny: Spec) -> Callable[[str], Run]:
-    """A training in each of these ways that is asked for."""
+    """Return a function that makes one training for each way."""
 
     @cache
     def of(way: str) -> Run:
         spec = tiny.but(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
         workers = 1 if spec.mode.one_process else 2
-        return Run(spec, workers, *measured(run_tasks, spec, workers))
+        return Run(spec, workers, *measure_with_traces(run_tasks, spec, workers))
 
     return of
 
@@ -62,16 +62,16 @@ def run(request: pytest.FixtureRequest, runs: Callable[[str], Run]) -> Run:
     return runs(request.param)
 
 
-def traced(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
+def make_traces(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
     """The traces of a training."""
-    _, traces = measured(run_tasks, spec, workers, servers_host=servers_host)
+    _, traces = measure_with_traces(run_tasks, spec, workers, servers_host=servers_host)
     return traces
 
 
-def measured(
+def measure_with_traces(
     run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1"
 ) -> tuple[list[TaskReport], list[TaskTrace]]:
-    """Measures as ever, and returns the traces that came with the reports."""
+    """Measure, and return the reports and the traces."""
     with orders_of(spec, workers=workers, traced_steps=TRACED, servers_host=servers_host) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
@@ -90,7 +90,7 @@ def test_large_gradients_go_up_in_turn_between_hosts(run_tasks: RunTasks, tiny: 
     """
     large = tiny.but(model="mnist", steps=1)
     spec = large.but(variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
-    for trace in traced(run_tasks, spec, 2, servers_host=servers_host):
+    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
         piece_of = {
             operation.name: trace.queues[operation.inputs[0]].partition("/gradient of")[0].rpartition("/")[2]
             for operation in trace.operations
@@ -110,7 +110,7 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
     hosts the last layer waits on its servers until the convolutions' values have come; on one host nothing waits.
     """
     spec = tiny.but(model="mnist", steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split")
-    for trace in traced(run_tasks, spec, 2, servers_host=servers_host):
+    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
         variables = {each.name: each.inputs[0] for each in trace.operations if each.type == "ReadVariableOp"}
         held_back = {
             variables[operation.inputs[0]]
@@ -127,11 +127,9 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
 
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset"])
 def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
-    """Where a queue that Python fills or a pipeline gives the next batch, the time until it is there is input, and nobody waits
-    for another.
-    """
+    """The time to get the next batch from a Python queue or pipeline is input, and not waiting."""
     spec = tiny.but(model="mnist", variable_update="independent", gpus=1, data=data)
-    (of,) = compute_step_breakdown(traced(run_tasks, spec, 1), lockstep=False).tasks.values()
+    (of,) = compute_step_breakdown(make_traces(run_tasks, spec, 1), lockstep=False).tasks.values()
     assert of.parts["input"] > 0
     assert not of.parts.get("wait")
 
@@ -157,7 +155,7 @@ def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
     indirect=["run"],
 )
 def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
-    """TensorFlow 2's own strategies tell where each worker's time goes, without edges; nothing that was measured changes."""
+    """The traces of TensorFlow 2's strategies have each worker's times without edges, and measured values do not change."""
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(run.workers)]
     assert sum(len(trace.steps) for trace in run.traces) == TRACED * run.workers
     assert not any(trace.edges for trace in run.traces)
@@ -167,8 +165,8 @@ def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
 
 
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
-def test_every_mode_tells_what_it_computes(run: Run) -> None:
-    """Each worker that computes tells its graph; one that lends its devices has none; all tell how."""
+def test_every_mode_reports_its_graph(run: Run) -> None:
+    """Each worker that computes reports its graph, and all workers their settings."""
     computes = {report.name for report in run.reports if report.graph}
     assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
     (chief,) = (report for report in run.reports if report.name == "worker:0")
@@ -180,7 +178,7 @@ def test_every_mode_tells_what_it_computes(run: Run) -> None:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
 def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
-    """Neither timestamped nor traced, each worker's graph is that of the run that was."""
+    """Each worker's graph is the same in a run without timestamps and traces."""
     again = trained(run.spec, workers=run.workers, timestamped=(False,))
     assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
 
@@ -189,10 +187,10 @@ def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "bf16")]
 )
-def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
-    """Of a variable in parts, what crosses a link is called by the variable's name and the part, each way."""
+def test_parts_of_variables_are_named_in_links(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
+    """A transferred part of a variable has the variable's name and the part's number, in each direction."""
     spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
-    breakdown = compute_step_breakdown(traced(run_tasks, spec, workers=2))
+    breakdown = compute_step_breakdown(make_traces(run_tasks, spec, workers=2))
     named = {(each.source.split(":")[0], name) for each in breakdown.links for name in each.variables}
     for source in ("ps", "worker"):
         parts = {name for job, name in named if job == source and name.startswith("dense0/weights/part")}
@@ -212,15 +210,15 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     assert breakdown.tasks["worker:0"].parts["wait"] > 0
 
 
-def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
-    """Unless it is asked for, no step is traced."""
+def test_no_step_is_traced_by_default(run_tasks: RunTasks, tiny: Spec) -> None:
+    """A task without a request for traces sends none."""
     with orders_of(tiny, workers=1) as orders:
         (outcome,) = run_tasks([dataclasses.replace(order) for order in orders])
     assert "trace" not in {event["kind"] for event in outcome["events"]}
 
 
-def test_who_waits_in_vain_goes_on_without_a_trace(tiny: Spec, tmp_path: Path) -> None:
-    """A worker that makes no more steps is waited for, but not for ever: all report what they have measured, and part."""
+def test_missing_traced_steps_of_a_worker_time_out(tiny: Spec, tmp_path: Path) -> None:
+    """A worker that makes no more steps is waited for until a time limit, and all workers send their reports."""
     spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1)
     with driver(tmp_path / "log", PATIENCE_S="1") as run_tasks, orders_of(spec, workers=2, traced_steps=TRACED) as orders:
         server, chief, other = orders
@@ -242,8 +240,8 @@ _trace(order, SimpleNamespace(trace=trace), SimpleNamespace(send=lambda kind, **
 
 
 def test_trace_that_fails_is_one_line(tmp_path: Path) -> None:
-    """Whatever tracing raises is said to the log and to the controller, and ends nothing."""
-    assert told(tmp_path / "log", "-c", FAILS).splitlines() == [
+    """A failed trace is one line in the log and in the event, and does not end the task."""
+    assert run_program(tmp_path / "log", "-c", FAILS).splitlines() == [
         "no trace: RuntimeError: no account",
         "trace {'error': 'RuntimeError: no account'}",
     ]

@@ -1,4 +1,4 @@
-"""A host's clock that is set while steps are traced is told from steps that take long."""
+"""A host's clock that is set while steps are traced is distinguished from long steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.traces import InvalidTrace, WallClock
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 S = 1_000_000_000
 YEARS = 1_767_000_000 * S
@@ -25,13 +25,13 @@ def clock_of(*readings: tuple[int, int, int]) -> WallClock:
     ids=["at once", "long steps", "off its core after it was read", "off its core before it was read"],
 )
 def test_time_that_passes_sets_no_clock(then: tuple[int, int, int]) -> None:
-    """However long steps take, and though the reader is off its core between two readings, nothing is said of the clock."""
+    """Long steps, and readings interrupted by the scheduler, are no change of the clock."""
     clock_of((S, S, S + 10), then).check()
 
 
 @pytest.mark.parametrize("by_s, told_s", [(3, "+3 s"), (-3, "-3 s"), (0.25, "+0.25 s")], ids=["forward", "back", "a little"])
-def test_a_clock_that_was_set_is_told(by_s: float, told_s: str) -> None:
-    """Forward or back, it is named with the seconds it was set by."""
+def test_set_clock_is_reported(by_s: float, told_s: str) -> None:
+    """A clock that was set forward or back is reported with the seconds."""
     now = 5 * S
     with pytest.raises(InvalidTrace) as refused:
         clock_of((S, S, S), (now, now + int(by_s * S), now)).check()
@@ -68,7 +68,7 @@ except ValueError as error:
 """
 
 
-def test_steps_are_trained_and_not_told_of(tmp_path: Path) -> None:
-    """Where the clock is set while steps are traced or profiled, all are trained, as others count on them, and none told of."""
+def test_steps_with_a_set_clock_are_trained_without_traces(tmp_path: Path) -> None:
+    """All steps are made if the clock is set while they are traced or profiled, and none has a trace."""
     words = "its host's clock was set by +6 s while steps were traced, so that where their time went is not known"
-    assert told(tmp_path / "log", "-c", SET).splitlines() == [f"2 {words}", f"2 {words}"]
+    assert run_program(tmp_path / "log", "-c", SET).splitlines() == [f"2 {words}", f"2 {words}"]

@@ -1,4 +1,4 @@
-"""What training puts on the wire, counted by the tasks themselves where nobody else is, is what theory says."""
+"""The bytes that training sends, counted by the tasks in a network of their own, are those of the theory."""
 
 import os
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ STEPS = 15  # at the window's ends others may be a step ahead or behind: of so m
 
 
 def crossings(row: VariableUpdate, workers: int) -> int:
-    """How often all variables, or gradients of all, cross the wire in a step.
+    """Return how often all variables, or gradients of all, cross the wire in a step.
 
-    Each worker fetches the ones, and sends the others, once; however many devices it has. A ring sends 2 (n - 1) / n of them
-    from each of n workers (Patarasu and Yuan, 2009), and so does a sum that is made by one and sent to all others.
+    Each worker fetches the variables and sends the gradients once, independent of its devices. A ring sends 2 (n - 1) / n of
+    them from each of n workers (Patarasu and Yuan, 2009), and so does a sum that one worker makes and sends to all others.
     """
     if row.parameter_servers:
         return 2 * workers
@@ -33,7 +33,7 @@ def crossings(row: VariableUpdate, workers: int) -> int:
 
 def cases() -> Iterator[Any]:
     for mode, row in VARIABLE_UPDATES.items():
-        if not (row.one_process or row.requires):  # what stands in for a package has a wire of its own
+        if not (row.one_process or row.requires):  # the replacement of a package sends in its own way
             yield pytest.param(mode, 2, 2, {}, id=mode)
     yield pytest.param("parameter_server", 2, 4, {}, id="parameter_server, two devices each")
     yield pytest.param("parameter_server", 1, 2, {"local_parameter_device": "gpu"}, id="parameter_server, on devices")
@@ -44,7 +44,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, workers, gpus, option", [*cases()])
-def test_bytes_on_the_wire_are_what_theory_says(
+def test_bytes_on_the_wire_agree_with_the_theory(
     trained: Trained, tiny: Spec, mode: str, workers: int, gpus: int, option: dict[str, Any]
 ) -> None:
     """The chief's host has sent as much as all its tasks had to, within 5 % of the variables' size per step."""
@@ -62,7 +62,7 @@ def test_bytes_on_the_wire_are_what_theory_says(
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_bf16_halves_the_bytes(trained: Trained, tiny: Spec, mode: str) -> None:
-    """What the chief's host sends in a step is half of what fp32 takes, within 1 %."""
+    """The chief's host sends half of the bytes of fp32 in a step, within 1 %."""
     row = VARIABLE_UPDATES[mode]
     spec = tiny.but(
         model="wide", batch_size=1, gpus=2, num_ps=1 if row.parameter_servers else 0, variable_update=mode, data="synthetic",

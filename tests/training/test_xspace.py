@@ -49,16 +49,16 @@ class Plane:
         """Every second text is a reference, as TensorFlow has them."""
         which = "str_value" if isinstance(value, str) else "uint64_value"
         if which == "str_value" and len(self.stat_metadata) % 2:
-            which, value = "ref_value", self._named(value)
-        return Stat(metadata_id=self._named(name), which=which, **{which: value})
+            which, value = "ref_value", self._add_name(value)
+        return Stat(metadata_id=self._add_name(name), which=which, **{which: value})
 
-    def _named(self, name: str) -> int:
+    def _add_name(self, name: str) -> int:
         self.stat_metadata[len(self.stat_metadata)] = SimpleNamespace(name=name)
         return len(self.stat_metadata) - 1
 
 
 def profile(*planes: Plane, **host: list[tuple[Any, ...]]) -> Profile:
-    """Of worker:1."""
+    """Return a profile of worker:1."""
     environment = Plane("Task Environment", {}, profile_start_time=BEGAN_NS)
     return Profile(SimpleNamespace(planes=[Plane("/host:CPU", host), *planes, environment]), "worker:1")
 
@@ -69,7 +69,7 @@ def ran(of: Profile) -> list[tuple[str, str, str, int, int]]:
     return [(*each.operation[:3], each.start_us - BEGAN_US, each.end_us - BEGAN_US) for each in found]
 
 
-def test_operations_are_told_from_what_the_runtime_notes_of_itself() -> None:
+def test_operations_are_distinguished_from_runtime_events() -> None:
     """Operations have a name and a kind, on any thread; the eager runtime's and the executor's own events are left out."""
     found = profile(
         python=[("EagerLocalExecute: Identity", 0, 50), ("FunctionRun", 1, 5)],
@@ -86,8 +86,8 @@ def test_operations_are_told_from_what_the_runtime_notes_of_itself() -> None:
     ]
 
 
-def test_what_comes_from_others_lasts_from_asking_to_arrival() -> None:
-    """Two notes of the executor, on two threads, are one receipt, step by step; what has not come is none."""
+def test_receive_lasts_from_request_to_arrival() -> None:
+    """Two events of the executor, on two threads, are one receive per step; a receive without an end is omitted."""
 
     def note(word: str, at: int, step: int, name: str = "tower0/Read/ReadVariableOp/_8") -> tuple[Any, ...]:
         return f"ExecutorState::ProcessAsync::{word}", at, 1, {"name": name, "kernel_type": "_Recv", "step_id": step}
@@ -99,8 +99,8 @@ def test_what_comes_from_others_lasts_from_asking_to_arrival() -> None:
     assert [each[3:] for each in ran(found)] == [(10, 22), (30, 33)]
 
 
-def test_what_stays_within_a_task_is_neither_sent_nor_received() -> None:
-    """Only what leaves for another task is sent: two devices of one process hand each other what they have made."""
+def test_transfers_within_a_task_are_omitted() -> None:
+    """Transfers between devices of one process are neither sends nor receives."""
     start = ("ExecutorState::ProcessAsync::Start", 1, 1, {"name": "loss/_12", "kernel_type": "_Recv", "step_id": 1})
     done = ("ExecutorState::ProcessAsync::Done", 9, 1, {"name": "loss/_12", "kernel_type": "_Recv", "step_id": 1})
     handed = ("loss/_11:_Send", 7, 1, {"key": f"{HERE};75d4;{HERE[:-1]}1;edge;0:0"})
@@ -109,7 +109,7 @@ def test_what_stays_within_a_task_is_neither_sent_nor_received() -> None:
 
 
 def test_instructions_of_one_module_are_one_run_of_it() -> None:
-    """What XLA has compiled is known by its module's name, and not by its instructions; another run begins after a gap."""
+    """XLA's instructions of one module are one run with the module's name; another run begins after a gap."""
     module = {"hlo_module": "a_inference_update_593__.1", "hlo_op": "fusion"}
     found = profile(tf_Compute=[("copy.2", 10, 5, module), ("fusion", 16, 4, module), ("fusion", 500, 5, module)])
     (name, kind, _, *first), (_, _, _, *second) = ran(found)
@@ -117,8 +117,8 @@ def test_instructions_of_one_module_are_one_run_of_it() -> None:
     assert (first, second) == ([10, 20], [500, 505])
 
 
-def test_streams_of_a_gpu_tell_when_operations_ran() -> None:
-    """Kernels stand for the operations that have launched them, by name; copies and exchanges are told by their own."""
+def test_streams_of_a_gpu_time_its_operations() -> None:
+    """Kernels time the operations that launched them; copies and exchanges have their own names."""
     streams: dict[str, list[tuple[Any, ...]]] = {
         "Stream #13(Compute)": [
             ("void cutlass::conv", 40, 20, {"tf_op": "tower0/Relu:Conv2D"}),
@@ -151,8 +151,8 @@ def test_batches_of_a_coordinator_are_functions_that_run() -> None:
     assert [(start - BEGAN_US, end - BEGAN_US) for start, end in found.batches()] == [(10, 70), (100, 150)]
 
 
-def test_profile_of_more_than_can_be_used_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its events are counted before any is looked at."""
+def test_too_large_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile with too many events is refused before any event is read."""
     monkeypatch.setattr(xspace, "MOST_EVENTS", 1)
     with pytest.raises(ValueError, match="the profile has 2 events, 1 can be used"):
         profile(tf_Compute=[("a:B", 1, 1), ("b:B", 1, 1)])

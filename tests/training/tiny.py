@@ -20,7 +20,7 @@ class Tiny:
 
 @dataclass(frozen=True)
 class Colours(Tiny):
-    """For ImageNet's kind of pictures."""
+    """A network for ImageNet's kind of images."""
 
     image_shape: tuple[int, int, int] = (28, 28, 3)
     classes: int = 1001
@@ -28,7 +28,7 @@ class Colours(Tiny):
 
 @dataclass(frozen=True)
 class Normed:
-    """With batch norm and dropout, which compute differently while they are trained."""
+    """A network with batch norm and dropout, which differ in training."""
 
     image_shape: tuple[int, int, int] = (28, 28, 1)
     classes: int = 10

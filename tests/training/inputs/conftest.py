@@ -9,7 +9,7 @@ from typing import IO, Any
 import pytest
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from tests.training.programs import asked
+from tests.training.programs import run_with_requests
 
 # What the made-up data sets hold: small, and with a number of images that two workers of two towers can share out evenly.
 IMAGES = 24
@@ -18,7 +18,7 @@ EDGE = 12  # pixels, of what networks look at where the data set leaves it open
 
 @dataclass(frozen=True)
 class Ask:
-    """What one worker is asked to deliver."""
+    """A request for the batches of one worker."""
 
     spec: Spec
     steps: int = 1
@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a tower was given in a step: every image by a digest of its pixels."""
+    """The content of a tower's batch: each image by a digest of its pixels."""
 
     images: list[str]
     labels: list[int]
@@ -59,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a worker's input has delivered: a list of steps, each with the batch of every tower."""
+    """The batches of a worker's input: a list of steps, each with the batch of every tower."""
 
     steps: list[list[Batch]]
     error: str | None = None
@@ -93,7 +93,7 @@ class Driver:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     log = tmp_path_factory.mktemp("delivery") / "log"
-    with asked("tests.training.inputs.delivery", log) as (questions, answers):
+    with run_with_requests("tests.training.inputs.delivery", log) as (questions, answers):
         yield Driver(questions, answers, log)
 
 

@@ -1,7 +1,7 @@
-"""What inputs deliver to the towers of a worker, without a network: a program of its own, for the tests.
+"""The batches that inputs deliver to the towers of a worker, without a network: a program of its own, for the tests.
 
-Each line on stdin is a request. It is answered by a forked process, with a line on stdout: what inputs delivered, one after
-the other. Others make a data set, or train as a task does.
+Each line on stdin is a request. A forked process answers it with a line on stdout: the batches of inputs, one input after the
+other. Other requests make a data set, or train as a task does.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def _deliver(request: dict[str, Any]) -> dict[str, Any]:
             _NEVER_CLOSED.append(session)
             feed.start(session)
             while len(steps) < request["steps"]:
-                steps.append([_seen(images, labels) for images, labels in _run(session, wanted, feed)])
+                steps.append([_describe_batch(images, labels) for images, labels in _run(session, wanted, feed)])
         except Exception as exc:  # whatever it was, the test looks at it
             return {"steps": steps, "error": type(exc).__name__, "message": str(exc)}
     return {"steps": steps}
@@ -70,8 +70,8 @@ def _run(session: tf.compat.v1.Session, wanted: Any, feed: TrainingInput) -> Any
         return session.run(wanted)
 
 
-def _seen(images: Any, labels: Any) -> dict[str, Any]:
-    """What a test can tell of a batch: each image by what is in it."""
+def _describe_batch(images: Any, labels: Any) -> dict[str, Any]:
+    """Return what tests compare of a batch: each image by a digest, labels, shapes and ranges."""
     return {
         "images": [hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()[:16] for image in images],
         "labels": labels.tolist(),
@@ -83,7 +83,7 @@ def _seen(images: Any, labels: Any) -> dict[str, Any]:
 
 
 class Line:
-    """What a task talks to: it is let go at once."""
+    """The connection of a task, without a wait for others."""
 
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Inputs whose Python producers fail."""
+"""Inputs with failing producers in Python."""
 
 from collections.abc import Iterator
 from itertools import islice

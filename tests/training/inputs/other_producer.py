@@ -1,4 +1,4 @@
-"""A producer for data=zmq that shares no code with ours, and comes to an end of which its argument tells."""
+"""A producer for data=zmq that shares no code with the package; its argument sets how it ends."""
 
 import json
 import os

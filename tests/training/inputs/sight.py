@@ -6,10 +6,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sight:
-    """What an input needs to know of a network."""
+    """The properties of a network that an input uses."""
 
     image_shape: tuple[int, int, int]
     classes: int
 
     def logits(self, net: Any, images: Any) -> Any:
-        raise NotImplementedError("nobody asks it anything")
+        raise NotImplementedError("its logits are not used")

@@ -1,4 +1,4 @@
-"""A bad record among good ones: whichever engine trains or evaluates, the task that meets it says which it is."""
+"""A bad record among good ones: in every engine of training or evaluation, the task that reads it names it."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.inputs.shards import find_shards, iterate_records
 from tests.training.conftest import RunTasks, orders_of
-from tests.training.inputs.test_files import framed
+from tests.training.inputs.test_files import make_record
 
 GARBAGE = b"\xff\xfe\0no \xc3 words"  # which TensorFlow quotes
 
@@ -24,13 +24,13 @@ MODES: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", ["train", "validation"])
 @pytest.mark.parametrize("mode", MODES)
-def test_the_record_is_named(
+def test_bad_record_is_named(
     run_tasks: RunTasks, tiny: Spec, data_dirs: dict[str, str], tmp_path: Path, mode: str, part: str
 ) -> None:
-    """By file and byte, in words that are its own, however TensorFlow's can be read."""
+    """The error names the record by file and byte, in the package's own message."""
     for name in ("train", "validation"):
         good = find_shards(Path(data_dirs["imagenet"]), name)[0]
-        bad = framed(GARBAGE) if name == part else b""
+        bad = make_record(GARBAGE) if name == part else b""
         (tmp_path / f"{name}-00000-of-00001").write_bytes(good.read_bytes() + bad)
     *_, last = iterate_records(tmp_path / f"{part}-00000-of-00001")
     changes, workers = MODES[mode]

@@ -24,13 +24,13 @@ from tests.training.inputs.conftest import Ask, Deliver
 from tests.training.inputs.test_inputs import spec_of
 
 
-def framed(content: bytes) -> bytes:
-    """A record."""
+def make_record(content: bytes) -> bytes:
+    """Return a record with its checksums."""
     length = struct.pack("<Q", len(content))
     return length + struct.pack("<I", masked_crc(length)) + content + struct.pack("<I", masked_crc(content))
 
 
-GOOD = framed(b"first") + framed(b"the second")  # 21 and 26 bytes
+GOOD = make_record(b"first") + make_record(b"the second")  # 21 and 26 bytes
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_shards_may_have_an_ending_and_a_folder_of_their_own(tmp_path: Path, inn
         ("notes.txt", "notes.txt"),
     ],
 )
-def test_what_lies_in_place_of_shards_is_named(tmp_path: Path, name: str, what: str) -> None:
+def test_folder_without_shards_is_described(tmp_path: Path, name: str, what: str) -> None:
     """A folder with another data set, or with this one in another format, is refused with what it has."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
@@ -144,7 +144,7 @@ def test_what_lies_in_place_of_shards_is_named(tmp_path: Path, name: str, what: 
     ],
     ids=["gzip", "zlib", "a web page", "XML", "Git LFS", "Parquet"],
 )
-def test_what_is_in_place_of_a_shard_is_named(shard: Path, beginning: bytes, what: str) -> None:
+def test_other_format_of_a_shard_is_named(shard: Path, beginning: bytes, what: str) -> None:
     """A file that is no TFRecord file, but a known format, is called that."""
     shard.write_bytes(beginning)
     with pytest.raises(DataError) as refused:
@@ -169,8 +169,10 @@ PUBLISHED = {"images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-u
     [("", False), (".gz", True), ("", True), (".gz", False)],
     ids=["plain", "gzip", "gzip without .gz", "plain with .gz"],
 )
-def test_mnist_is_found_by_the_names_it_has(tmp_path: Path, names: dict[str, str], inner: str, end: str, is_gzip: bool) -> None:
-    """The four files are read by any of their published names, and as gzip where their content is, whatever the name says."""
+def test_mnist_is_found_by_its_published_names(
+    tmp_path: Path, names: dict[str, str], inner: str, end: str, is_gzip: bool
+) -> None:
+    """The four files are read by any of their published names, and as gzip by their content."""
     folder = tmp_path / inner
     folder.mkdir(parents=True, exist_ok=True)
     for part, content in IDX.items():
@@ -183,7 +185,7 @@ def test_mnist_is_found_by_the_names_it_has(tmp_path: Path, names: dict[str, str
 
 @pytest.mark.parametrize("name", ["train-images.idx3-ubyte", "train-images-idx3-ubyte.gz"])
 def test_mnist_of_any_name_trains(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, name: str) -> None:
-    """TensorFlow reads the same images from a compressed file whose name does not say so, and from a plain one named .gz."""
+    """TensorFlow reads the same images from a compressed file without .gz and from a plain one with .gz."""
     source = Path(data_dirs["mnist"])
     for each in source.iterdir():
         (tmp_path / each.name).write_bytes(each.read_bytes())
@@ -204,8 +206,8 @@ def test_mnist_of_any_name_trains(deliver: Deliver, data_dirs: dict[str, str], t
         ("a.txt", "a.txt"),
     ],
 )
-def test_what_lies_in_place_of_mnist_is_named(tmp_path: Path, name: str, what: str) -> None:
-    """A folder without MNIST's files is refused with what it has, the names that are looked for, and how to make a set."""
+def test_folder_without_mnist_is_described(tmp_path: Path, name: str, what: str) -> None:
+    """A folder without MNIST's files is refused with its content, the expected names, and the command that makes a set."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(SpecError) as refused:
@@ -215,8 +217,8 @@ def test_what_lies_in_place_of_mnist_is_named(tmp_path: Path, name: str, what: s
     assert str(refused.value).endswith("or make one: dtfperf make-data mnist --out DIR")
 
 
-def test_a_web_page_in_place_of_mnist_is_called_that(tmp_path: Path) -> None:
-    """What a server sent in place of the file is named, and not only its first bytes."""
+def test_web_page_in_place_of_mnist_is_named(tmp_path: Path) -> None:
+    """A web page in place of a file is named as such."""
     path = tmp_path / PUBLISHED["images"]
     path.write_bytes(b"<!DOCTYPE html><title>Moved</title>")
     with pytest.raises(SpecError, match=r"it is an HTML page, as servers send in place of a file\. Fetch or make it again"):
@@ -239,16 +241,16 @@ def test_cifar_is_found_in_its_archives_folder(data_dirs: dict[str, str], tmp_pa
         ("cifar-10-binary.tar.gz", "an archive: unpack it"),
     ],
 )
-def test_what_lies_in_place_of_cifar_is_named(tmp_path: Path, name: str, what: str) -> None:
-    """The other version, and archives, are named where the binary version is needed."""
+def test_folder_without_binary_cifar_is_described(tmp_path: Path, name: str, what: str) -> None:
+    """A folder with another version of CIFAR-10, or with archives, is refused with its content."""
     (tmp_path / name).touch()
     with pytest.raises(SpecError) as refused:
         open_cifar10(tmp_path, TRAINING_FILES)
     assert f"data_batch_1.bin is missing. The folder has {what}. Set data_dir" in str(refused.value)
 
 
-def test_a_folder_that_cannot_be_read_is_not_told_to_be_empty(tmp_path: Path) -> None:
-    """The system's own words say what is wrong with it; nobody is sent to make what may well be there."""
+def test_unreadable_folder_is_reported_with_the_systems_error(tmp_path: Path) -> None:
+    """An unreadable folder is refused with the system's error, without advice to make a data set."""
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(SpecError) as refused:
         find_shards(tmp_path / "round", "train")
@@ -290,14 +292,14 @@ def test_a_bad_cifar_file_is_refused(
         open_cifar10(tmp_path, (path.name,))
 
 
-def test_a_missing_cifar_file_is_named(tmp_path: Path) -> None:
-    """With all that belong to the set, and how to make one."""
+def test_missing_cifar_file_is_named(tmp_path: Path) -> None:
+    """A missing file is named with all files of the set, and with the command that makes one."""
     with pytest.raises(SpecError, match=r"test_batch\.bin is missing.*data_batch_5\.bin.*dtfperf make-data cifar10"):
         open_cifar10(tmp_path, ("test_batch.bin",))
 
 
 def example(**features: bytes) -> bytes:
-    """As protobuf writes it: features, a map of entries with key and value."""
+    """Return an Example as protobuf writes it: features, a map of entries with key and value."""
     keyed = {name.replace("_", "/").encode(): value for name, value in features.items()}
     return _field(1, b"".join(_field(1, _field(1, key) + _field(2, value)) for key, value in keyed.items()))
 
@@ -320,12 +322,12 @@ BAD_BOX, BOX_RULE = "is no labelled image: bounding box 0", "Each minimum must b
 NO_LABEL = "is no labelled image: image/class/label must be one number from 0 to 1000"
 
 
-def labelled(label: bytes) -> bytes:
+def make_labelled_example(label: bytes) -> bytes:
     return example(image_encoded=_bytes(JPEG), image_class_label=label)
 
 
-def boxed(*sides: float) -> bytes:
-    """An Example with one bounding box: top, left, bottom, right."""
+def make_boxed_example(*sides: float) -> bytes:
+    """Return an Example with one bounding box: top, left, bottom, right."""
     keys = [name.replace("/", "_") for name in BOX]
     boxes = {key: _field(2, _field(1, struct.pack("<f", side))) for key, side in zip(keys, sides, strict=True)}
     return example(image_encoded=_bytes(JPEG), image_class_label=LABEL, **boxes)
@@ -350,21 +352,21 @@ def boxed(*sides: float) -> bytes:
             example(image_encoded=_field(1, _field(1, JPEG) + _field(1, JPEG)), image_class_label=LABEL),
             "is no labelled image: image/encoded must be a JPEG, and there are 2",
         ),
-        (labelled(_field(3, b"")), f"{NO_LABEL}, not missing"),
-        (labelled(_field(3, _field(1, b"\x01\x02"))), f"{NO_LABEL}, not [1, 2]"),
-        (labelled(_field(3, _field(1, b"\xe9\x07"))), f"{NO_LABEL}, not [1001]"),
-        (labelled(_field(2, _field(1, struct.pack("<f", 3.0)))), f"{NO_LABEL}, not [3.0]"),
-        (labelled(_bytes(b"cat")), f"{NO_LABEL}, not [b'cat']"),
+        (make_labelled_example(_field(3, b"")), f"{NO_LABEL}, not missing"),
+        (make_labelled_example(_field(3, _field(1, b"\x01\x02"))), f"{NO_LABEL}, not [1, 2]"),
+        (make_labelled_example(_field(3, _field(1, b"\xe9\x07"))), f"{NO_LABEL}, not [1001]"),
+        (make_labelled_example(_field(2, _field(1, struct.pack("<f", 3.0)))), f"{NO_LABEL}, not [3.0]"),
+        (make_labelled_example(_bytes(b"cat")), f"{NO_LABEL}, not [b'cat']"),
         (
             example(image_encoded=_bytes(JPEG), image_class_label=LABEL, image_object_bbox_ymin=LABEL),
             f"is no labelled image: {', '.join(BOX)} must be as many each, not 1, 0, 0, 0",
         ),
         (
-            boxed(0.75, 0.25, 0.5, 0.5),
+            make_boxed_example(0.75, 0.25, 0.5, 0.5),
             f"{BAD_BOX} is inverted: ymin 0.75 and ymax 0.5, xmin 0.25 and xmax 0.5. {BOX_RULE}",
         ),
         (
-            boxed(0.25, 0.5, 0.75, 0.5),
+            make_boxed_example(0.25, 0.5, 0.75, 0.5),
             f"{BAD_BOX} is empty: ymin 0.25 and ymax 0.75, xmin 0.5 and xmax 0.5. {BOX_RULE}",
         ),
         (example(image_encoded=_bytes(JPEG), image_class_label=LABEL), f"has a damaged JPEG of {len(JPEG)} bytes"),
@@ -383,7 +385,7 @@ def test_a_foreign_record_ends_the_step_with_its_place(
     good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
     first = next(iterate_records(good))
     path = tmp_path / f"{part}-00000-of-00001"
-    path.write_bytes(good.read_bytes()[: first.end] + framed(content))
+    path.write_bytes(good.read_bytes()[: first.end] + make_record(content))
     if part == "validation":
         (tmp_path / "train-00000-of-00001").write_bytes(good.read_bytes())
     spec = spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(tmp_path))
@@ -434,18 +436,17 @@ def _of_no_size(jpeg: bytes) -> bytes:
         _of_no_size,
     ],
 )  # fmt: skip
-def test_a_jpeg_that_cannot_be_decoded_is_located(
+def test_damaged_jpeg_is_located(
     deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, damage: Callable[[bytes], bytes], distortions: bool
 ) -> None:
-    """Among good records, also a good one of the damaged one's size, the record whose JPEG TensorFlow cannot decode is named by
-    file and byte, whatever damaged it."""
+    """A damaged JPEG among good records is named by file and byte, for each kind of damage."""
     good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
     first = next(iterate_records(good))
     content = good.read_bytes()[first.content : first.content + first.length]
     jpeg = content[content.index(b"\xff\xd8\xff") : content.rindex(b"\xff\xd9") + 2]
     bad = damage(jpeg)
     of_its_size = jpeg[:-2] + bytes(max(0, len(bad) - len(jpeg))) + jpeg[-2:]
-    decoy, broken = (framed(example(image_encoded=_bytes(each), image_class_label=LABEL)) for each in (of_its_size, bad))
+    decoy, broken = (make_record(example(image_encoded=_bytes(each), image_class_label=LABEL)) for each in (of_its_size, bad))
     (tmp_path / "train-00000-of-00001").write_bytes(good.read_bytes() + decoy + broken + decoy)
     spec = spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=24, data_dir=str(tmp_path), distortions=distortions)
     delivery = deliver(Ask(spec, steps=4))
@@ -463,7 +464,7 @@ def test_a_foreign_record_in_a_folder_of_any_name(deliver: Deliver, data_dirs: d
     good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
     first = next(iterate_records(good))
     path = folder / "train-00000-of-00001"
-    path.write_bytes(good.read_bytes()[: first.end] + framed(b""))
+    path.write_bytes(good.read_bytes()[: first.end] + make_record(b""))
     delivery = deliver(Ask(spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(folder))))
     assert delivery.message.startswith(f"{path}: the record at byte {first.end} is no labelled image: "), delivery.message
 
@@ -484,8 +485,8 @@ def test_a_damaged_record_ends_the_step_with_its_place(deliver: Deliver, data_di
     )
 
 
-def test_networks_must_look_at_colours(deliver: Deliver, data_dirs: dict[str, str]) -> None:
-    """ImageNet's pictures have three channels, and a network that wants one is refused."""
+def test_network_with_one_channel_is_refused(deliver: Deliver, data_dirs: dict[str, str]) -> None:
+    """A network for images with one channel is refused with data=imagenet."""
     delivery = deliver(Ask(spec_of("imagenet", data_dirs), image_shape=(28, 28, 1)))
     assert delivery.error == "SpecError"
     assert "looks at images of (28, 28, 1), data=imagenet has 3 channels" in delivery.message

@@ -25,7 +25,7 @@ PASSES = 2
 
 @dataclass(frozen=True)
 class Delivered:
-    """The same data set, shared out and not."""
+    """Deliveries of the same data set, to several workers and to one."""
 
     workers: list[Delivery]  # two, each with two towers
     alone: Delivery  # to one process, with four times the batch
@@ -34,7 +34,7 @@ class Delivered:
 
 
 def spec_of(data: str, data_dirs: dict[str, str], **changes: object) -> Spec:
-    """For four towers, of two workers or of one."""
+    """Return a spec of four towers, of two workers or of one."""
     model = next(name for name, row in MODELS.items() if data in row.data)
     spec = Spec(
         model=model, batch_size=IN_A_PASS.get(data, IMAGES) // 8, gpus=4, num_ps=1, data=data, data_dir=data_dirs.get(data)
@@ -48,7 +48,7 @@ def data(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def delivered(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> Delivered:
+def deliveries(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> Delivered:
     spec, steps = spec_of(data, data_dirs), PASSES * STEPS_IN_A_PASS
     one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
     first, second = (Ask(spec, steps, index=index, workers=2) for index in range(2))
@@ -57,38 +57,38 @@ def delivered(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, st
     return Delivered(workers=[its, others], alone=alone, again=again, otherwise=otherwise)
 
 
-def test_two_workers_of_two_towers_get_every_image_once_in_a_pass(delivered: Delivered, data: str) -> None:
-    """In each of two passes the towers' batches together are the data set, no image twice and none left out."""
-    assert [worker.message for worker in delivered.workers] == ["", ""]
+def test_two_workers_of_two_towers_get_every_image_once_in_a_pass(deliveries: Delivered, data: str) -> None:
+    """The towers' batches of a pass are the whole data set, each image once, in both passes."""
+    assert [worker.message for worker in deliveries.workers] == ["", ""]
     passes = []
     for number in range(PASSES):
         steps = range(number * STEPS_IN_A_PASS, (number + 1) * STEPS_IN_A_PASS)
-        seen = [pair for worker in delivered.workers for step in steps for pair in worker.step(step)]
+        seen = [pair for worker in deliveries.workers for step in steps for pair in worker.step(step)]
         assert len(seen) == len(set(seen)) == IN_A_PASS[data]
         passes.append(seen)
     assert set(passes[0]) == set(passes[1])
 
 
-def test_a_step_sees_what_one_process_would_see(delivered: Delivered) -> None:
-    """Step by step, the images of all towers together are those of a single batch as large as theirs."""
+def test_step_of_all_towers_equals_one_large_batch(deliveries: Delivered) -> None:
+    """The images of all towers in a step are those of one batch of the total size."""
     for step in range(PASSES * STEPS_IN_A_PASS):
-        together = [pair for worker in delivered.workers for pair in worker.step(step)]
-        assert sorted(together) == sorted(delivered.alone.step(step))
+        together = [pair for worker in deliveries.workers for pair in worker.step(step)]
+        assert sorted(together) == sorted(deliveries.alone.step(step))
 
 
-def test_the_order_follows_from_the_seed(delivered: Delivered) -> None:
-    """Under the same seed the same labels come in the same order, under another one in another, and so in another pass."""
+def test_order_follows_from_the_seed(deliveries: Delivered) -> None:
+    """The order of labels is equal for equal seeds, and differs between seeds and between passes."""
     labels, again, otherwise = (
-        [batch.labels for (batch,) in delivery.steps] for delivery in (delivered.alone, delivered.again, delivered.otherwise)
+        [batch.labels for (batch,) in delivery.steps] for delivery in (deliveries.alone, deliveries.again, deliveries.otherwise)
     )
     assert labels == again
     assert labels != otherwise
     assert labels[:STEPS_IN_A_PASS] != labels[STEPS_IN_A_PASS:]
 
 
-def test_images_come_in_the_data_format_and_as_numbers(delivered: Delivered, data: str) -> None:
+def test_images_come_in_the_data_format_and_as_numbers(deliveries: Delivered, data: str) -> None:
     """float32 images, (batch, height, width, channels) or channels first with the same pixels, and int32 labels."""
-    (batch,), (other,) = delivered.alone.steps[0], delivered.again.steps[0]
+    (batch,), (other,) = deliveries.alone.steps[0], deliveries.again.steps[0]
     height, width, channels = INPUTS[data].image_shape or (EDGE, EDGE, 3)
     count = IN_A_PASS[data] // STEPS_IN_A_PASS
     assert batch.dtypes == other.dtypes == ["float32", "int32"]
@@ -96,10 +96,10 @@ def test_images_come_in_the_data_format_and_as_numbers(delivered: Delivered, dat
     np.testing.assert_allclose(batch.means, other.means, atol=1e-5)
 
 
-def test_pixels_are_in_their_range(delivered: Delivered, data: str) -> None:
-    """From 0 to 1 in MNIST, as the tutorial has them, and around 0 everywhere else, as tf_cnn_benchmarks has them."""
+def test_pixels_are_in_their_range(deliveries: Delivered, data: str) -> None:
+    """Pixels are from 0 to 1 in MNIST, as in its tutorial, and around 0 elsewhere, as in tf_cnn_benchmarks."""
     least = 0.0 if data == "mnist" else -1.0
-    for (batch,) in delivered.alone.steps:
+    for (batch,) in deliveries.alone.steps:
         assert least <= batch.range[0] < 0.3 * least + 0.2
         assert 0.7 < batch.range[1] <= 1.0
 
@@ -115,7 +115,7 @@ def test_synthetic_images_stay_and_differ_between_towers(deliver_in_turn: Delive
 
 
 def test_any_number_of_workers_share_one_order(deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> None:
-    """Where the shards cannot be dealt out evenly, each tower still gets what is its own, and nobody else's."""
+    """Each tower gets its own images only, if the shards cannot be divided evenly."""
     spec = spec_of("imagenet", data_dirs, gpus=3, batch_size=4)
     got = deliver_in_turn([Ask(spec, steps=2, index=index, workers=3) for index in range(3)])
     seen = [pair for delivery in got for step in range(2) for pair in delivery.step(step)]
@@ -127,7 +127,7 @@ def test_any_number_of_workers_share_one_order(deliver_in_turn: DeliverInTurn, d
 def test_distortions_follow_the_image_not_the_worker(
     deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str], data: str
 ) -> None:
-    """The labels are those of undistorted images in the same order, the pixels others, and the same whoever gets them."""
+    """Distorted images have the labels of undistorted ones, other pixels, and are the same for any number of workers."""
     spec = spec_of(data, data_dirs, distortions=True, resize_method="round_robin")
     one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
     first, second = (Ask(spec, steps=2, index=index, workers=2) for index in range(2))
@@ -141,8 +141,8 @@ def test_distortions_follow_the_image_not_the_worker(
 
 
 @pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if row.test_set])
-def test_a_test_set_ends(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
-    """Each image is asked about once, in batches of the same kind as the training's, and then there are no more."""
+def test_test_set_is_read_once(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+    """The images of a test set are delivered once each, and then the input ends."""
     delivery = deliver(Ask(spec_of(data, data_dirs), steps=2, test_set=True))
     assert delivery.error == "OutOfRangeError"
     seen = [pair for step in range(len(delivery.steps)) for pair in delivery.step(step)]
@@ -150,8 +150,8 @@ def test_a_test_set_ends(deliver: Deliver, data_dirs: dict[str, str], data: str)
 
 
 @pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if not row.test_set])
-def test_made_up_images_have_no_test_set(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
-    """Asked for one, an input says that accuracy would mean nothing."""
+def test_synthetic_images_have_no_test_set(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+    """An input of synthetic images refuses a test set, because accuracy would mean nothing."""
     delivery = deliver(Ask(spec_of(data, data_dirs), test_set=True))
     assert delivery.error == "SpecError"
     assert "has no test set: accuracy on made-up images means nothing" in delivery.message

@@ -1,4 +1,4 @@
-"""Producers outside of TensorFlow: when one fails, the step that waits for it ends by itself, and says what has happened."""
+"""Producers outside of TensorFlow: the failure of one ends the step that waits for it, with the reason."""
 
 import re
 import shlex
@@ -30,8 +30,8 @@ def zmq(deliver: Deliver, *command: str, steps: int = STEPS) -> Delivery:
 @pytest.mark.campaign
 @pytest.mark.parametrize("kind, data", [("Queue", "python-queue"), ("Dataset", "python-dataset")])
 @pytest.mark.parametrize("how, cause", [("Raising", "ValueError: the disk is on fire"), ("Ending", "EOFError: it has ended")])
-def test_a_python_producer_that_fails_ends_the_step(deliver: Deliver, how: str, cause: str, kind: str, data: str) -> None:
-    """A step fails with the producer's own error, the batches it delivered before, and how long nobody noticed."""
+def test_failing_python_producer_ends_the_step(deliver: Deliver, how: str, cause: str, kind: str, data: str) -> None:
+    """A step fails with the producer's own error, the number of delivered batches, and the delay."""
     delivery = deliver(Ask(spec(data), STEPS, input=f"{FAILING}:{how}{kind}"))
     assert delivery.error == "InfrastructureError"
     told = re.fullmatch(
@@ -58,8 +58,8 @@ def test_a_python_producer_that_fails_ends_the_step(deliver: Deliver, how: str, 
         ("no header", r"it sent a message that is not a header, images and labels: .*"),
     ],
 )
-def test_a_producer_process_that_fails_ends_the_step(deliver: Deliver, end: str, cause: str) -> None:
-    """Whether it dies or sends what nobody asked for, the step that waits ends with what it was."""
+def test_failing_producer_process_ends_the_step(deliver: Deliver, end: str, cause: str) -> None:
+    """A producer that dies or sends invalid messages ends the waiting step with the reason."""
     delivery = zmq(deliver, *OTHER, end)
     assert delivery.error == "InfrastructureError"
     assert re.fullmatch(
@@ -79,8 +79,8 @@ def test_a_producer_may_be_any_program_and_ends_with_its_worker(deliver: Deliver
 
 
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset", "zmq"])
-def test_a_task_trains_on_what_producers_make(driver: Driver, data: str) -> None:
-    """From the first step on: the task itself sets them going."""
+def test_task_starts_its_producers(driver: Driver, data: str) -> None:
+    """A task starts its producers itself, and trains on their batches from the first step on."""
     ask = Ask(spec(data).but(warmup_steps=1, steps=3))
     told = driver.ask({**ask.to_json(), "train": True})
     assert len(told["loss"]) == 3, told
@@ -101,21 +101,21 @@ def test_a_producer_that_cannot_be_started_is_named(deliver: Deliver) -> None:
     assert f"{ZMQ_PRODUCER}=/nowhere/producer --fast names" in delivery.message
 
 
-def test_without_pyzmq(deliver: Deliver) -> None:
-    """A host without it is told what to install, and which Python looked for it."""
+def test_missing_pyzmq_is_named(deliver: Deliver) -> None:
+    """The error of a missing pyzmq names the package and the Python that lacks it."""
     delivery = deliver(Ask(spec("zmq"), missing=("zmq",)))
     assert delivery.error == "InfrastructureError"
     assert delivery.message.startswith(f"data=zmq needs pyzmq on every host, and the Python of worker:0, {sys.executable}, has")
 
 
-def test_our_producer_leaves_where_nobody_started_it() -> None:
-    """Its worker may be gone before it has begun: then it does nothing at all."""
+def test_producer_without_its_worker_exits() -> None:
+    """A producer exits at once if the process that started it has ended."""
     command = [sys.executable, "-m", "pytest_dtfperf.training.inputs.zmq_producer", "1"]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=False).returncode == 1
 
 
 def _runs(pid: int) -> bool:
-    """Not one that has ended and waits for somebody to take notice."""
+    """Return whether a process runs and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

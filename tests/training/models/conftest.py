@@ -1,4 +1,4 @@
-"""Asks a process with TensorFlow about networks: this one imports none."""
+"""Requests about networks to a process with TensorFlow: this one imports none."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.programs import asked
+from tests.training.programs import run_with_requests
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -15,7 +15,7 @@ Ask = Callable[..., dict[str, Any]]
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Ask `program` a question by its kind."""
     log = tmp_path_factory.mktemp("networks") / "log"
-    with asked("tests.training.models.program", log) as (questions, answers):
+    with run_with_requests("tests.training.models.program", log) as (questions, answers):
 
         def of(kind: str, **arguments: Any) -> dict[str, Any]:
             questions.write(json.dumps([kind, arguments]) + "\n")

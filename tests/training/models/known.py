@@ -1,4 +1,4 @@
-"""What is known of the networks from elsewhere."""
+"""Properties of the networks from other sources."""
 
 from dataclasses import dataclass
 

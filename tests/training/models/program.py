@@ -1,7 +1,7 @@
-"""Tells with TensorFlow what networks are and do: a program of its own, for the tests.
+"""Computes properties of networks with TensorFlow: a program of its own, for the tests.
 
-Each line on stdin is a question, [kind, arguments]; each line on stdout is its answer. Layers are run one by one, as Python
-calls them, since to build a graph and to optimise it takes longer than the few steps that are asked for.
+Each line on stdin is a request, [kind, arguments]; each line on stdout is its answer. Layers run eagerly, because to build and
+optimise a graph takes longer than the few steps of a request.
 """
 
 import json
@@ -47,7 +47,7 @@ class Trainee:
     def forward(
         self, *, data_format: str = "NHWC", precision: str = "fp32", device: str = "cpu"
     ) -> tuple[TensorLayers, tf.Tensor, tf.Tensor]:
-        """The layers, the logits and the loss. Every look drops out the same, whatever this process has drawn before."""
+        """Return the layers, the logits and the loss. Dropout is the same in each call."""
         tf.random.set_seed(1)  # operations with a seed of their own go on with their numbers, unless this begins them anew
         images = self._images if data_format == "NHWC" else np.transpose(self._images, [0, 3, 1, 2])
         net = TensorLayers(
@@ -78,7 +78,7 @@ class Trainee:
 
 def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[str, Any]:
     """The losses before and after so many steps, and what there was to see at first."""
-    trainee = Trainee(make_network(model, **_shaped(size)))
+    trainee = Trainee(make_network(model, **_make_tuples(size)))
     net, logits, loss, gradients = trainee.outputs()
     seen = {
         "variables": [[name, list(value.shape)] for name, value in trainee.values.items()],
@@ -96,7 +96,7 @@ def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[
 
 def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> dict[str, Any]:
     """Outputs in NHWC and fp32, and another one at the same variables: both losses, and how far gradients agree."""
-    trainee = Trainee(make_network(model, **_shaped(size)))
+    trainee = Trainee(make_network(model, **_make_tuples(size)))
     _, _, loss, gradients = trainee.outputs()
     _, _, other_loss, others = trainee.outputs(**other)
     plain, different = (np.concatenate([np.ravel(g) for g in found]) for found in (gradients, others))
@@ -110,7 +110,7 @@ def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> di
 
 @cache
 def graph(model: str, device: str = "gpu") -> dict[str, Any]:
-    """What TensorFlow finds in a model's graph at its own size, forward, for one image, with the layers for such a device."""
+    """Return properties of a model's graph at its own size, forward, for one image, with the layers for such a device."""
     network = make_default_network(model)
     with tf.Graph().as_default() as built:
         net = TensorLayers(
@@ -182,7 +182,7 @@ def products(precision: str) -> dict[str, Any]:
 
 
 def step(placement: str, between_hosts: bool, timestamped: bool, **changes: Any) -> dict[str, Any]:
-    """How often a worker's step on VGG16 computes a tensor of so many rows, of those as wide as its largest matrix."""
+    """Count the tensors that a worker's step on VGG16 computes with the width of its largest matrix, by their rows."""
     spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
     tasks = {job: [f"{job}{i}" for i in range(2)] for job in ("ps", "worker")}
     cluster = {job: tuple(f"{task if between_hosts else 'here'}:{task[-1]}" for task in tasks[job]) for job in tasks}
@@ -218,7 +218,7 @@ def _below(node: Any) -> list[Any]:
     return [node, *(found for child in node.children for found in _below(child))]
 
 
-def _shaped(size: Mapping[str, Any]) -> dict[str, Any]:
+def _make_tuples(size: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in size.items()}
 
 
@@ -237,6 +237,6 @@ if __name__ == "__main__":
         kind, arguments = json.loads(line)
         try:
             answer = QUESTIONS[kind](**arguments)
-        except Exception:  # the test that asks fails of it
+        except Exception:  # the test of this request fails
             answer = {"failed": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

@@ -1,4 +1,4 @@
-"""docs/models.md says what the code does."""
+"""docs/models.md agrees with the code."""
 
 from pathlib import Path
 
@@ -31,13 +31,13 @@ def row(model: str) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_guide_has_every_model_as_it_is(model: str) -> None:
+def test_guide_has_the_properties_of_each_model(model: str) -> None:
     """Sizes, defaults, parameters and arithmetic in the guide are those of the table and the outline."""
     assert row(model) in GUIDE.read_text()
 
 
-def test_the_guide_has_no_model_that_is_not_there() -> None:
-    """Its table has one line per row of the table of models."""
+def test_guide_has_the_existing_models_only() -> None:
+    """The guide's table has one line per row of the table of models."""
     table = GUIDE.read_text().partition("| Model | Images |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(MODELS)
 
@@ -45,6 +45,6 @@ def test_the_guide_has_no_model_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     "page, words", [("README.md", "[{} models](docs/models.md)"), ("CHANGELOG.md", "\n* {} models, from ")]
 )
-def test_models_are_counted_right(page: str, words: str) -> None:
-    """Where a page says how many models there are, it is as many as the table has."""
+def test_number_of_models_is_right(page: str, words: str) -> None:
+    """The number of models on a page is that of the table."""
     assert words.format(len(MODELS)) in GUIDE.parents[1].joinpath(page).read_text()

@@ -1,4 +1,4 @@
-"""Networks as TensorFlow runs them: one suite over the table, but for the deepest of families whose first members are in it."""
+"""Networks as TensorFlow runs them: one suite over the table, without the deepest networks of families."""
 
 import math
 from itertools import product
@@ -39,17 +39,18 @@ SHORT = {"mnist": 1e-4, **dict.fromkeys(RESNETS, 0.003)}  # rates of steps where
 
 
 def size_of(model: str) -> dict[str, Any]:
-    """Of its small images."""
+    """Return the size of small images for the model."""
     family = max((name for name in SMALL if model.startswith(name)), key=len, default=None)
     return {} if family is None else {"image_shape": (SMALL[family], SMALL[family], 3)}
 
 
 @pytest.mark.campaign(part=3)  # of a family the table has several, one after the other
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:] if campaign.WHOLE else DEEPER)])
-def test_a_network_learns(ask: Ask, model: str) -> None:
-    """It has its outline's variables and shapes, begins near ln(classes), uses every variable, and its loss falls.
+def test_network_learns(ask: Ask, model: str) -> None:
+    """A network has its outline's variables and shapes, starts near ln(classes), uses all variables, and its loss falls.
 
-    On one batch, over twenty steps where a step is short, else after one: then, plain descent must lead downhill.
+    It is trained on one batch, for twenty steps if a step is short, otherwise for one: then, plain descent must reduce the
+    loss.
     """
     steps = 20 if model in LIGHT else 1
     seen = ask("train", model=model, size=size_of(model), steps=steps, rate=SHORT.get(model, RATE))
@@ -67,10 +68,10 @@ def test_a_network_learns(ask: Ask, model: str) -> None:
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER)])
-def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
-    """At a model's own size, TensorFlow's profiler finds the same multiply-adds, and its shape inference the same shapes.
+def test_graph_has_the_arithmetic_of_its_outline(ask: Ask, model: str) -> None:
+    """TensorFlow's profiler finds the outline's multiply-adds and shapes at a model's own size.
 
-    No convolution pads explicitly, for that leaves its gradients to slow kernels.
+    No convolution pads explicitly, because that leaves its gradients to slow kernels.
     """
     seen, expected = ask("graph", model=model), compute_outline(make_network(model))
     assert seen["multiply_adds"] == expected.multiply_adds
@@ -83,7 +84,7 @@ def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model", ["resnet50", "inception3", "densenet100_k12"])
 def test_pointwise_convolutions_are_products_on_cpus(ask: Ask, model: str) -> None:
-    """There, every convolution of 1 x 1 without strides or bias is a matrix product, with the same arithmetic in all."""
+    """Each convolution of 1 x 1 without strides or bias is a matrix product on CPUs, with the same total arithmetic."""
     on_gpus, on_cpus = ask("graph", model=model), ask("graph", model=model, device="cpu")
     assert on_gpus["pointwise"] > 0 == on_cpus["pointwise"]
     assert on_cpus["products"] == on_gpus["products"] + on_gpus["pointwise"]
@@ -91,7 +92,7 @@ def test_pointwise_convolutions_are_products_on_cpus(ask: Ask, model: str) -> No
 
 
 def test_weights_first_are_the_same_gradients(ask: Ask) -> None:
-    """Whatever strides and paddings, gradients are TensorFlow's, and each layer's inputs wait for its weights."""
+    """Gradients in the order "weights first" equal TensorFlow's, and each layer's inputs wait for its weights."""
     seen = ask("order")
     for ours, theirs in zip(*seen["gradients"].values(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
@@ -113,10 +114,8 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
 @pytest.mark.parametrize(
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
 )
-def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str], timestamped: bool) -> None:
-    """A step on VGG16 makes no tensor of its largest matrix, of 25,088 rows, if this lies in parts, on several servers or,
-    between hosts, on one; whole, it makes several.
-    """
+def test_parts_of_a_dense_layer_are_never_joined(ask: Ask, changes: dict[str, str], timestamped: bool) -> None:
+    """A step on VGG16 makes no tensor of its whole largest matrix if that is divided into parts."""
     whole, spread, together = (
         ask("step", placement=placement, between_hosts=between_hosts, timestamped=timestamped, **changes)
         for placement, between_hosts in (("greedy", False), ("split", False), ("greedy", True))
@@ -148,7 +147,7 @@ def test_keras_has_the_same_network(ask: Ask, application: str, model: str) -> N
         assert theirs["parameters"] == ours.parameters
 
 
-# One network of each family whose gradients are the same whatever is dropped out, in sizes in which batch norm is tame.
+# One network of each family with gradients that dropout does not change, in sizes at which batch norm is stable.
 FORMATS = {
     "alexnet": {"image_shape": (16, 16, 3), "classes": 10},  # the one with local response normalisation
     "googlenet": {"image_shape": (32, 32, 3), "classes": 10},
@@ -177,10 +176,10 @@ COMPARED = [
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model, other", COMPARED)
-def test_computed_otherwise_it_is_one_network(ask: Ask, model: str, other: str) -> None:
-    """In NCHW, and with the layers for GPUs, loss and all gradients are those of NHWC and of CPUs' layers, up to rounding.
+def test_formats_and_precisions_compute_the_same_network(ask: Ask, model: str, other: str) -> None:
+    """Loss and gradients in NCHW and with layers for GPUs equal those of NHWC and CPUs, up to rounding.
 
-    In fp16 and bf16 they point where those of fp32 do; gradients themselves come out in fp32.
+    In fp16 and bf16 they have the direction of those in fp32; gradients themselves are in fp32.
     """
     seen = ask("compare", model=model, size=FORMATS[model], other=OTHERS[other])
     if "precision" in OTHERS[other]:
@@ -193,6 +192,6 @@ def test_computed_otherwise_it_is_one_network(ask: Ask, model: str, other: str) 
 
 
 def test_outputs_of_a_network_repeat(ask: Ask) -> None:
-    """Whatever was asked before, and whatever is dropped out: where nothing is learnt, the loss stays what it was."""
+    """The loss of a network is constant at a learning rate of zero, independent of earlier requests and dropout."""
     first, *others = [loss for _ in range(2) for loss in ask("train", model="mnist", size={}, steps=1, rate=0.0)["losses"]]
     assert others == pytest.approx([first] * 3, rel=1e-5)

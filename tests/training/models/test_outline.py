@@ -1,4 +1,4 @@
-"""Networks as outlines: what is known of them from elsewhere, found without TensorFlow."""
+"""The outlines of networks agree with numbers from other sources, without TensorFlow."""
 
 import math
 import subprocess
@@ -37,8 +37,8 @@ STAGES: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def of_known(model: str) -> Outline:
-    """The outline of a model with the classes that its source has."""
+def compute_known_outline(model: str) -> Outline:
+    """Compute the outline of a model with the classes of its source."""
     network: Any = make_default_network(model)
     if model == "lenet":  # known for MNIST's size, which is not its own
         network = get_network(Spec(model="lenet", batch_size=1, data="mnist", data_dir="/data"))
@@ -46,23 +46,23 @@ def of_known(model: str) -> Outline:
 
 
 def missing_scales(found: Outline) -> int:
-    """Of all batch norms that learn an offset alone."""
+    """Count the scales that batch norms with an offset alone do not have."""
     names = {variable.name for variable in found.variables}
     means = [variable for variable in found.variables if variable.name.endswith("/mean")]
     return sum(mean.size for mean in means if mean.name.replace("/mean", "/scale") not in names)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_parameters_are_what_others_count(model: str) -> None:
+def test_parameters_agree_with_the_source(model: str) -> None:
     """Trained parameters are those of the paper or of another implementation, to the last one where the source is exact."""
-    known, found = KNOWN[model], of_known(model)
+    known, found = KNOWN[model], compute_known_outline(model)
     scales = missing_scales(found) if known.scales else 0
     assert found.trained_parameters + scales == pytest.approx(known.parameters, rel=known.parameters_rtol, abs=0), known.source
 
 
 @pytest.mark.parametrize("model", TF_CNN_BENCHMARKS)
-def test_variables_are_the_ancestor_s(model: str) -> None:
-    """Of all models that tf_cnn_benchmarks can build, parameters and moving averages are its own, to the last one."""
+def test_variables_are_those_of_tf_cnn_benchmarks(model: str) -> None:
+    """Parameters and moving averages are exactly those of tf_cnn_benchmarks, for all of its models."""
     found = compute_outline(make_default_network(model))
     assert (found.trained_parameters, found.parameters - found.trained_parameters) == TF_CNN_BENCHMARKS[model]
 
@@ -80,23 +80,25 @@ class Norms(Shapes):
 
 
 @pytest.mark.parametrize("model, behind, before", [("resnet50_v2", 33, 17), ("resnet20_v2", 10, 10)])
-def test_a_v2_has_two_kinds_of_batch_norm(model: str, behind: int, before: int) -> None:
-    """As in tf_cnn_benchmarks: those behind a convolution, and those before a unit or the last layer."""
+def test_v2_has_two_kinds_of_batch_norm(model: str, behind: int, before: int) -> None:
+    """A v2 network has different batch norms behind convolutions and before units, as in tf_cnn_benchmarks."""
     norms, network = Norms(), make_default_network(model)
     network.logits(norms, network.image_shape)
     assert norms.found == {BatchNorm(0.9, 1e-5, scale=True): behind, BatchNorm(0.999, 1e-3, scale=False): before}
 
 
 @pytest.mark.parametrize("model", [name for name, known in KNOWN.items() if known.multiply_adds])
-def test_multiply_adds_are_what_others_count(model: str) -> None:
+def test_multiply_adds_agree_with_the_source(model: str) -> None:
     """Forward multiply-adds per image agree with the paper's or another implementation's figure, which is rounded."""
     known = KNOWN[model]
-    assert of_known(model).multiply_adds == pytest.approx(known.multiply_adds, rel=known.multiply_adds_rtol), known.source
+    assert compute_known_outline(model).multiply_adds == pytest.approx(known.multiply_adds, rel=known.multiply_adds_rtol), (
+        known.source
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_stages_have_the_shapes_of_the_tables(model: str) -> None:
-    """After each stage that a paper's table lists, an image has the shape that stands there."""
+    """Each stage in a paper's table has the shape in that table."""
     stages = compute_outline(make_default_network(model)).stages
     expected = STAGES[max((name for name in STAGES if model.startswith(name)), key=len)]
     assert {name: stages[name] for name in expected} == expected
@@ -128,15 +130,15 @@ def test_inception3_has_keras_parameters() -> None:
         ("vgg16", "imagenet", (224, 224, 3), 1001, 138_361_641),
     ],
 )
-def test_an_input_decides_the_size(model: str, data: str, shape: tuple[int, int, int], classes: int, parameters: int) -> None:
-    """Where an input has one size and number of classes, the network takes them; else it has its own."""
+def test_input_sets_the_size(model: str, data: str, shape: tuple[int, int, int], classes: int, parameters: int) -> None:
+    """A network has the size and classes of its input if that has one size, and otherwise its own."""
     network = get_network(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
     assert (network.image_shape, network.classes) == (shape, classes)
     assert compute_outline(network).trained_parameters == parameters
 
 
 def test_every_input_of_a_model_fits_it() -> None:
-    """Whatever a row of the table says a model can be fed from, it has an outline with that many classes."""
+    """Each input of a model in the table has an outline with the input's number of classes."""
     for model, row in MODELS.items():
         for data in row.data:
             network = get_network(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
@@ -144,7 +146,7 @@ def test_every_input_of_a_model_fits_it() -> None:
 
 
 def test_images_that_are_too_small_are_refused() -> None:
-    """What does not fit is said by its size."""
+    """Images that are too small for a network are refused with the size of the window."""
     with pytest.raises(SpecError, match="too small for this network: a window of 3 does not fit into 2 pixels"):
         compute_outline(make_network("inception3", image_shape=(40, 40, 3)))
 
@@ -163,7 +165,7 @@ def test_images_that_are_too_small_are_refused() -> None:
     ],
 )
 def test_padding(padding: str, size: int, pixels: int, stride: int, expected: tuple[int, int]) -> None:
-    """TensorFlow's own depends on the stride and may be uneven; ResNet's is the same on both sides."""
+    """TensorFlow's own padding depends on the stride and may be uneven; ResNet's is the same on both sides."""
     assert compute_padding(padding, size, pixels, stride) == expected
 
 

@@ -1,4 +1,4 @@
-"""Does what all-reduce algorithms ask for on lists of numbers, and writes down what would travel, and who adds."""
+"""Runs all-reduce algorithms on lists of numbers, and records the transfers and the additions."""
 
 from collections import Counter
 from collections.abc import Sequence

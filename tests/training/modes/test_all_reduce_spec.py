@@ -1,4 +1,4 @@
-"""all_reduce_spec: what can be said, what it means, and what is answered to what cannot be."""
+"""all_reduce_spec: valid texts, their meaning, and the errors of invalid ones."""
 
 import pytest
 
@@ -40,14 +40,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MEANINGS)
-def test_a_specification_says_which_algorithm_is_for_which_sizes(text: str) -> None:
+def test_specification_is_read(text: str) -> None:
     """Ranges, shards and sizes with their suffixes are read as tf_cnn_benchmarks reads them."""
     assert list(parse(text)) == MEANINGS[text]
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_shown_with_a_caret_under_it(text: str) -> None:
-    """The text is repeated, the caret stands under the first wrong character, and behind it is what was expected there."""
+def test_mistake_is_shown_with_a_caret(text: str) -> None:
+    """The error repeats the text, with a caret under the first wrong character and the expected text behind it."""
     caret, why = MISTAKES[text]
     with pytest.raises(SpecError) as refused:
         parse(text)
@@ -62,7 +62,7 @@ def of_mode(mode: str, all_reduce_spec: str, **more: object) -> Spec:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_replicated_adds_by_all_algorithms(algorithm: str) -> None:
-    """One process has no need of parameter servers, sessions or groups that others cannot have."""
+    """The mode replicated accepts all algorithms, except those of several processes."""
     assert of_mode("replicated", algorithm).all_reduce_spec == algorithm
 
 
@@ -80,21 +80,21 @@ def test_replicated_adds_by_all_algorithms(algorithm: str) -> None:
         ("replicated", "xrong", "Did you mean 'xring'?"),
     ],
 )
-def test_a_mode_refuses_what_it_cannot_do(mode: str, all_reduce_spec: str, why: str) -> None:
-    """Before anything starts, and with what it can do."""
+def test_mode_refuses_unsupported_algorithms(mode: str, all_reduce_spec: str, why: str) -> None:
+    """A mode refuses an unsupported algorithm before anything starts, with the supported ones."""
     with pytest.raises(SpecError) as refused:
         of_mode(mode, all_reduce_spec)
     assert why in str(refused.value)
 
 
-def test_a_strategy_may_cut_what_nccl_adds() -> None:
+def test_mirrored_accepts_packs_of_nccl() -> None:
     """`nccl#4` of `mirrored` are so many packs; one shard is none."""
     assert of_mode("mirrored", "nccl#4").all_reduce_spec == "nccl#4"
     assert of_mode("mirrored", "pscpu#1").all_reduce_spec == "pscpu#1"
 
 
 @pytest.mark.parametrize("other", [{"hierarchical_copy": True}, {"local_parameter_device": "gpu"}])
-def test_only_one_option_says_how_gradients_are_added(other: dict[str, object]) -> None:
+def test_only_one_option_sets_how_gradients_are_added(other: dict[str, object]) -> None:
     """An algorithm and another way to add are refused together: one of them would be ignored."""
     with pytest.raises(SpecError, match="both define how gradients are added"):
         of_mode("replicated", "xring", **other)

@@ -28,9 +28,9 @@ def test_relaxed_steps_apply_the_gradients_of_the_step_before(trained: Trained, 
 
 
 def test_relaxed_steps_read_the_variables_before_they_change_them(trained: Trained, plain: Spec, tmp_path: Path) -> None:
-    """On constant images, the first two relaxed gradients are of the first variables: like one strong step of twice the rate.
+    """The first two relaxed gradients on constant images are of the first variables: one strong step of twice the rate.
 
-    Repacked, reduced in a ring and left in staging areas, each gradient still finds back to its variable.
+    Also repacked, reduced in a ring and left in staging areas, each gradient is applied to its variable.
     """
     constant = plain.but(data="synthetic", data_dir=None, variable_update="replicated", gpus=2)
     trained(constant.but(steps=1, learning_rate=2 * plain.learning_rate), checkpoint=str(tmp_path / "strong.npz"))
@@ -39,8 +39,8 @@ def test_relaxed_steps_read_the_variables_before_they_change_them(trained: Train
     assert_same_variables(tmp_path / "relaxed.npz", tmp_path / "strong.npz", rtol=1e-5, atol=1e-7)
 
 
-def test_a_first_relaxed_step_applies_weight_decay_alone(trained: Trained, plain: Spec, tmp_path: Path) -> None:
-    """Decay is no part of the gradients that are left for the next step."""
+def test_first_relaxed_step_applies_weight_decay_alone(trained: Trained, plain: Spec, tmp_path: Path) -> None:
+    """The first relaxed step applies weight decay, which is not part of the delayed gradients."""
     trained(plain.but(steps=1, learning_rate=0.0), checkpoint=str(tmp_path / "start.npz"))
     trained(plain.but(**RELAXED, steps=1, learning_rate=0.5, weight_decay=0.5), checkpoint=str(tmp_path / "decayed.npz"))
     with np.load(tmp_path / "start.npz") as start, np.load(tmp_path / "decayed.npz") as decayed:
@@ -77,8 +77,8 @@ def test_more_shards_learn_the_same(trained: Trained, plain: Spec, tmp_path: Pat
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
 
 
-def test_workers_that_lend_their_devices_train_nothing_themselves(trained: Trained, plain: Spec) -> None:
-    """All towers are in the chief's report; the other's has its start-up and no steps."""
+def test_worker_without_a_session_of_its_own_reports_no_steps(trained: Trained, plain: Spec) -> None:
+    """The chief's report has all towers, and that of the worker with allocated devices has its start-up and no steps."""
     chief, lender = trained(plain.but(gpus=2, variable_update="distributed_all_reduce"), workers=2)
     assert [device.split("/device")[0][-6:] for device in chief.devices] == ["task:0", "task:1"]
     assert len(chief.step_s) == 3

@@ -34,7 +34,7 @@ def one_variable(name: str = "dense0/weights") -> Iterator[tuple[tf.Variable, tf
 
 
 def run(operation: Any, fed: tf.Tensor, fetched: Any, gradients: Sequence[Any]) -> list[Any]:
-    """What is seen after each of these gradients."""
+    """Return the fetched values after each of these gradients."""
     with v1.Session() as session:
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         seen = []
@@ -52,7 +52,7 @@ def ours(
     devices: int | None = None,
     shares: Sequence[float] = (1.0,),
 ) -> Any:
-    """After each update, by the mean of so many times the gradient."""
+    """Return the variable after each update by the mean of shares of the gradient."""
     with one_variable(name) as (variable, gradient):
         several = [gradient * share for share in shares]
         operation = apply_all(spec, [Update(name, variable, several)], devices=devices)
@@ -82,14 +82,14 @@ def optimizers() -> dict[str, Any]:
 
 @contextmanager
 def compiling_all() -> Iterator[None]:
-    """As if every variable were a large one."""
+    """Treat every variable as a large one."""
     usual, own_optimizers.LARGE_BYTES = own_optimizers.LARGE_BYTES, 0
     yield
     own_optimizers.LARGE_BYTES = usual
 
 
 def compiled_updates() -> dict[str, dict[str, Any]]:
-    """Of each optimizer, with decay, clipping and a rate that changes: as operations, and compiled."""
+    """Return the updates of each optimizer, with decay, clipping and a changing rate, as operations and compiled."""
     found = {}
     for name in OPTIMIZERS:
         changing = {"piecewise_learning_rate_schedule": "0.1;0.000001;0.05", "weight_decay": 0.5, "gradient_clip": 1.5}
@@ -101,7 +101,7 @@ def compiled_updates() -> dict[str, dict[str, Any]]:
 
 
 def rates() -> dict[str, list[float]]:
-    """Of each rule at each step, from the graph."""
+    """Return the rates of each rule at each step, from the graph."""
     found = {}
     for name, rule in RATES.items():
         with tf.Graph().as_default(), v1.Session() as session:

@@ -1,17 +1,17 @@
-"""What our graphs compute beside TensorFlow's own, found once for all tests of a process."""
+"""The results of the package's graphs and of TensorFlow's own, computed once for all tests of a process."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.training.programs import told
+from tests.training.programs import run_program
 
 
 @pytest.fixture(scope="session")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/training/numerics/beside_tensorflow.py prints."""
+    """Return the output of tests/training/numerics/beside_tensorflow.py."""
     module = "tests.training.numerics.beside_tensorflow"
-    output = told(tmp_path_factory.mktemp("beside") / "log", "-m", module, CUDA_VISIBLE_DEVICES="")
+    output = run_program(tmp_path_factory.mktemp("beside") / "log", "-m", module, CUDA_VISIBLE_DEVICES="")
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found

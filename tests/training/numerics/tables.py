@@ -1,4 +1,4 @@
-"""What the tests of numerics and the program beside them both know."""
+"""Tables that the tests of numerics and their program share."""
 
 from dataclasses import replace
 from typing import Any

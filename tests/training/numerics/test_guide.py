@@ -1,4 +1,4 @@
-"""What docs/training.md says is so."""
+"""docs/training.md agrees with the code."""
 
 import re
 from dataclasses import fields
@@ -15,8 +15,8 @@ SPEC = Spec(model="trivial", batch_size=32)
 
 
 @pytest.mark.parametrize("option", TOLD)
-def test_every_option_is_told(option: str) -> None:
-    """By its name, and with a number behind it, by its default."""
+def test_guide_has_every_option(option: str) -> None:
+    """The guide names each option, and a number behind it is its default."""
     assert re.search(rf"`{option}\b", GUIDE), f"docs/training.md does not tell of {option}"
     for number in re.findall(rf"`{option}` \(?([0-9.e-]+)\b", GUIDE):
         assert float(number.rstrip(".")) == (getattr(SPEC, option) or 128.0)  # the loss scale's stands in training/
@@ -24,7 +24,7 @@ def test_every_option_is_told(option: str) -> None:
 
 @pytest.mark.parametrize("schedule", re.findall(r"[0-9.]+(?:;[0-9.]+)+", GUIDE))
 def test_schedules_can_be_read(schedule: str) -> None:
-    """Every schedule on the page is one."""
+    """Every schedule on the page is valid."""
     assert SPEC.but(piecewise_learning_rate_schedule=schedule).piecewise_learning_rate_schedule == schedule
 
 
@@ -32,6 +32,6 @@ DIFFERENT = GUIDE.partition("## Defaults that are not")[2].partition("\n\n## ")[
 
 
 @pytest.mark.parametrize("option, here", re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\| `?(\w+)`? \|", DIFFERENT, re.MULTILINE))
-def test_defaults_that_differ_are_the_spec_s(option: str, here: str) -> None:
-    """Where the page says what an option is unless told otherwise, it is so."""
+def test_different_defaults_are_those_of_the_spec(option: str, here: str) -> None:
+    """The defaults in the table of differences are those of the spec."""
     assert str(getattr(SPEC, option)).lower() == here

@@ -27,7 +27,7 @@ def chief_of(reports: list[TaskReport]) -> TaskReport:
 
 @pytest.fixture(scope="module")
 def plain(trained: Trained, tiny: Spec) -> TaskReport:
-    """Of one process in fp32."""
+    """Return the report of one process in fp32."""
     return chief_of(trained(tiny))
 
 
@@ -49,16 +49,16 @@ def by_two(tiny: Spec) -> Spec:
 
 @pytest.fixture(scope="module")
 def whole(trained: Trained, by_two: Spec) -> TaskReport:
-    """What they learn in fp32: the same in each mode, but for the order of sums (tests/training/test_conformance.py)."""
+    """Return the report of two workers in fp32, which is the same in each mode (tests/training/test_conformance.py)."""
     return chief_of(trained(by_two, workers=2))
 
 
 @pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, by_two: Spec, whole: TaskReport, mode: str) -> None:
-    """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for two standard errors of
-    the difference. Their losses begin as those of fp32, before rounding has led to other weights, and end as low, within what
-    another seed changes.
+    """Two workers that send bf16 reach the accuracy of fp32 after 200 steps, within two standard errors.
+
+    Their losses begin as those of fp32, before rounding has led to other weights, and end within the range of other seeds.
     """
     num_ps = 2 if VARIABLE_UPDATES[mode].parameter_servers else 0
     short = chief_of(trained(by_two.but(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2))
@@ -73,8 +73,8 @@ def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, by_two: Spec
     np.testing.assert_allclose(curves[1][-1], curves[0][-1], rtol=0, atol=0.1)
 
 
-def test_a_loss_scale_cancels_out(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """Scaled by 1024 or not at all, what is learnt is the same to the precision of float16."""
+def test_loss_scale_cancels_out(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """The variables with a loss scale of 1024 equal those without one, to the precision of float16."""
     for scale in (1.0, 1024.0):
         trained(tiny.but(precision="fp16", fp16_loss_scale=scale), checkpoint=str(tmp_path / f"{scale:g}.npz"))
     assert_same_variables(tmp_path / "1024.npz", tmp_path / "1.npz", rtol=1e-2, atol=1e-4)
@@ -108,7 +108,7 @@ def test_a_compiled_step_trains_the_same(trained: Trained, tiny: Spec, plain: Ta
 
 
 def test_moving_averages_move_within_a_compiled_step(trained: Trained, tiny: Spec) -> None:
-    """With weights that stay as they are, the test set's loss, which goes by the averages, is the same as without XLA."""
+    """The test set's loss, which depends on moving averages, is the same with and without XLA at constant weights."""
     spec = tiny.but(model="tiny_normed", learning_rate=0.0, evaluate=True)
     plain, compiled = (trained(spec.but(xla_compile=each))[0].evaluations[0].score.loss for each in (False, True))
     unmoved = trained(spec.but(steps=1))[0].evaluations[0].score.loss
@@ -118,8 +118,8 @@ def test_moving_averages_move_within_a_compiled_step(trained: Trained, tiny: Spe
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mode", MODES)
-def test_forward_alone_changes_nothing(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
-    """Batch norm goes by its averages, dropout drops nothing, so the loss stays the same, and the variables as they began."""
+def test_forward_only_changes_no_variable(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
+    """A forward pass has a constant loss and constant variables, without dropout and with batch norm's averages."""
     spec = tiny.but(model="tiny_normed", data="synthetic", data_dir=None, **MODES[mode])
     forward = spec.but(forward_only=True)
     workers = WORKERS[mode]

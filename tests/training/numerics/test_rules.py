@@ -1,4 +1,4 @@
-"""Learning-rate rules, and options that mean nothing: found out when a training is described."""
+"""Learning-rate rules, and options without a meaning, which are refused when a training is described."""
 
 import re
 from typing import Any
@@ -32,8 +32,8 @@ def test_rates_by_step(rule: str) -> None:
     assert not rate.is_constant
 
 
-def test_without_a_rule_the_rate_is_constant() -> None:
-    """The spec's own rate at every step."""
+def test_rate_without_a_rule_is_constant() -> None:
+    """The rate without a rule is the spec's own at every step."""
     rate = learning_rate_of(spec(learning_rate=0.3))
     assert rate.is_constant
     assert rate.at(0) == rate.at(10**9) == 0.3
@@ -100,6 +100,6 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, problem: st
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
 def test_options_that_mean_nothing_are_refused(changes: dict[str, Any], problem: str) -> None:
-    """With what is wrong, and what they are for."""
+    """An option without a meaning is refused with the setting that it belongs to."""
     with pytest.raises(SpecError, match=re.escape(problem)):
         spec(**changes)

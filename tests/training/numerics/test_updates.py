@@ -1,4 +1,4 @@
-"""What an update does to a variable: as TensorFlow's optimizers, with decay, clipping, rates and loss scales."""
+"""The effect of an update on a variable: as TensorFlow's optimizers, with decay, clipping, rates and loss scales."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ RATE = 0.1
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers_are_tensorflows(beside: dict[str, Any], optimizer: str) -> None:
-    """After each of four updates a variable is what tf.compat.v1.train's optimizer makes of it, all hyperparameters unusual."""
+    """A variable after each of four updates equals that of tf.compat.v1.train's optimizer, with unusual hyperparameters."""
     both = beside["optimizers"][optimizer]
     np.testing.assert_allclose(both["ours"], both["theirs"], rtol=1e-6)
     assert np.ptp(np.array(both["ours"]), axis=0).min() > 0.01
@@ -51,7 +51,7 @@ def test_compiled_updates_are_the_same(beside: dict[str, Any], optimizer: str) -
     assert np.ptp(np.array(found["plain"]), axis=0).min() > 0
 
 
-def test_rates_change_with_the_updates_that_are_made(beside: dict[str, Any]) -> None:
+def test_rate_follows_the_number_of_updates(beside: dict[str, Any]) -> None:
     """Four steps of warm-up move a variable by 0 to 3/4 of the rate, then by all; one worker's update is half a step."""
     for name, expected in (
         ("warming up", [0, 0.25, 0.5, 0.75, 1, 1]),
@@ -62,8 +62,8 @@ def test_rates_change_with_the_updates_that_are_made(beside: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("rule", RATES)
-def test_the_graph_knows_the_rule(beside: dict[str, Any], rule: str) -> None:
-    """At all steps where something changes, and beside them, the graph's rate is the pure function's."""
+def test_graph_rate_equals_the_pure_function(beside: dict[str, Any], rule: str) -> None:
+    """The graph's rate equals the pure function's at and beside all steps where it changes."""
     pure = learning_rate_of(Spec(**RATES[rule]))
     np.testing.assert_allclose(beside["rates"][rule], [pure.at(step) for step in STEPS], rtol=1e-6)
 

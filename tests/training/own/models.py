@@ -1,4 +1,4 @@
-"""Models as somebody may have them, for these tests. What imports TensorFlow or Keras does so when it is called."""
+"""Models of users, for these tests. TensorFlow and Keras are imported when a model is called."""
 
 from functools import partial
 from typing import Any
@@ -7,7 +7,7 @@ from pytest_dtfperf.training.models.layers import Layers, T
 
 
 def small_cnn(image_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10) -> Any:
-    """With what is computed differently while it is trained, and with a loss of its own."""
+    """Return a model with layers that differ in training, and with a loss of its own."""
     from keras import Input, Sequential, layers
 
     return Sequential(
@@ -26,7 +26,7 @@ def small_cnn(image_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10
 
 
 def plain_cnn() -> Any:
-    """What it learns depends on its variables and its images alone."""
+    """Return a model that learns from its variables and images alone."""
     from keras import Input, Sequential, layers
 
     convolution = layers.Conv2D(4, 3, strides=2, activation="relu", bias_initializer="ones")
@@ -34,7 +34,7 @@ def plain_cnn() -> Any:
 
 
 def softmax(images: Any) -> Any:
-    """As the tutorial of TensorFlow 1 has it."""
+    """Compute logits as the tutorial of TensorFlow 1 does."""
     import tensorflow as tf
 
     weights = tf.compat.v1.get_variable("weights", [784, 10])
@@ -200,7 +200,7 @@ embedded.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def recurrent() -> Any:
-    """What is computed in a loop nobody counts."""
+    """Return a model with a loop, which cannot be counted."""
     from keras import Input, Sequential, layers
 
     return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])

@@ -1,4 +1,4 @@
-"""Which backend Keras would take on a host."""
+"""The backend that Keras uses on a host."""
 
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from pytest_dtfperf.training import own
         (None, None, None),
     ],
 )
-def test_the_variable_and_the_file_are_read_as_keras_does(
+def test_backend_is_read_as_keras_does(
     variable: str | None, file: str | None, where: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable goes before the file, and where neither says anything it is TensorFlow; what says another is named."""
+    """The variable goes before the file, the default is TensorFlow, and the source of another backend is named."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     if variable is not None:

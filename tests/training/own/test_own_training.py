@@ -15,7 +15,7 @@ from pytest_dtfperf.session.own_models import describe_model
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
-from tests.training.programs import told
+from tests.training.programs import run_program
 from tests.training.test_conformance import DOUBLE, PAIR, Layout, layouts
 
 Train = Callable[..., list[TaskReport]]
@@ -49,7 +49,7 @@ def mode_cases() -> Iterator[Any]:
 @pytest.mark.campaign(part=3)  # what several devices learn is looked at below
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 @pytest.mark.parametrize("mode, layout", [*mode_cases()])
-def test_it_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
+def test_own_model_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
     """A Keras CNN with batch normalisation and dropout, and a function of tensors, make their steps over several devices."""
     row = VARIABLE_UPDATES[mode]
     sizes = {"gpus": layout.gpus, "num_ps": layout.num_ps, "cross_replica_sync": row.synchronous}
@@ -93,9 +93,11 @@ print(json.dumps(losses))
         ("small_cnn", "bf16", "mixed_bfloat16", 0.02),
     ],
 )
-def test_it_learns_what_keras_would(train: Train, tmp_path: Path, name: str, precision: str, policy: str, rtol: float) -> None:
-    """From the same images the same losses and the same variables as `train_on_batch`, dropout, batch norm and all."""
-    keras = json.loads(told(tmp_path / "log", "-c", KERAS, name, str(tmp_path / "keras.npz"), policy))
+def test_own_model_learns_as_in_keras(
+    train: Train, tmp_path: Path, name: str, precision: str, policy: str, rtol: float
+) -> None:
+    """Losses and variables equal those of `train_on_batch` on the same images, with dropout and batch norm."""
+    keras = json.loads(run_program(tmp_path / "log", "-c", KERAS, name, str(tmp_path / "keras.npz"), policy))
     (report,) = train(getattr(models, name), precision=precision, order={"checkpoint": str(tmp_path / "ours.npz")})
     np.testing.assert_allclose(report.loss, keras, rtol=rtol)
     assert_same_variables(tmp_path / "ours.npz", tmp_path / "keras.npz", rtol=10 * rtol, atol=rtol / 10)
@@ -125,7 +127,7 @@ def images(digit_files: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
-    """What one device learns of a model."""
+    """Return the variables that one device learns of a model."""
 
     @cache
     def of(model: Any) -> Path:
@@ -139,11 +141,11 @@ def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathF
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.transposed], ids=["keras", "function"])
-def test_several_devices_learn_what_one_does(
+def test_several_devices_learn_as_one(
     train: Train, one: Callable[[Any], Path], images: dict[str, Any], tmp_path: Path, model: Any, mode: str, layout: Layout,
     option: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Of the same images: every device's gradients count once and equally, placed, packed, cut or compiled in any way."""
+    """Each device's gradients count once and equally, placed, packed, cut or compiled in any way."""
     several = tmp_path / "several.npz"
     sizes = {"gpus": layout.gpus, "num_ps": layout.num_ps, "batch_size": 12 // layout.gpus}
     train(model, workers=layout.workers, variable_update=mode, **sizes, **images, **option, order={"checkpoint": str(several)})
@@ -153,8 +155,8 @@ def test_several_devices_learn_what_one_does(
 @pytest.mark.campaign
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.softmax], ids=["keras", "function"])
-def test_in_short_floats(train: Train, model: Any, precision: str) -> None:
-    """Keras' mixed policy, and a function's tensors, compute in them: the loss is near that in float32, and not the same."""
+def test_own_model_in_short_floats(train: Train, model: Any, precision: str) -> None:
+    """The loss in short floats is near that in float32, and not equal to it."""
     (long,) = train(model)
     (short,) = train(model, precision=precision)
     np.testing.assert_allclose(short.loss, long.loss, rtol=0.1)
@@ -170,8 +172,8 @@ def test_short_floats_on_the_wire(train: Train) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["independent", "mirrored"])
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
-def test_it_is_evaluated(train: Train, digit_files: Path, model: Any, mode: str) -> None:
-    """On the test set, with the moving averages that it has learnt and without dropout: in TensorFlow 2's strategies, too."""
+def test_own_model_is_evaluated(train: Train, digit_files: Path, model: Any, mode: str) -> None:
+    """An own model is evaluated with its moving averages and without dropout, also in TensorFlow 2's strategies."""
     digits = {"data": "mnist", "data_dir": str(digit_files), "evaluate": True, "steps": 30}
     (report,) = train(model, variable_update=mode, **digits)
     (found,) = report.evaluations
@@ -186,8 +188,8 @@ def test_towers_drop_their_own(train: Train, mode: str) -> None:
     assert one.loss != two.loss
 
 
-def test_a_function_that_wants_the_size_of_its_images(train: Train, images: dict[str, Any]) -> None:
-    """Parameters without values of their own are told those of the data set; it is no function of images for that."""
+def test_function_gets_the_size_of_its_images(train: Train, images: dict[str, Any]) -> None:
+    """Parameters without defaults get the image size and the classes of the data set."""
     (report,) = train(models.required, **images)
     assert report.network is not None
     assert (report.network.image_shape, report.network.classes) == ([28, 28, 1], 10)
@@ -201,13 +203,13 @@ def test_a_function_that_wants_the_size_of_its_images(train: Train, images: dict
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
 def test_other_kinds_of_models(train: Train, mode: str, model: Any) -> None:
-    """A class derived from Keras' is built for its images; gradients may be of a few rows, or none at all."""
+    """Models of other kinds train: derived Keras classes, sparse or missing gradients, shared variables."""
     (report,) = train(model, variable_update=mode, gpus=2)
     assert report.loss[-1] < report.loss[0]
 
 
-def test_only_forward(train: Train) -> None:
-    """Neither gradients nor updates, nor batch statistics."""
+def test_forward_only(train: Train) -> None:
+    """A forward pass has no gradients, updates or batch statistics."""
     (report,) = train(models.small_cnn, forward_only=True)
     assert len(set(report.loss)) == 1
 
@@ -226,15 +228,15 @@ def test_only_forward(train: Train) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_it_is_counted(train: Train, model: Any, multiply_adds: int, parameters: int) -> None:
-    """The task that trains it tells its variables and its arithmetic, as those of our own models are counted."""
+def test_own_model_is_counted(train: Train, model: Any, multiply_adds: int, parameters: int) -> None:
+    """The task's report has the variables and the arithmetic of an own model."""
     (report,) = train(model, steps=1)
     assert report.network is not None
     assert (report.network.multiply_adds, report.network.parameters) == (multiply_adds, parameters)
 
 
-def test_what_is_not_counted_is_not_known(train: Train) -> None:
-    """A loop's arithmetic is no number, and not zero: the reason stands in its place."""
+def test_uncounted_arithmetic_has_a_reason(train: Train) -> None:
+    """The arithmetic of a loop is None, with the reason."""
     (report,) = train(models.recurrent, steps=1)
     assert report.network is not None
     assert report.network.multiply_adds is None
@@ -265,8 +267,8 @@ def refusals() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("model, wanted, words", [*refusals()])
-def test_what_cannot_be_trained_is_refused(run_tasks: RunTasks, model: Any, wanted: dict[str, Any], words: str) -> None:
-    """In one line that says what is wrong with it, and names it."""
+def test_invalid_models_are_refused(run_tasks: RunTasks, model: Any, wanted: dict[str, Any], words: str) -> None:
+    """An invalid model is refused in one line with its name and the reason."""
     with orders_of(spec_of(model, **wanted), workers=1, own=describe_model(model)) as orders:
         (outcome,) = run_tasks(orders)
     (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
@@ -275,9 +277,8 @@ def test_what_cannot_be_trained_is_refused(run_tasks: RunTasks, model: Any, want
     assert words in line
 
 
-def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
-    """Where the environment asks Keras for another backend than TensorFlow's, installed or not, a line says so, and what to do;
-    a model that is none of Keras is trained."""
+def test_host_with_another_backend_is_refused(tmp_path: Path) -> None:
+    """A host with another backend of Keras refuses a Keras model in one line, and trains other models."""
     with driver(tmp_path / "log", KERAS_BACKEND="torch") as run_tasks:
         with orders_of(spec_of(models.plain_cnn), workers=1, own=describe_model(models.plain_cnn)) as orders:
             (outcome,) = run_tasks(orders)
@@ -293,8 +294,8 @@ def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
             assert report_of(run_tasks(orders)[0]).loss
 
 
-def test_a_model_of_a_package_that_the_host_lacks(run_tasks: RunTasks) -> None:
-    """The host says that it has no such model: its test is skipped, as that of a missing module is."""
+def test_model_of_a_missing_package(run_tasks: RunTasks) -> None:
+    """A model of a package that the host lacks is reported as missing, so that its test is skipped."""
     found = tables.OwnModel(module="no_such_package.models", attribute="cnn", kind=tables.TENSORFLOW)
     spec = spec_of(models.plain_cnn).but(model=found.name)
     with orders_of(spec, workers=1, own=found) as orders:
@@ -302,8 +303,8 @@ def test_a_model_of_a_package_that_the_host_lacks(run_tasks: RunTasks) -> None:
     assert outcome["events"] == [{"kind": "missing", "what": "model", "name": "no_such_package.models.cnn"}]
 
 
-def test_a_module_that_needs_what_the_host_lacks(run_tasks: RunTasks) -> None:
-    """What is missing is named, and how to go on without it."""
+def test_module_with_a_missing_import(run_tasks: RunTasks) -> None:
+    """The missing import of a model's module is named, with a remedy."""
     packed = tables.pack_sources({"my_models.py": "import no_such_module\n\ndef cnn(): pass\n"})
     found = tables.OwnModel(module="my_models", attribute="cnn", kind=tables.TENSORFLOW, packed=packed)
     with orders_of(spec_of(models.plain_cnn).but(model=found.name), workers=1, own=found) as orders:
@@ -314,8 +315,8 @@ def test_a_module_that_needs_what_the_host_lacks(run_tasks: RunTasks) -> None:
     )
 
 
-def test_seeds_decide_what_it_starts_with(train: Train, run_tasks: RunTasks) -> None:
-    """The same seed, the same first loss in whatever process; another seed, another."""
+def test_seed_sets_the_first_values(train: Train, run_tasks: RunTasks) -> None:
+    """Equal seeds have equal first losses in any process, and different seeds different ones."""
     losses = []
     for seed in (1, 1, 2):
         found = describe_model(models.plain_cnn)

@@ -1,1 +1,1 @@
-"""Stands in for packages that are not installed here: the folder that a path would have to lead to."""
+"""Replacements of packages that are not installed here: the folder to add to the path."""

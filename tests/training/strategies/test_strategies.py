@@ -1,4 +1,4 @@
-"""TensorFlow 2's own strategies: what the suite of all modes does not ask of them."""
+"""TensorFlow 2's own strategies: properties beyond the suite of all modes."""
 
 import struct
 from pathlib import Path
@@ -26,7 +26,7 @@ MODES: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.fixture(scope="module")
 def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
-    """A network whose gradient never changes, on images that have one label: each batch moves its last bias by as much."""
+    """Return a spec of a network with a constant gradient on images of one label: each batch adds the same to its last bias."""
     folder = tmp_path_factory.mktemp("alike")
     pixels = bytes(IMAGES * 28 * 28)
     for shut_down in ("train", "t10k"):
@@ -54,7 +54,7 @@ def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spe
 @pytest.mark.campaign
 @pytest.mark.parametrize("model, data", [("tiny_normed", "synthetic"), ("mnist_softmax", "synthetic-host")])
 @pytest.mark.parametrize("mode", MODES)
-def test_made_up_images_are_learnt_by_heart(trained: Trained, tiny: Spec, mode: str, model: str, data: str) -> None:
+def test_synthetic_images_are_learnt(trained: Trained, tiny: Spec, mode: str, model: str, data: str) -> None:
     """Each strategy is fed from inputs on the device and from those of the host, and its loss falls, with batch norm, too."""
     changes, workers = MODES[mode]
     spec = tiny.but(model=model, data=data, data_dir=None, gpus=2, **changes, learning_rate=0.01, steps=30)
@@ -65,7 +65,7 @@ def test_made_up_images_are_learnt_by_heart(trained: Trained, tiny: Spec, mode: 
 
 
 def test_one_device_scores_as_a_graph(trained: Trained, tiny: Spec) -> None:
-    """After the same steps of a network with batch norm, loss and accuracy on the test set are the graph's."""
+    """Loss and accuracy on the test set equal the graph's after the same steps of a network with batch norm."""
     spec = tiny.but(model="tiny_normed", evaluate=True)
     (expected,), (found,) = trained(spec), trained(spec.but(variable_update="mirrored"))
     np.testing.assert_allclose(found.evaluations[0].score.loss, expected.evaluations[0].score.loss, rtol=1e-4)

@@ -1,5 +1,5 @@
-"""A small stand-in for Horovod, for the tests of what uses it: the part of its API that we call, between real processes.
+"""A small replacement of Horovod, for the tests of its users: the used part of its API, between real processes.
 
-It averages and broadcasts truly, over one hub in the chief instead of a ring. It is told apart from Horovod by what it refuses:
-an operation without the same name in all processes, of which Horovod would wait for ever.
+It really averages and broadcasts, over one hub in the chief instead of a ring. It refuses an operation without the same name
+in all processes, for which Horovod would wait without end.
 """

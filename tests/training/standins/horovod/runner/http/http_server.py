@@ -1,4 +1,4 @@
-"""As horovod.runner.http.http_server: where processes find each other. Here they also exchange everything there."""
+"""As horovod.runner.http.http_server, by which processes find each other. Here they also exchange all data by it."""
 
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Listener
@@ -28,7 +28,7 @@ class RendezvousServer:
         try:
             while True:
                 _exchange(ranked)
-        except EOFError:  # somebody has shut down
+        except EOFError:  # a process has shut down
             for connection in connections:
                 connection.close()
 

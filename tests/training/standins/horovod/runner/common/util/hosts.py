@@ -1,4 +1,4 @@
-"""As horovod.runner.common.util.hosts: what is known of one process."""
+"""As horovod.runner.common.util.hosts: the description of one process."""
 
 from dataclasses import dataclass
 
