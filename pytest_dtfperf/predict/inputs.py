@@ -123,7 +123,7 @@ def find_advice(record: Record) -> str | None:
     if link is None or not task_hosts:
         return None
     try:
-        gains = _predict_gains(spec, tuple(task_hosts.items()), record.images_per_sec, link.step_s)
+        gains = _predict_gains(spec, tuple(task_hosts.items()), record.images_per_sec, link.step_s, efficiency)
     except SpecError:  # of an own model that was not trained here, its variables are not known
         return None
     best = max(gains, key=lambda gain: gain.low, default=None)
@@ -136,12 +136,15 @@ def find_advice(record: Record) -> str | None:
 
 
 @lru_cache(maxsize=1024)  # it can take seconds, and the terminal, the page and the Markdown summary show the same hint
-def _predict_gains(spec: Spec, task_hosts: tuple[tuple[str, str], ...], images_per_sec: float, link_s: float) -> Sequence[Gain]:
+def _predict_gains(
+    spec: Spec, task_hosts: tuple[tuple[str, str], ...], images_per_sec: float, link_s: float, efficiency: float | None
+) -> Sequence[Gain]:
     """Return what changes of a training would bring.
 
     Args:
         task_hosts: each task with its host.
         link_s: seconds of a step that the busiest link takes.
+        efficiency: shows the rate of one device, which links may hide otherwise.
     """
     layout = Layout(dict(task_hosts))
     bytes_per_step = StepModel(spec, layout).busiest_link_bytes
@@ -154,4 +157,11 @@ def _predict_gains(spec: Spec, task_hosts: tuple[tuple[str, str], ...], images_p
         ps_on_worker_hosts=all(layout.hosts[server] in workers for server in layout.servers),
     )
     measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=images_per_sec)
+    if efficiency and spec.gpus > 1:
+        alone = spec.but(gpus=1, num_ps=min(spec.num_ps, 1))
+        on_one = Layout(dict.fromkeys(("worker:0", *(["ps:0"] if alone.num_ps else [])), "host"))
+        of_one = MeasuredRate(spec=alone, layout=on_one, images_per_sec=images_per_sec / spec.gpus / efficiency)
+        predictor, expected = Predictor([of_one, measured], hosts), Predictor([of_one], hosts).predict(spec, layout)
+        if expected.low <= images_per_sec <= expected.high:
+            return predictor.list_gains(spec)
     return Predictor([measured], hosts).list_gains(spec)

@@ -8,7 +8,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.predict.event_model import StepModel
+from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
 from pytest_dtfperf.predict.inputs import find_advice, find_probed_link, select_measured
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import list_hints
@@ -51,6 +51,26 @@ def test_low_efficiency_has_advice_too() -> None:
     assert find_advice(found) is None
     for value, has_advice in ((0.5, True), (0.9, False)):
         assert bool(find_advice(replace(found, efficiency=value, anchor="a0"))) is has_advice
+
+
+def make_record_of_links(part: float, efficiency: float) -> Record:
+    """Return a measurement with a step that is a part of the time that its links need alone."""
+    found = make_record(50.0)
+    model = StepModel(found.spec, Layout(found.measurement.runs[0].task_hosts))
+    alone_s = model.step_s(0.0, NetworkRates(link_bytes_per_s=LINK))
+    slow = make_record(found.spec.gpus * found.spec.batch_size / (part * alone_s))
+    return replace(slow, efficiency=efficiency, anchor="a0")
+
+
+@pytest.mark.parametrize("part", [1.0, 1.05])
+def test_an_efficiency_shows_how_long_devices_compute(part: float) -> None:
+    """Where links take the whole step, they hide how long devices compute: the line is there if an efficiency shows it."""
+    assert "wire_precision=bf16 is predicted to be " in (find_advice(make_record_of_links(part, 0.1)) or "")
+
+
+def test_there_is_no_advice_where_links_do_not_explain_the_step() -> None:
+    """A step that is twice as long as computing and links explain, as on a slow host, has no line of what links could do."""
+    assert find_advice(make_record_of_links(2.0, 0.05)) is None
 
 
 @pytest.mark.parametrize(
