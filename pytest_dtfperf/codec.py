@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from dataclasses import field as new_field
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -234,8 +234,8 @@ def _readers(cls: Hashable) -> Mapping[str, Reader]:
 
 
 def _reader(hint: Any) -> Reader | None:
-    if isinstance(hint, type) and issubclass(hint, JsonData):
-        return _if_it_is(dict, hint.from_json)
+    if isinstance(hint, type) and issubclass(hint, JsonData):  # the check of the object that contains it has checked it, too
+        return _if_it_is(dict, hint.from_json if _reads_itself(hint) else partial(_make, hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _if_it_is(str, hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -314,8 +314,7 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if hint is Any:
         return lambda value: None
     if isinstance(hint, type) and issubclass(hint, JsonData):
-        reads_itself = hint.from_json.__func__ is not JsonData.from_json.__func__  # type: ignore[attr-defined]  # bound methods have it
-        return _check_object if reads_itself else _check_of(hint)  # type: ignore[arg-type]  # as above
+        return _check_object if _reads_itself(hint) else _check_of(hint)  # type: ignore[arg-type]  # as above
     if origin in (Union, UnionType):
         return _check_union(hint, [_check(each, metadata) for each in args])
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
@@ -328,6 +327,10 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
         return _check_mapping(_check(args[1], metadata), _key_pattern(args[0], metadata))
     # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in TYPES else lambda value: None
+
+
+def _reads_itself(hint: type[JsonData]) -> bool:
+    return hint.from_json.__func__ is not JsonData.from_json.__func__  # type: ignore[attr-defined]  # bound methods have it
 
 
 def _check_object(value: Any) -> None:
