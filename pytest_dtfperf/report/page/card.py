@@ -332,7 +332,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
         Fact("accepted", _format_provenance(entry) if entry else ""),
         Fact("efficiency", _format_efficiency(record, around)),
         Fact("limit", measurement_text.format_limit_or_reason(record)),
-        Fact("hint", "; ".join(list_hints_of(record))),
+        Fact("hint", "; ".join(text.removeprefix(record.spec.label).lstrip(": ") for text in list_hints_of(record))),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _list_other_checks(record)),
         Fact("injected", "; ".join(list_injected_slowdowns([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),

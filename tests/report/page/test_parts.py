@@ -25,6 +25,7 @@ from pytest_dtfperf.report.page.card import (
 )
 from pytest_dtfperf.report.page.html import Card, Page
 from pytest_dtfperf.report.session_exports import SessionResults
+from tests.predict.test_advice import make_record
 from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, breakdown, rich_run, scores, session_records
 
@@ -229,3 +230,12 @@ def test_what_differs_from_the_baselines_hosts() -> None:
     shown = built()
     assert "tensorflow 2.20.0 -> 2.21.0" in (card_of(shown, "inception3 b8 gpus=2 num_ps=1 parameter_server").differences or [])
     assert card_of(shown, "mnist b64 gpus=2 num_ps=1 parameter_server").differences is None
+
+
+def test_hints_of_a_card_leave_out_its_training() -> None:
+    """The card of a slow measurement shows what would help it without the name of the training, which is its heading."""
+    record = make_record(50.0, variable_placement="greedy")
+    (card,) = make_page(PageInput(session=SESSION, results=SessionResults([record]))).cards
+    (hint,) = [fact.text for fact in card.facts if fact.name == "hint"]
+    assert "is predicted to be " in hint
+    assert record.spec.label not in hint
