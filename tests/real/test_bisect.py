@@ -1,0 +1,62 @@
+"""A bisection over commits of a Keras program that reports its steps through `Steps`."""
+
+import json
+from pathlib import Path
+
+from tests.cli.test_bisect import git
+from tests.plugin.conftest import COMMANDS_HERE, PerfTests
+from tests.real import imported
+
+PROGRAM = """
+import keras, numpy as np
+from data import read_batch
+from pytest_dtfperf.steps import Steps
+
+model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+steps = Steps(images_per_step=16)
+for _ in range(6):
+    with steps:
+        images, labels = read_batch()
+        steps.wait_for(model.train_on_batch(images, labels))
+"""
+# Reading waits, so that other load on the machine changes little of a step.
+DATA = """
+import time
+import numpy as np
+
+def read_batch():
+    time.sleep({read_s})
+    return np.zeros((16, 8), "float32"), np.zeros((16, 1), "float32")
+"""
+READ_S, SLOW_READ_S = 0.04, 0.1
+
+
+def make_commits(folder: Path, count: int, slow: int) -> list[str]:
+    """Make a repository whose reading is slower from commit `slow` on, and return its commits."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "train.py").write_text(PROGRAM)
+    commits = []
+    for number in range(count):
+        (folder / "data.py").write_text(DATA.format(read_s=SLOW_READ_S if number >= slow else READ_S))
+        (folder / "notes.txt").write_text(f"{number}\n")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", f"Change number {number}")
+        commits.append(git(folder, "rev-parse", "HEAD"))
+    return commits
+
+
+def test_the_slow_commit_of_32_is_found(perf: PerfTests) -> None:
+    """Of 32 commits of a Keras program, the one that reads slowly is FOUND with its file, and most others are never trained."""
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    commits = make_commits(perf.folder / "repo", 32, 21)
+    argv = [f"--repo={perf.folder / 'repo'}", f"--good={commits[0]}", "--command=python train.py"]
+    clusters, cache = "--clusters-file=perf/clusters.toml", str(perf.folder / "cache")
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", "bisect", *argv, clusters, PATH=imported.path(), XDG_CACHE_HOME=cache)
+    assert ended.code == 0, ended.out + ended.err
+    (path,) = (perf.folder / "perf_results").glob("*/bisection.json")
+    found = json.loads(path.read_text())
+    assert (found["result"], [each["candidates"] for each in found["changes"]]) == ("FOUND", [[commits[21][:12]]])
+    assert len({each["candidate"] for each in found["blocks"]}) < 16
+    ended.line("data.py", "| 2")
