@@ -26,6 +26,7 @@ CANDIDATES = 64
 EFFECT = math.log(0.97)
 BLOCK_S = 60.0
 BUILD_S = 120.0
+BUSY = 10.0  # times as much noise, on a machine with other load
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ def draw_block(random: Random, effect: float, noise: Noise, order: str) -> float
     return sum(rates["B"]) / 2 - sum(rates["A"]) / 2
 
 
+def draw_busy(random: Random) -> float:
+    """Return the noise of a busy machine."""
+    return BUSY * draw_normal(random)
+
+
 def simulate(
     random: Random, cases: int, effects: Sequence[float] = (EFFECT,), *, noise: Noise = draw_normal, broken: float = 0.0
 ) -> list[tuple[Mapping[int, float], Result]]:
@@ -122,6 +128,7 @@ def main() -> None:
         ("one of 30 %", (EFFECT * 10,), draw_normal, 0.0),
         ("two of 3 %", (EFFECT, EFFECT), draw_normal, 0.0),
         ("two, of 6 % and 3 %", (2 * EFFECT, EFFECT), draw_normal, 0.0),
+        ("one of 50 %, busy", (math.log(0.5),), draw_busy, 0.0),
         ("none", (), draw_normal, 0.0),
     ]
     print(f"{'changes':34} {'right':>6} {'wrong':>6} {'several':>7} {'covered':>7} {'blocks':>6} {'90 %':>5} {'builds':>6}")

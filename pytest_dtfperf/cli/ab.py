@@ -54,7 +54,7 @@ A variant is its name, a colon, and what differs, in one argument. The first one
     dtfperf ab --same mnist gpus=2                         # how small a difference can be found here
 
 The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB
-by lot, so that a drift of the machine changes no result. Baselines are neither read nor changed (docs/compare-stacks.md).
+at random, so that a steady drift of the machine cancels. Baselines are neither read nor changed (docs/compare-stacks.md).
 """
 ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or a training or the cluster failed"}
 SHAPE: Shape = {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TEXT = """\
 Find the change that made training slower, in a series of candidates. The first one is fast, and the last one is slow.
-Candidates are commits, versions of a package, or variants as of dtfperf ab.
+Candidates are commits, versions of a package, or variants as for dtfperf ab.
 
     dtfperf bisect --good=v1.4 --bad=HEAD --setup="pip install -e ." --command="python train.py"
     dtfperf bisect --good=v1.4 --bad=HEAD --command="python train.py" gpus=2 --cluster=lab
@@ -46,8 +46,9 @@ Candidates are commits, versions of a package, or variants as of dtfperf ab.
     dtfperf bisect "a: setup='module load tf/2.18'" "b: setup='module load tf/2.19'" "c: setup='module load tf/2.20'" mnist
     dtfperf bisect --variants=series.toml mnist
 
-Each block of runs compares a candidate with the first one on the same hosts. The next candidate is the one that shows most for
-its time, with its build. Candidates that cannot be built are skipped. It ends with the candidate, its effect, and the reason.
+Each block of runs compares a candidate with the first one on the same hosts. The next candidate is the one that is expected to
+show most for each second, with the time of its build. Candidates that cannot be built are skipped. The result is the candidate
+that made the difference, its effect, and the reason. Two changes are reported as two.
 """
 ENDS = {DONE: "the change was found, or there is none", FAILED: "blocks or time did not decide, or the cluster failed"}
 SHAPE: Shape = {
@@ -87,7 +88,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_cluster(parser)
     text = "probability with which the result is right; by default 0.95"
     parser.add_argument("--confidence", metavar="FRACTION", type=float, help=text)
-    text = "largest difference of the first and the last candidate that is none; by default 0.01, which is 1 %%"
+    text = "largest difference of the first and the last candidate that counts as none; by default 0.01, which is 1 %%"
     parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
     parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of all candidates; by default 60")
     add_block_options(parser)

@@ -5,6 +5,9 @@ the one before it, unless it is a change. There may be no change, one, or two; l
 and so is the noise. The evidence of each configuration of changes is integrated over levels and noise on a grid (as
 P. Fearnhead, Statistics and Computing 16, 2006, 203-213, with unknown noise). A block may be an outlier.
 
+Of two changes, one is minor if its log-ratio is less than a quarter of the other's. The search ends with one change although a
+minor one beside it is possible: where blocks scatter by several per cent, many blocks would not exclude it.
+
 The next candidate is the one with the most expected information for each second, which includes its build (D. V. Lindley,
 Annals of Mathematical Statistics 27, 1956, 986-1005). `benchmarks/bisection.py` simulates how often and how soon it is right.
 """
@@ -34,6 +37,8 @@ MOST_OPTIONS = 12  # candidates of a gap that are considered next
 NEGLIGIBLE = 1e-4  # probability of a configuration that does not affect the choice
 HERMITE = np.polynomial.hermite_e.hermegauss(9)
 MOST_CHANGES = 2
+MINOR = 0.25  # log-ratio of a change to that of a larger one, below which it does not matter which candidate it is
+MOST_SEVERAL = 0.01  # probability of a second change that is not minor, with which the search may end with one
 ORDER_BLOCKS = 4  # so many blocks without an effect of the order are added to those that show one
 MOST_RESIDUAL = 3.0  # standard deviations, to which outliers are clipped
 
@@ -168,6 +173,47 @@ class BisectionPosterior:
     def best_probability(self) -> float:
         return float(self.probabilities.max())
 
+    @cached_property
+    def sole(self) -> Array:
+        """The probability of each gap that it contains the only change, or the only one that is not minor."""
+        found = np.zeros(len(self.tested) - 1)
+        for probability, each in zip(self.probabilities, self._configurations, strict=True):
+            if len(each.gaps) == 1:
+                found[each.gaps[0]] += probability
+            elif each.gaps and probability > NEGLIGIBLE / 100:
+                for gap, share in zip(each.gaps, self._weigh_sizes(each.gaps), strict=True):
+                    found[gap] += probability * share
+        return found
+
+    @property
+    def several(self) -> float:
+        """The probability of two changes of which none is minor."""
+        return max(0.0, 1 - self.changes[0] - float(self.sole.sum()))
+
+    def _weigh_sizes(self, gaps: tuple[int, ...]) -> tuple[float, float]:
+        """Return the probabilities that the second of two changes is minor, and that the first one is."""
+        before, after = self._weigh_level(gaps, 0), self._weigh_level(gaps, 1)
+        after = after / np.maximum(after.sum(axis=1, keepdims=True), 1e-300)
+        below = np.pad(np.cumsum(after, axis=1), ((0, 0), (1, 0)))  # (noise, number of levels below)
+        size = np.abs(self._levels)
+
+        def weigh_between(width: Array) -> float:
+            """Return the probability that the level after both is less than `width` from the one between, for each of these."""
+            least = np.searchsorted(self._levels, self._levels - width, side="right")
+            most = np.searchsorted(self._levels, self._levels + width, side="left")
+            return float((before * (below[:, most] - below[:, least])).sum())
+
+        return weigh_between(MINOR * size), 1 - weigh_between(size / MINOR)
+
+    def choose_gaps(self, confidence: float) -> tuple[int, ...]:
+        """Return the gaps of the changes that are reported: of two if they are certain, or more probable than any sole one."""
+        pairs = [at for at, each in enumerate(self._configurations) if len(each.gaps) == MOST_CHANGES]
+        if pairs:
+            best = max(pairs, key=lambda at: self.probabilities[at])
+            if self.probabilities[best] >= confidence or self.several > self.sole.max():
+                return self._configurations[best].gaps
+        return (int(np.argmax(self.sole)),)
+
     def is_located(self, gaps: Sequence[int]) -> bool:
         """Return whether no candidate that can be built is left untested within the gaps."""
         return all(set(range(self.tested[gap] + 1, self.tested[gap + 1])) <= self._broken for gap in gaps)
@@ -187,18 +233,23 @@ class BisectionPosterior:
         return inside >= policy.confidence
 
     def describe_changes(self, confidence: float) -> list[Change]:
-        """Return the changes of the most probable configuration that has any, in order."""
-        likely = (each for each in np.argsort(-self.probabilities) if self._configurations[each].gaps)
-        gaps = self._configurations[int(next(likely))].gaps
-        found = []
-        for index, gap in enumerate(gaps):
-            values, weights = self._weigh_difference(gaps, index)
-            order = np.argsort(values)
-            shares = np.cumsum(weights[order]) - weights[order] / 2
-            ends = (1 - confidence) / 2, 0.5, (1 + confidence) / 2
-            low, ratio, high = (math.exp(float(np.interp(end, shares, values[order]))) for end in ends)
-            found.append(Change(self.tested[gap] + 1, self.tested[gap + 1], ratio, low, high))
-        return found
+        """Return the changes that `choose_gaps` reports, in order, each with the interval of its effect."""
+        gaps = self.choose_gaps(confidence)
+        return [self._describe_change(gap, gaps, confidence) for gap in gaps]
+
+    def _describe_change(self, gap: int, gaps: tuple[int, ...], confidence: float) -> Change:
+        """Return one of the reported changes. Its effect is that of all configurations with it, with or without a minor one."""
+        parts = []
+        for probability, each in zip(self.probabilities, self._configurations, strict=True):
+            if each.gaps == gaps or (len(gaps) == 1 and gap in each.gaps and probability > NEGLIGIBLE):
+                values, weights = self._weigh_difference(each.gaps, each.gaps.index(gap))
+                parts.append((values, probability * weights))
+        values, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+        order = np.argsort(values)
+        shares = np.cumsum(weights[order]) - weights[order] / 2
+        ends = (1 - confidence) / 2, 0.5, (1 + confidence) / 2
+        low, ratio, high = (math.exp(float(np.interp(end * weights.sum(), shares, values[order]))) for end in ends)
+        return Change(self.tested[gap] + 1, self.tested[gap + 1], ratio, low, high)
 
     def choose_next(self, cost_s: Mapping[int, float], warm: Collection[int] = ()) -> int:
         """Return the candidate of the next block: the one with the most expected information for each second.
@@ -374,15 +425,21 @@ class BisectionDecision:
 def decide_bisection(posterior: BisectionPosterior, policy: BisectionPolicy, blocks: int) -> BisectionDecision:
     """Return the result after so many blocks."""
     probability, gaps = posterior.best_probability, posterior.best
-    if gaps and probability >= policy.confidence and posterior.is_located(gaps):
-        end = BisectionEnd.FOUND if len(gaps) == 1 else BisectionEnd.SEVERAL
-        return BisectionDecision(end, f"with a probability of {probability:.1%}", False)
+    if len(gaps) > 1 and probability >= policy.confidence and posterior.is_located(gaps):
+        return BisectionDecision(BisectionEnd.SEVERAL, f"with a probability of {probability:.1%}", False)
+    gap = int(np.argmax(posterior.sole))
+    probability = float(posterior.sole[gap])
+    if probability >= policy.confidence and posterior.several <= MOST_SEVERAL and posterior.is_located([gap]):
+        text = f"with a probability of {probability:.1%}"
+        if posterior.changes[MOST_CHANGES] > 1 - policy.confidence:
+            text += f"; a second change of less than {MINOR:.0%} of its size is not excluded"
+        return BisectionDecision(BisectionEnd.FOUND, text, False)
     if posterior.is_equivalent(policy):
         return BisectionDecision(
             BisectionEnd.NO_DIFFERENCE, f"good and bad differ by less than {policy.equivalence:.2g}", False
         )
     is_over = blocks >= policy.max_blocks
-    if posterior.changes[2] >= policy.confidence:
+    if posterior.several >= policy.confidence:
         return BisectionDecision(BisectionEnd.SEVERAL, "there are two or more changes", not is_over)
     return BisectionDecision(BisectionEnd.UNDECIDED, "the blocks do not decide", not is_over)
 

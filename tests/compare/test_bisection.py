@@ -10,6 +10,7 @@ import pytest
 from benchmarks.bisection import CANDIDATES, EFFECT, is_right, simulate
 from pytest_dtfperf.compare.bisection import (
     LEAST_EQUIVALENT,
+    MOST_SEVERAL,
     BisectionEnd,
     BisectionPolicy,
     Observation,
@@ -70,6 +71,35 @@ def test_two_changes_are_reported_with_their_own_effects() -> None:
     assert (first.first, first.last, second.first, second.last) == (1, 1, 3, 3)
     assert first.ratio == pytest.approx(math.exp(-0.02), abs=0.002)
     assert second.ratio == pytest.approx(math.exp(-0.04), abs=0.003)
+
+
+# Blocks of a search of 32 commits on a machine with other load, in their order: candidate, log-ratio, reference first.
+BUSY = [
+    (31, -0.811, False), (31, -0.838, True), (14, 0.04, True), (22, -0.835, False), (18, -0.048, True), (20, 0.084, True),
+    (21, -0.65, True), (21, -0.712, False), (20, 0.076, False), (20, 0.056, True),
+]  # fmt: skip
+
+
+def test_a_small_other_change_does_not_keep_a_search_open() -> None:
+    """Where blocks scatter by several per cent, the change of a half is found, though none of one per cent can be excluded."""
+    seen = [Observation(*each) for each in BUSY]
+    found = compute_posterior(32, seen)
+    decision = decide_bisection(found, POLICY, len(seen))
+    assert decision.end is BisectionEnd.FOUND
+    assert "a second change of less than 25% of its size is not excluded" in decision.reason
+    assert found.changes[1] < POLICY.confidence
+    (change,) = found.describe_changes(POLICY.confidence)
+    assert (change.first, change.last) == (21, 21)
+    assert 0.42 < change.low < change.high < 0.52
+
+
+def test_a_second_change_that_matters_keeps_a_search_open() -> None:
+    """The search goes on while a second change that is not minor has 4 %, though the first one has the confidence."""
+    seen = observe({9: [-0.07, -0.079], 4: [-0.06, -0.066, -0.062], 3: [0.001, -0.001]})
+    found = compute_posterior(10, seen)
+    assert found.sole.max() >= POLICY.confidence
+    assert MOST_SEVERAL < found.several < 1 - POLICY.confidence
+    assert decide_bisection(found, POLICY, len(seen)).is_open
 
 
 def test_good_and_bad_that_are_equal_are_no_difference() -> None:
