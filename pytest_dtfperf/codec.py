@@ -65,6 +65,7 @@ def describe(
     pattern: str | None = None,
     key_pattern: str | None = None,
     min_size: int = 0,
+    max_size: int | None = None,
     is_finite: bool = True,
     omit_empty: bool = False,
     is_stored: bool = True,
@@ -81,6 +82,7 @@ def describe(
         pattern: Regular expression that all of each text in it matches.
         key_pattern: Regular expression that all of each key of an object matches.
         min_size: Least number of items of a list, or of characters of a text.
+        max_size: Largest number of items of a list, or of keys of an object; None: no limit.
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None, zero or its default.
         is_stored: Whether it is written.
@@ -96,6 +98,7 @@ def describe(
         "pattern": pattern,
         "key_pattern": key_pattern,
         "min_size": min_size,
+        "max_size": max_size,
         "is_finite": is_finite,
         "omit_empty": omit_empty,
         "is_stored": is_stored,
@@ -320,11 +323,9 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
         return _check_choice(list(args) or [each.value for each in hint])
     if origin in (Sequence, tuple, list):
-        return _check_list(
-            _check(args[0], {**metadata, "min_size": 0}), is_numeric=args[0] is float, min_size=metadata.get("min_size", 0)
-        )
+        return _check_list(_check(args[0], without_sizes(metadata)), metadata, is_numeric=args[0] is float)
     if origin in (Mapping, dict):
-        return _check_mapping(_check(args[1], metadata), _key_pattern(args[0], metadata))
+        return _check_mapping(_check(args[1], without_sizes(metadata)), metadata, _key_pattern(args[0], metadata))
     # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in TYPES else lambda value: None
 
@@ -361,12 +362,21 @@ def _check_choice(choices: Sequence[Any]) -> Check:
     return check
 
 
-def _check_list(check: Check, *, is_numeric: bool, min_size: int) -> Check:
+def without_sizes(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of what is in a list or an object: its sizes are those of the list or the object itself."""
+    return {**metadata, "min_size": 0, "max_size": None}
+
+
+def _check_list(check: Check, metadata: Mapping[str, Any], *, is_numeric: bool) -> Check:
+    min_size, max_size = metadata.get("min_size", 0), metadata.get("max_size")
+
     def check_all(value: Any) -> None:
         if not isinstance(value, list | tuple):
             raise ValidationError("a list", value)
         if len(value) < min_size:
             raise ValidationError(f"a list of at least {min_size}", value)
+        if max_size is not None and len(value) > max_size:
+            raise ValidationError(f"a list of at most {max_size}", value)
         if is_numeric and value and set(map(type, value)) <= {int, float} and all(map(math.isfinite, value)):
             value = [min(value), max(value)]  # bounds that hold for two hold for thousands of step times
         for index, each in enumerate(value):
@@ -385,12 +395,15 @@ def list_enum_values(hint: Any) -> list[str]:
     return [each.value for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else []
 
 
-def _check_mapping(check: Check, key_pattern: str | None) -> Check:
+def _check_mapping(check: Check, metadata: Mapping[str, Any], key_pattern: str | None) -> Check:
     pattern = re.compile(key_pattern) if key_pattern else None
+    max_size = metadata.get("max_size")
 
     def check_all(value: Any) -> None:
         if not isinstance(value, Mapping):
             raise ValidationError("an object", value)
+        if max_size is not None and len(value) > max_size:
+            raise ValidationError(f"an object of at most {max_size} keys", value)
         for key, each in value.items():
             if not isinstance(key, str):
                 raise ValidationError("text as a key", key)

@@ -102,6 +102,8 @@ class Limited(JsonData):
     note: str = field(default="", metadata=describe("A note", pattern="[a-z]*", omit_empty=True))
     rates: Sequence[float] = field(default=(1.0,), metadata=describe(min_size=1, omit_empty=True))
     title: str = field(default="A", metadata=describe(min_size=1, omit_empty=True))
+    spans: Mapping[str, int] = field(default_factory=dict, metadata=describe(max_size=1, omit_empty=True))
+    ends: Sequence[int] = field(default=(), metadata=describe(min_size=2, max_size=2, omit_empty=True))
     kind: Literal["own"] = field(default="own", metadata=describe(omit_empty=True))
     memory: int = field(default=0, metadata=describe(is_stored=False))
 
@@ -116,6 +118,9 @@ class Limited(JsonData):
         ({"note": "A"}, "note: must be text of the form [a-z]*, not 'A'"),
         ({"rates": []}, "rates: must be a list of at least 1, not []"),
         ({"title": ""}, "title: must be text of at least 1 characters, not ''"),
+        ({"ends": [1]}, "ends: must be a list of at least 2, not [1]"),
+        ({"ends": [1, 2, 3]}, "ends: must be a list of at most 2, not [1, 2, 3]"),
+        ({"spans": {"a": 1, "b": 2}}, "spans: must be an object of at most 1 keys, not {'a': 1, 'b': 2}"),
         ({"kind": "other"}, "kind: must be one of 'own', not 'other'"),
     ],
 )
@@ -144,6 +149,8 @@ def test_json_schema_has_what_the_fields_declare() -> None:
             "note": {"description": "A note", "type": "string", "pattern": "^([a-z]*)$"},
             "rates": {"type": "array", "minItems": 1, "items": {"type": "number"}},
             "title": {"type": "string", "minLength": 1},
+            "spans": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 1},
+            "ends": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}},
             "kind": {"const": "own"},
         },
     }

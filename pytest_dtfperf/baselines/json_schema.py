@@ -6,7 +6,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pytest_dtfperf.codec import TYPES, JsonData, SparseData, list_enum_values, list_keys
+from pytest_dtfperf.codec import TYPES, JsonData, SparseData, list_enum_values, list_keys, without_sizes
 
 Schema = dict[str, Any]
 
@@ -73,13 +73,15 @@ def _schema(hint: Any, metadata: Mapping[str, Any], definitions: dict[str, Schem
         return {"enum": [each.value for each in hint]}
     if origin in (Sequence, tuple, list):
         size = {"minItems": metadata["min_size"]} if metadata.get("min_size") else {}
-        return {"type": "array", **size, "items": _schema(args[0], {**metadata, "min_size": 0}, definitions)}
+        size |= {"maxItems": metadata["max_size"]} if metadata.get("max_size") else {}
+        return {"type": "array", **size, "items": _schema(args[0], without_sizes(metadata), definitions)}
     if origin in (Mapping, dict):
-        items = _schema(args[1], metadata, definitions)
+        items = _schema(args[1], without_sizes(metadata), definitions)
+        size = {"maxProperties": metadata["max_size"]} if metadata.get("max_size") else {}
         names: Schema = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
         if keys := list_enum_values(args[0]):
             names = {"propertyNames": {"enum": keys}}
-        return {"type": "object", "additionalProperties": items, **names}
+        return {"type": "object", "additionalProperties": items, **size, **names}
     found: Schema = {"type": TYPES[hint]}
     if hint in (int, float):
         found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}

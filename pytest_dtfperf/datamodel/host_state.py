@@ -11,6 +11,7 @@ from pytest_dtfperf.datamodel.task_report import count, seconds
 
 MAX_CPUS = 1 << 16  # of a host
 _number: dict[str, Any] = {"at_least": -1e18, "at_most": 1e18}  # far above any reading
+_two_numbers: dict[str, Any] = {**_number, "min_size": 2, "max_size": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class GpuReading(JsonData):
     power_w: float | None = field(default=None, metadata=describe("Power", unit="W", **_number))
     utilisation: float | None = field(default=None, metadata=describe("Utilisation", unit="%", **_number))
     reasons: Sequence[str] | None = field(
-        default=None, metadata=describe("Reasons for a lower clock, by NVML's names", pattern=".{0,60}")
+        default=None, metadata=describe("Reasons for a lower clock, by NVML's names", pattern=".{0,60}", max_size=64)
     )
 
 
@@ -88,12 +89,12 @@ class GpuSamples(JsonData):
 
     samples: int = field(metadata=describe("Number of samples with known reasons", **count))
     reasons: Mapping[str, int] = field(
-        metadata=describe("Reason for a lower clock to the samples that have it", key_pattern=".{0,60}", **count)
+        metadata=describe("Reason for a lower clock to the samples that have it", key_pattern=".{0,60}", max_size=64, **count)
     )
-    sm_mhz: Sequence[float] | None = field(default=None, metadata=describe("Clock of the multiprocessors", **_number))
-    memory_mhz: Sequence[float] | None = field(default=None, metadata=describe("Clock of the memory", **_number))
-    temperature_c: Sequence[float] | None = field(default=None, metadata=describe("Temperature", **_number))
-    power_w: Sequence[float] | None = field(default=None, metadata=describe("Power", **_number))
+    sm_mhz: Sequence[float] | None = field(default=None, metadata=describe("Clock of the multiprocessors", **_two_numbers))
+    memory_mhz: Sequence[float] | None = field(default=None, metadata=describe("Clock of the memory", **_two_numbers))
+    temperature_c: Sequence[float] | None = field(default=None, metadata=describe("Temperature", **_two_numbers))
+    power_w: Sequence[float] | None = field(default=None, metadata=describe("Power", **_two_numbers))
 
     def __post_init__(self) -> None:
         for reason, number in self.reasons.items():
@@ -108,7 +109,9 @@ class GpuState(JsonData):
     index: str = field(metadata=describe("nvidia-smi's index", pattern="[0-9A-Za-z/.:-]{1,80}"))
     before: GpuReading | None = field(metadata=describe("Last sample before the run; null: none"))
     after: GpuReading | None = field(metadata=describe("Last sample of all; null: none"))
-    others: Sequence[GpuProcess] = field(metadata=describe("Processes on it before the run that were not the run's"))
+    others: Sequence[GpuProcess] = field(
+        metadata=describe("Processes on it before the run that were not the run's", max_size=4096)
+    )
     during: GpuSamples = field(metadata=describe("Samples within the measured steps"))
 
 
@@ -128,7 +131,7 @@ class HostState(JsonData):
     throttled_s: float | None = field(
         metadata=describe("Time in which heat lowered the clock of the core with the most of it; null: not known", **seconds)
     )
-    gpus: Sequence[GpuState] = field(default=(), metadata=describe("Its GPUs that the run used", omit_empty=True))
+    gpus: Sequence[GpuState] = field(default=(), metadata=describe("Its GPUs that the run used", omit_empty=True, max_size=256))
 
     def __post_init__(self) -> None:
         found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", self.cpus, re.ASCII)

@@ -369,7 +369,7 @@ def test_first_session_fits_on_a_screen(tmp_path: Path) -> None:
     modes = ("distributed_all_reduce", "mirrored", "multi_worker_mirrored")
     budget.left_out += [f"perf_tests/test_learning.py::test_time_to_accuracy[gpus2-ps0-{mode}]" for mode in modes]
     budget.shortened.update("abc")
-    remarks = [f"Report: {tmp_path}/report.html", *budget.describe()]
+    remarks = ["Report: perf_results/20260131T021503Z-9f3c1a/report.html", *budget.describe()]
     text = format_summary(records, width=80, next_steps=steps, folder=tmp_path, remarks=remarks)
     lines = text.replace(str(tmp_path), "perf_results/20260131T021503Z-9f3c1a").splitlines()
     assert len(lines) + 3 <= 40, text
