@@ -78,6 +78,14 @@ MAY_BE_CALLED: Mapping[str, str] = {
     "tell": "Python's own, of files",
 }
 
+# Folders of tests in which names and docstrings have none of these words.
+PLAIN_TESTS = ("tests/clusters", "tests/node", "tests/training")
+PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"
+NOT_YET_PLAIN = ("tests/training/test_conformance.py",)
+QUESTIONS = ("test_what_", "test_who_", "test_where_", "test_how_", "test_if_", "test_of_")
+# Names that are kept: a test that overrides one of the public suite of backends.
+KEPT_NAMES = frozenset(("test_what_a_dead_controller_left_is_swept",))
+
 # Texts in which such a word may stand: a part of the line, and the reason.
 MAY_SAY: Mapping[str, str] = {}
 
@@ -113,12 +121,37 @@ def test_texts_are_of_the_glossary(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("folder", PLAIN_TESTS)
+def test_names_and_docstrings_of_tests_are_plain(folder: str) -> None:
+    """Tests and their helpers are named by subject and behaviour, and their docstrings have no private word."""
+    own = [path for path in files() if path.suffix == ".py" and called(path).startswith(f"{folder}/")]
+    own = [path for path in own if called(path) not in NOT_YET_PLAIN]
+    found = [f"{called(path)}:{line}" for path in own for line in private_words(path.read_text())]
+    assert own
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def test_what_is_lost(): pass", ["1: test_what_is_lost"]),
+        ("x = 1\n\ndef told(): pass", ["3: told"]),
+        ('def f():\n    """Return the host whose agent is lost."""', ["1: f: whose"]),
+        ('"""Nobody waits."""', ["1: module: Nobody"]),
+        ('def test_whatever_comes(): pass\n\ndef retell():\n    """Foretold."""', []),
+    ],
+)
+def test_private_words_are_found(source: str, expected: list[str]) -> None:
+    """A question as a name, and a private word in a name or docstring, are found with their line."""
+    assert list(private_words(source)) == expected
+
+
 def test_exceptions_are_needed() -> None:
     """What may be called so, or said, is: an exception goes with its reason."""
     texts = [path.read_text(errors="replace") for path in files()]
     assert [said for said in MAY_SAY if not any(said in text for text in texts)] == []
     names = {name for path in files() if path.suffix == ".py" for _, name, _ in names_of(path)}
-    assert sorted(MAY_BE_CALLED.keys() - names) == []
+    assert sorted((MAY_BE_CALLED.keys() | KEPT_NAMES) - names) == []
 
 
 NAMED = {
@@ -240,6 +273,19 @@ def names_in(source: str) -> Iterator[tuple[int, str, bool]]:
                 yield line, name, False
             case ast.alias(name=name, asname=other):
                 yield line, other or name.rpartition(".")[2], False
+
+
+def private_words(source: str) -> Iterator[str]:
+    """Yield "line: name" of each function or class with such a name, and "line: name: word" of each such docstring."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            continue
+        name, line = getattr(node, "name", "module"), getattr(node, "lineno", 1)
+        has_word = any(re.fullmatch(PRIVATE_WORDS, word) for word in words_of(name))
+        if name not in KEPT_NAMES and (has_word or name.startswith(QUESTIONS)):
+            yield f"{line}: {name}"
+        if word := re.search(rf"(?i)\b({PRIVATE_WORDS})\b", ast.get_docstring(node) or ""):
+            yield f"{line}: {name}: {word[0]}"
 
 
 def wrong_texts(text: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 
 
 class BareHost:
-    """Its Python has been started with the text of node/boot.py."""
+    """A host on which Python was started with the text of node/boot.py."""
 
     def __init__(self, home: Path, *through: str, **env: str) -> None:
         """`through` is a command before Python's."""
@@ -64,7 +64,7 @@ class BareHost:
         return words
 
     def ready_after(self, **more: Any) -> list[Mapping[str, Any]]:
-        """Return all messages until it is ready or has failed; it is sent the bundle if it asks for it."""
+        """Return all messages until it is ready or has failed; the bundle is sent on request."""
         self.header(**more)
         output: list[Mapping[str, Any]] = []
         while (words := self.next()) is not None:
@@ -81,9 +81,9 @@ class BareHost:
         assert self.next() == {"at": "started"}
 
     def line(self) -> str | None:
-        """What comes next on its stdout; None when nothing comes any more."""
+        """Return the next line on its stdout, or None after its end."""
         assert self.process.stdout
-        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "it says nothing"
+        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "it prints nothing"
         line = self.process.stdout.readline().decode()
         return line.rstrip("\n") if line else None
 

@@ -68,7 +68,7 @@ class HandheldAgent:
         self.order("notify", run=run, tasks=tasks, word=word)
 
     def reserve(self, run: str = "r", host: int = 0, **wanted: Any) -> None:
-        """Have ports held ready on a host; this agent's is 0."""
+        """Order a host to reserve ports; this agent's host is 0."""
         self.order("reserve", run=run, hosts={str(host): wanted})
 
     def expect(self, event: str, patience_s: float = PATIENCE_S, **data: Any) -> dict[str, Any]:

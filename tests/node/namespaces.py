@@ -5,7 +5,7 @@ import subprocess
 
 
 def in_pid_namespace(*, own_proc: bool = True) -> list[str]:
-    """What to put before a command. With `own_proc` its /proc shows the new namespace, as a container's does."""
+    """Return the prefix of a command. With `own_proc` its /proc shows the new namespace, as a container's does."""
     return ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *(["--mount-proc"] if own_proc else [])]
 
 
@@ -19,7 +19,7 @@ def why_not() -> str | None:
     return f"no PID namespaces here: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def hiding_others(how: int) -> list[str]:
-    """What root puts before a command, for which /proc is mounted with this `hidepid`: what others run is not to be seen."""
+def hide_others(how: int) -> list[str]:
+    """Return root's prefix of a command with a /proc of this `hidepid`, which hides processes of other users."""
     mounted = f'mount -t proc -o hidepid={how} proc /proc && "$@"; exit $?'
     return ["unshare", "--pid", "--mount", "--fork", "--kill-child", "sh", "-c", mounted, "sh"]

@@ -69,7 +69,7 @@ def write_smi(
 
 
 def use_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *gpus: Mapping[str, object], **options: object) -> None:
-    """Have this process find the stand-in, and no CUDA_VISIBLE_DEVICES."""
+    """Let this process find the stand-in, without a CUDA_VISIBLE_DEVICES."""
     write_smi(folder, gpus, **options)  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

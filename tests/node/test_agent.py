@@ -15,7 +15,7 @@ from tests.node.handheld import HandheldAgent
 from tests.node.stand_in_smi import A100, MISMATCH, gpu, write_smi
 
 
-def test_agent_says_hello_when_its_zygote_is_ready() -> None:
+def test_agent_sends_hello_when_its_zygote_is_ready() -> None:
     """The first event describes the host, the resources that it may use and the agent's process."""
     with HandheldAgent() as agent:
         hello = agent.expect("hello")
@@ -92,7 +92,7 @@ def test_task_is_set_up_before_it_starts() -> None:
 
 
 def test_cold_tasks_have_a_zygote_each() -> None:
-    """In a cold start no task shares its imports with another, and nothing of it is left after the run."""
+    """Each task of a cold start has a zygote of its own, and nothing of it is left after the run."""
     with HandheldAgent("--start", "cold") as agent:
         agent.expect("hello")
         assert agent.left() == []
@@ -104,8 +104,8 @@ def test_cold_tasks_have_a_zygote_each() -> None:
         assert agent.left() == []
 
 
-def test_failure_comes_with_last_words() -> None:
-    """A task's exception is its exit code 1 and the end of its log."""
+def test_failure_has_the_end_of_the_log() -> None:
+    """A task's exception is exit code 1 with the end of its log."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do="raise", what="out of cheese")
         leaving = agent.expect("exit", task="worker:0")
@@ -113,7 +113,7 @@ def test_failure_comes_with_last_words() -> None:
     assert leaving["last_lines"][-1] == "RuntimeError: out of cheese"
 
 
-def test_a_reason_goes_before_last_words() -> None:
+def test_reason_goes_before_the_end_of_the_log() -> None:
     """A task that reports its own reason of failure is quoted with that; the traceback is in its log."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do="explain", what=["it was", "the cheese"])
@@ -126,8 +126,8 @@ def test_a_reason_goes_before_last_words() -> None:
     ("do", "what", "code", "number"),
     [("exit", 3, 3, None), ("exit", "text", 1, None), ("signal", 9, None, 9), ("signal", 11, None, 11)],
 )
-def test_exits_are_told_as_they_were(do: str, what: object, code: int | None, number: int | None) -> None:
-    """Exit codes and signals are distinguished."""
+def test_exit_codes_and_signals_are_distinguished(do: str, what: object, code: int | None, number: int | None) -> None:
+    """Exit codes and signals of tasks are reported as such."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do=do, what=what)
         leaving = agent.expect("exit", task="worker:0")
@@ -143,8 +143,8 @@ def test_crash_leaves_python_lines_in_the_log() -> None:
     assert any("toy_task.py" in line for line in last_lines)
 
 
-def test_last_words_of_a_killed_task_are_kept() -> None:
-    """What a task had printed, even without the end of a line, is not lost with it."""
+def test_output_of_a_killed_task_is_kept() -> None:
+    """The last output of a killed task, also without a newline, is reported."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do="print and die", what="about to")
         assert agent.expect("exit", task="worker:0")["last_lines"] == ["about to"]
@@ -179,7 +179,7 @@ def test_ports_are_held_until_the_run_ends() -> None:
 
 
 def test_taken_port_is_refused() -> None:
-    """A fixed port where somebody listens is refused by its number."""
+    """A fixed port with another listener is refused with its number."""
     with socket.create_server(("0.0.0.0", 0)) as somebody, HandheldAgent() as agent:
         port = somebody.getsockname()[1]
         agent.reserve(ports=[port])
@@ -188,8 +188,8 @@ def test_taken_port_is_refused() -> None:
     assert refused["reason"] == f"port {port} is taken"
 
 
-def test_beats_tell_who_runs_and_who_is_stopped() -> None:
-    """While a run is on, each task's state is reported every second."""
+def test_beats_have_the_state_of_each_task() -> None:
+    """The state of each task is reported every second during a run."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="hang")
         pid = agent.expect("started")["pid"]
@@ -226,8 +226,8 @@ def test_agent_takes_its_own_part_of_an_order() -> None:
     assert agent.heard.count("started") == 1
 
 
-def test_host_without_tasks_gives_signs_of_life() -> None:
-    """A run on other hosts is begun here, too: the controller hears that this host is well."""
+def test_host_without_tasks_sends_beats() -> None:
+    """A host without tasks of a run sends beats during the run."""
     with HandheldAgent() as agent:
         agent.reserve(host=1, count=1)
         assert agent.expect("beat", run="r")["tasks"] == {}
@@ -236,7 +236,7 @@ def test_host_without_tasks_gives_signs_of_life() -> None:
 
 
 def test_entry_that_cannot_be_imported_is_explained() -> None:
-    """Without its code the agent leaves with two lines: what could not be imported, and which module its Python lacks."""
+    """An agent with a missing entry exits with two lines: the failed import, and the module that its Python lacks."""
     with HandheldAgent(entry="no.such.module:run") as agent:
         words = agent.words()
         assert agent.process.returncode == 1

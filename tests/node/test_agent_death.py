@@ -14,7 +14,7 @@ from tests.node.handheld import HandheldAgent
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_end_everything(number: signal.Signals) -> None:
-    """An agent that is asked to go ends its zygote, its tasks and what they daemonised."""
+    """An agent that receives SIGTERM, SIGINT or SIGHUP ends its zygote, its tasks and their daemons."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="daemonise", what="hang")
         agent.expect("task", kind="ready")
@@ -24,8 +24,8 @@ def test_signals_end_everything(number: signal.Signals) -> None:
         assert agent.left() == []
 
 
-def test_end_of_the_line_ends_everything() -> None:
-    """When the controller closes stdin, or dies, all of it goes, tasks that ignore SIGTERM included."""
+def test_end_of_stdin_ends_everything() -> None:
+    """An agent with a closed stdin ends everything, also tasks that ignore SIGTERM."""
     with HandheldAgent() as agent:
         agent.start("worker:0", "worker:1", at="ready", do="ignore SIGTERM")
         for _ in range(2):
@@ -48,7 +48,7 @@ sys.stdin.read()
 
 
 def test_stopped_agent_does_not_outlive_its_controller() -> None:
-    """An agent that stands still when its controller is killed goes on, reads the end of the line and leaves."""
+    """An agent that is stopped when its controller is killed is continued, reads the end of stdin and exits."""
     environment = {**os.environ, "DTFPERF_HOST_INDEX": "0"}
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", START_AGENT], env=environment, stdin=pipe, stdout=pipe) as controller:
@@ -90,7 +90,7 @@ def test_stop_ends_stubborn_tasks_and_daemons() -> None:
 
 
 def test_stop_overtakes_a_start() -> None:
-    """A task whose run is stopped before it was forked does not survive."""
+    """A task of a run that is stopped before the fork does not survive."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do="ignore SIGTERM")  # the zygote is still importing
         agent.order("stop", run="r")
@@ -107,8 +107,8 @@ def hanging_task(agent: HandheldAgent, run: str) -> int:
     return task.parent
 
 
-def test_dead_zygote_is_told_before_its_tasks() -> None:
-    """When the zygote is killed its tasks die; the agent names the zygote first, and starts it anew for the next run."""
+def test_dead_zygote_is_reported_before_its_tasks() -> None:
+    """A killed zygote is reported before its tasks, and the next run has a new one."""
     with HandheldAgent() as agent:
         zygote = hanging_task(agent, "r")
         os.kill(zygote, signal.SIGKILL)
@@ -160,8 +160,8 @@ def test_signals_for_its_group_end_a_zygote_at_once() -> None:
         assert agent.expect("zygote_died", run="r")["signal"] == signal.SIGTERM
 
 
-def test_killed_agent_takes_its_tasks_along() -> None:
-    """When the agent itself is killed, the kernel ends zygote and tasks; a daemon is found by its session."""
+def test_killed_agent_ends_its_tasks() -> None:
+    """The kernel ends zygote and tasks of a killed agent; a daemon is found by its session."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="daemonise", what="hang")
         wait_until("zygote, task and daemon are there", lambda: len(agent.left()) == 3)

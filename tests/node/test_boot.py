@@ -1,4 +1,4 @@
-"""What comes first to a host: it keeps what runs there, whole or not at all."""
+"""The first program on a host: it stores the bundle completely or not at all."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from tests.node.bare_host import BareHost
 
 
 def test_bundle_is_sent_once(tmp_path: Path) -> None:
-    """The first time it is asked for and kept under its name; after that it is there."""
+    """A bundle is requested and stored the first time, and found afterwards."""
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "bundle"}
@@ -24,8 +24,8 @@ def test_bundle_is_sent_once(tmp_path: Path) -> None:
         assert host.next() == {"at": "ready"}
 
 
-def test_what_runs_is_what_was_sent(tmp_path: Path) -> None:
-    """Programs on the host find the bundle before anything else of that name, in the user's home above all."""
+def test_programs_import_the_bundle(tmp_path: Path) -> None:
+    """Programs on the host import the bundle before other modules of that name, also those in the user's home."""
     (tmp_path / "pytest_dtfperf").mkdir()
     (tmp_path / "pytest_dtfperf" / "__init__.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
@@ -36,7 +36,7 @@ def test_what_runs_is_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
-    """What the host's set-up has put there comes after the bundle."""
+    """The host's own PYTHONPATH comes after the bundle."""
     with BareHost(tmp_path, PYTHONPATH="/some/where") as host:
         host.ready()
         host.run("python3", "-c", "import os; print(os.environ['PYTHONPATH'])")
@@ -44,7 +44,7 @@ def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
 
 
 def test_damaged_bundle_is_refused(tmp_path: Path) -> None:
-    """What does not match its name is not kept."""
+    """A bundle that does not match its name is not stored."""
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "bundle"}
@@ -91,8 +91,8 @@ def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
     assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", make_bundle().name}
 
 
-def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
-    """A bundle that another host of the same home removes at the same time keeps no new one from the cache."""
+def test_old_bundle_that_vanishes_is_ignored(tmp_path: Path) -> None:
+    """A bundle that another host of the same home removes at the same time does not prevent a new one."""
     cache = tmp_path / ".cache" / "dtfperf"
     cache.mkdir(parents=True)
     (cache / "bundle-gone").symlink_to("nowhere")
@@ -101,8 +101,8 @@ def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
     assert (cache / make_bundle().name).is_dir()
 
 
-def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
-    """Without a cache a temporary folder does, which is gone at the end; without either, both reasons are reported."""
+def test_host_without_a_cache(tmp_path: Path) -> None:
+    """A host without a cache uses a temporary folder, which is deleted at the end."""
     unusable = tmp_path / "file"
     unusable.touch()
     with BareHost(tmp_path, XDG_CACHE_HOME=str(unusable), TMPDIR=str(tmp_path)) as host:
@@ -114,7 +114,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_folders_of_the_cluster_file_are_made(tmp_path: Path) -> None:
-    """The host's variables in a folder are replaced, and all that it keeps is there."""
+    """Variables in the folders of the cluster file are replaced by the host's values, and the folders are made."""
     (tmp_path / "home").mkdir()
     folders = {"XDG_CACHE_HOME": "$SCRATCH/${WHO}/cache", "TMPDIR": "~/tmp"}
     with BareHost(tmp_path / "home", SCRATCH=str(tmp_path), WHO="me") as host:
@@ -133,7 +133,7 @@ def test_folders_of_the_cluster_file_are_made(tmp_path: Path) -> None:
     ],
     ids=["read-only", "unknown variable"],
 )
-def test_folders_that_cannot_be_made_are_named(tmp_path: Path, folder: str, shown: str, why: str) -> None:
+def test_unusable_folders_are_named(tmp_path: Path, folder: str, shown: str, why: str) -> None:
     """The host reports the folder with the reason, and runs nothing."""
     with BareHost(tmp_path) as host:
         assert host.ready_after(folders={"TMPDIR": folder}) == [{"failed": "folder", "folder": shown, "why": why}]

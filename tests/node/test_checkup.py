@@ -37,7 +37,7 @@ class Handheld:
         self.process.stdin.flush()
 
     def expect(self, event: str) -> dict[str, Any]:
-        """The next event of that name. There are beats, so this does not wait for ever."""
+        """Return the next event of that name, within a time limit."""
         assert self.process.stdout
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and (line := self.process.stdout.readline()):
@@ -53,7 +53,7 @@ class Handheld:
         return self.expect(order)
 
     def end(self) -> tuple[int, str]:
-        """Hang up. Its exit code, and what it had to say."""
+        """Hang up, and return its exit code and output."""
         _, output = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, output.decode()
 
@@ -66,15 +66,15 @@ def host() -> Iterator[Handheld]:
     held.process.communicate()
 
 
-def test_it_greets_and_gives_signs_of_life(host: Handheld) -> None:
-    """The first word is hello, with the host's number; then there are beats, whatever it is busy with."""
+def test_checkup_sends_hello_and_beats(host: Handheld) -> None:
+    """A checkup sends hello with the host's number, and beats during its work."""
     assert host.expect("hello")["host"] == 0
     host.order("trial", within_s=PATIENCE_S)
     assert host.expect("beat")["host"] == 0
 
 
-def test_its_number_may_be_told() -> None:
-    """Hosts that are allocated one by one learn their number."""
+def test_number_of_the_host_may_be_given() -> None:
+    """A host that is allocated alone gets its number as an argument."""
     held = Handheld("--host", "5")
     assert held.expect("hello")["host"] == 5
     assert held.end()[0] == 0
@@ -112,8 +112,8 @@ def test_disk_of_the_cache_is_the_one_that_agents_use(tmp_path: Path) -> None:
     assert cache["folder"] == str(tmp_path / ".cache")
 
 
-def test_nvidia_smi_that_fails_is_told(tmp_path: Path) -> None:
-    """GPUs that cannot be listed are not taken for none."""
+def test_failing_nvidia_smi_is_reported(tmp_path: Path) -> None:
+    """GPUs that cannot be listed are reported with the error, and not as an empty list."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho this is not a list of GPUs\n")
     tool.chmod(0o755)
@@ -144,7 +144,7 @@ def test_clock_is_read_between_question_and_answer(host: Handheld) -> None:
 
 
 def test_orders_for_others_are_not_answered(host: Handheld) -> None:
-    """An order names whom it is for, and the others let it pass."""
+    """An order for other hosts is ignored."""
     host.order("list_files", only=[1], folder="~", token="t", hosts=[])
     host.order("list_files", only=[0], folder="~", token="t", hosts=[])
     assert host.expect("list_files")["sees"] == []
@@ -152,8 +152,8 @@ def test_orders_for_others_are_not_answered(host: Handheld) -> None:
     assert host.heard.count("list_files") == 1
 
 
-def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -> None:
-    """What one host writes is visible to all hosts with the same folder, until it is taken away."""
+def test_files_are_written_listed_and_removed(host: Handheld, tmp_path: Path) -> None:
+    """A file that one host writes is listed by all hosts with the same folder, until it is removed."""
     where = {"folder": str(tmp_path), "token": "abc"}
     assert "error" not in host.answer("write", **where)
     assert [path.name for path in tmp_path.iterdir()] == [".dtfperf-abc-0"]
@@ -162,15 +162,15 @@ def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_left_in_the_folder_when_it_leaves(host: Handheld, tmp_path: Path) -> None:
-    """Without an order to take its file away, it does so before it leaves."""
+def test_checkup_removes_its_file_at_its_end(host: Handheld, tmp_path: Path) -> None:
+    """A checkup removes its file at its end, without an order."""
     host.answer("write", folder=str(tmp_path), token="abc")
     assert host.end() == (0, "checkup: the controller closed the connection\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_question_that_cannot_be_answered_says_why(host: Handheld) -> None:
-    """What fails is reported as an error, and the next question is answered."""
+def test_failed_order_is_an_error(host: Handheld) -> None:
+    """A failed order is reported as an error, and the next one is carried out."""
     found = host.answer("write", folder="/no/such/folder", token="abc")
     assert "FileNotFoundError" in found["error"]
     assert host.answer("clock", round=0)["round"] == 0
@@ -201,15 +201,15 @@ def test_own_addresses_are_known(address: str, mine: bool) -> None:
     assert checkup.has_address(address) == mine
 
 
-def test_silence_ends_it() -> None:
-    """After `--heartbeat-timeout-s` without a byte it leaves, and reports why."""
+def test_silence_ends_the_checkup() -> None:
+    """A checkup without a message for `--heartbeat-timeout-s` exits with this reason."""
     held = Handheld("--heartbeat-timeout-s", "0.5")
     held.process.wait(PATIENCE_S)
     assert held.end() == (0, "checkup: no message from the controller for 0.5 s\n")
 
 
-def test_its_end_ends_what_it_started(tmp_path: Path) -> None:
-    """An import that hangs ends with the checkup, whether that leaves or is killed."""
+def test_end_of_the_checkup_ends_its_processes(tmp_path: Path) -> None:
+    """An import that hangs ends with the checkup, which exits or is killed."""
     for end in ("leave", "kill"):
         python = interpreter(tmp_path / end, module="import time\ntime.sleep(3600)\n")
         held = Handheld(python=python, PYTHONPATH=str(REPOSITORY))
@@ -228,7 +228,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("line", [b"what?\n", b'{"v": 1, "order": "facts"}\n'])
-def test_another_version_is_told(line: bytes) -> None:
+def test_other_version_is_reported(line: bytes) -> None:
     """Lines that are no orders of this version end it with a message."""
     held = Handheld()
     assert held.process.stdin
@@ -241,14 +241,14 @@ def test_another_version_is_told(line: bytes) -> None:
 class TestTrial:
     """TensorFlow, imported for trial in a process of its own."""
 
-    def test_what_it_is_and_sees(self, tmp_path: Path) -> None:
+    def test_version_and_gpus(self, tmp_path: Path) -> None:
         """Version and GPUs are those that TensorFlow itself reports."""
         found = self.attempt(interpreter(tmp_path / "venv", "2.99.1", gpus=3))
         assert (found["version"], found["gpus"]) == ("2.99.1", 3)
         assert found["import_s"] >= 0
 
-    def test_none(self, tmp_path: Path) -> None:
-        """Without TensorFlow the last lines of output show it."""
+    def test_missing_tensorflow(self, tmp_path: Path) -> None:
+        """A missing TensorFlow is reported with the last lines of output."""
         found = self.attempt(interpreter(tmp_path / "venv", None))
         assert found["error"] == "the import failed"
         assert found["last_lines"][-1] == "ModuleNotFoundError: No module named 'tensorflow'"
@@ -263,8 +263,8 @@ class TestTrial:
         python = interpreter(tmp_path / "venv", module="import time\ntime.sleep(3600)\n")
         assert self.attempt(python, within_s=1.0)["error"] == "not imported within 1 s"
 
-    def test_one_that_talks(self, tmp_path: Path) -> None:
-        """What an import prints is not taken for the answer."""
+    def test_import_with_output(self, tmp_path: Path) -> None:
+        """Output of an import is not taken for the answer."""
         module = "print('hello')\n__version__ = '1'\nclass config:\n    list_physical_devices = lambda kind: []\n"
         assert self.attempt(interpreter(tmp_path / "venv", module=module))["version"] == "1"
 

@@ -44,7 +44,7 @@ def host(home: Path) -> BareHost:
     return BareHost(home, PATH=f"{home}/bin:{os.environ['PATH']}")
 
 
-def made(home: Path) -> list[str]:
+def list_environments(home: Path) -> list[str]:
     return sorted(each.name for each in (home / ".cache" / "dtfperf").glob("uv-*") if each.is_dir())
 
 
@@ -53,20 +53,20 @@ def calls(home: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_made_once(home: Path) -> None:
-    """The first time an environment is made of the requirements, and people hear of it; the next time it is there."""
+def test_environment_is_made_once(home: Path) -> None:
+    """An environment is made of the requirements the first time, with a message, and found afterwards."""
     with host(home) as first:
         given = first.ready_after(environment=WANTED)
     assert [words.get("doing", "ready") for words in given][-2:] == ["installing TensorFlow", "ready"]
     assert calls(home) == ["venv", stated_requirements()]
-    assert len(made(home)) == 1
+    assert len(list_environments(home)) == 1
     with host(home) as second:
         assert second.ready_after(environment=WANTED) == [{"at": "ready"}]
     assert len(calls(home)) == 2
 
 
-def test_is_what_programs_find_first(home: Path) -> None:
-    """What is run on the host is run by the environment's interpreter."""
+def test_programs_use_the_environment(home: Path) -> None:
+    """Programs on the host run in the environment's interpreter."""
     with host(home) as ready:
         ready.ready(environment=WANTED)
         ready.run("python3")
@@ -82,11 +82,11 @@ def test_processors_of_another_kind(home: Path) -> None:
     for through in ([], as_another):
         with BareHost(home, *through, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as each:
             assert each.ready_after(environment=WANTED)[-1] == {"at": "ready"}
-    assert sorted(each.rpartition("-")[2] for each in made(home)) == sorted([os.uname().machine, another] * 2)
+    assert sorted(each.rpartition("-")[2] for each in list_environments(home)) == sorted([os.uname().machine, another] * 2)
 
 
 def test_two_at_once(home: Path) -> None:
-    """Of two that want it at once, one makes it and the other waits."""
+    """One of two simultaneous requests makes the environment, and the other one waits."""
     with host(home) as one, host(home) as other:
         assert one.ready_after(environment=WANTED)[-1] == other.ready_after(environment=WANTED)[-1] == {"at": "ready"}
     assert calls(home).count("venv") == 1
@@ -95,19 +95,19 @@ def test_two_at_once(home: Path) -> None:
 @pytest.mark.parametrize(
     "why, hint", [("no route to the index", "install TensorFlow yourself"), ("No space left on device", "make room in")]
 )
-def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
-    """A failure is reported with advice, and nothing half-made is left under its name."""
+def test_failed_environment_is_reported(home: Path, why: str, hint: str) -> None:
+    """A failure is reported with advice, and leaves no partial environment."""
     (home / "fail").write_text(why)
     with host(home) as failing:
         failed = failing.ready_after(environment=WANTED)[-1]
         assert failed["failed"] == "environment"
         assert failed["why"] == "`uv pip ...` failed"
         assert failed["hint"].startswith(hint)
-    assert made(home) == []
+    assert list_environments(home) == []
 
 
-def test_words_in_no_encoding(home: Path) -> None:
-    """uv's output is passed on and searched, though it is not in the encoding of the host's locale."""
+def test_output_with_invalid_encoding(home: Path) -> None:
+    """Output of uv with an invalid encoding is passed on and searched."""
     (home / "fail").write_bytes(b"/home/j\xf6rg: No space left on device")
     with host(home) as failing:
         failed = failing.ready_after(environment=WANTED)[-1]
@@ -143,11 +143,11 @@ def test_interrupted(home: Path) -> None:
         interrupted.hang_up()
         interrupted.ended()
         assert not set(below) & {each.pid for each in processes.iterate_processes()}
-    assert len(made(home)) == 1
+    assert len(list_environments(home)) == 1
     (home / "hang").unlink()
     with host(home) as next_one:
         assert next_one.ready_after(environment=WANTED)[-1] == {"at": "ready"}
-    assert len(made(home)) == 1
+    assert len(list_environments(home)) == 1
 
 
 # `pip install ... --target FOLDER ... --requirement FILE`, noted like uv's calls: what it installs is the uv from above.
@@ -163,7 +163,7 @@ shutil.copy(home / "bin" / "uv", target / "bin" / "uv")
 
 
 def test_uv_is_fetched_by_its_hashes(home: Path) -> None:
-    """Where a host has no uv, pip fetches the wanted one, if its hash is one of those given."""
+    """The requested uv is fetched by pip with its hashes if the host has none."""
     (home / "pip").mkdir()
     (home / "pip" / "__main__.py").write_text(PIP)
     with BareHost(home, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as first:

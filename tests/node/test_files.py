@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are replaced completely or not at all, and limited reads."""
 
 import contextlib
 import os
@@ -35,8 +35,8 @@ def test_a_file_is_replaced_once_the_block_has_ended(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) == {path, plain}
 
 
-def test_a_block_that_fails_leaves_what_stood(tmp_path: Path) -> None:
-    """Whatever ends the block before its time, Ctrl-C too, leaves the old file and nothing else."""
+def test_failed_block_keeps_the_old_file(tmp_path: Path) -> None:
+    """A block that ends with an exception, also Ctrl-C, leaves the old file and nothing else."""
     path = tmp_path / "x"
     write(path, b"old")
     with pytest.raises(KeyboardInterrupt), files.replace_file(path):
@@ -45,8 +45,8 @@ def test_a_block_that_fails_leaves_what_stood(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_without_room_leaves_what_stood(tmp_path: Path) -> None:
-    """Where the last bytes do not fit, that is an `OSError`, and the old file stays."""
+def test_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
+    """A write that does not fit on the disk is an `OSError`, and the old file stays."""
     path = tmp_path / "x"
     write(path, b"old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -60,8 +60,8 @@ def test_a_disk_without_room_leaves_what_stood(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_is_replaced_by_the_file(tmp_path: Path) -> None:
-    """What a link points to is never written: it may be somebody else's."""
+def test_link_is_replaced_by_the_file(tmp_path: Path) -> None:
+    """A link is replaced, and its target stays unchanged."""
     other, path = tmp_path / "other", tmp_path / "x"
     other.write_bytes(b"theirs")
     path.symlink_to(other)
@@ -69,7 +69,7 @@ def test_a_link_is_replaced_by_the_file(tmp_path: Path) -> None:
     assert (path.read_bytes(), path.is_symlink(), other.read_bytes()) == (b"ours", False, b"theirs")
 
 
-def test_what_killed_ones_have_left_goes_with_a_later_one(tmp_path: Path) -> None:
+def test_partial_files_of_killed_writers_are_removed_later(tmp_path: Path) -> None:
     """A writer killed by SIGKILL leaves a part, which is gone an hour later; that of a current writer stays."""
     path = tmp_path / "x"
     code = (
@@ -118,8 +118,8 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_what_is_no_text_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    """Whatever has a file's name, nothing waits for another process, fills the memory, or says a number of the system's."""
+def test_other_kinds_of_files_are_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """A path that is no readable text file is refused at once, with a message instead of the system's number."""
     make_strange(tmp_path / "x", kind)
     with pytest.raises(OSError, match=r"^\[Errno") as refused:
         files.read_text(tmp_path / "x")
@@ -146,8 +146,8 @@ def test_a_pipe_that_the_shell_has_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device"])
-def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
-    """A pipe or a device stays what it is: the machine's /dev/null must not become somebody's file."""
+def test_pipes_and_devices_are_not_replaced(tmp_path: Path, kind: str) -> None:
+    """A pipe, folder, socket or device is not replaced by a file."""
     make_strange(tmp_path / "x", kind)
     with pytest.raises(OSError, match=f"it is a {kind}, which is not replaced"):
         write(tmp_path / "x", b"new")

@@ -27,7 +27,7 @@ try:
 except TimeoutError:
     print("silent")
 """
-UNLUCKY_S = 1.0  # for what is dropped: nobody answers later than that
+UNLUCKY_S = 1.0  # for dropped packets: no answer is later than that
 HOLD = """
 import sys, time
 from pytest_dtfperf.node.isolation import Firewall
@@ -48,7 +48,7 @@ class Ground:
         return self._network.address(host).partition("/")[0] if family == 4 else f"{PREFIX}{host}"
 
     def calls(self, source: int, port: int, family: int, expected: str) -> str:
-        """What becomes of a call from a host elsewhere."""
+        """Return the outcome of a connection from another host."""
         within_s = UNLUCKY_S if expected == SILENT else PATIENCE_S
         call = [self.address(source, family), self.address(HERE, family), str(port), str(within_s)]
         command = ["nsenter", f"--net={self._network.namespace}", sys.executable, "-c", CONNECT, *call]
@@ -96,8 +96,8 @@ def test_strangers_are_kept_from_its_ports(ground: Ground, family: int) -> None:
     assert ground.calls(STRANGER, ground.guarded, family, OPEN) == OPEN
 
 
-def test_nothing_but_tcp_is_touched(ground: Ground) -> None:
-    """What a stranger sends to the same port over another protocol arrives: a host's names, clocks and files depend on it."""
+def test_other_protocols_are_not_filtered(ground: Ground) -> None:
+    """A datagram from another host to a guarded port arrives, because name services and clocks need other protocols."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind((ground.address(HERE), ground.guarded))
         receiver.settimeout(PATIENCE_S)
@@ -115,7 +115,7 @@ def test_the_host_itself_comes_through(ground: Ground) -> None:
     guard.close()
 
 
-def test_it_dies_with_its_process(ground: Ground) -> None:
+def test_firewall_ends_with_its_process(ground: Ground) -> None:
     """The table of a process that is killed by SIGKILL is gone without any clean-up."""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(ground.guarded)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout
@@ -126,7 +126,7 @@ def test_it_dies_with_its_process(ground: Ground) -> None:
 
 
 def test_agents_of_one_process_id_have_tables_of_their_own(ground: Ground) -> None:
-    """In containers of one host, two agents may have the same process id: both have a firewall for the same run."""
+    """Two agents with the same process id, in containers of one host, have separate tables for the same run."""
     first, second = (Firewall("same", [ground.guarded], []) for _ in range(2))
     first.close()
     second.close()
@@ -144,8 +144,8 @@ def test_two_runs_have_two_tables(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1 }; flush ruleset; #", "lab7", ""])
-def test_what_is_no_address_is_no_rule(ground: Ground, peer: str) -> None:
-    """What another host calls its address goes into no rule before it was read as one."""
+def test_invalid_addresses_are_refused(ground: Ground, peer: str) -> None:
+    """An address from another host is checked before it becomes part of a rule."""
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
         Firewall("t", [ground.guarded], [peer])
 

@@ -1,4 +1,4 @@
-"""What the GPUs of a host are doing, by nvidia-smi and by NVIDIA's library."""
+"""The state of a host's GPUs, by nvidia-smi and by NVIDIA's library."""
 
 import os
 import select
@@ -125,8 +125,8 @@ def test_reasons(mask: int, names: list[str]) -> None:
     assert name_reasons(mask) == names
 
 
-def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where NVIDIA's library can be imported it reports the same as nvidia-smi does; what it refuses is None."""
+def test_library_is_read_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's library reports the same fields as nvidia-smi; a refused value is None."""
     library(tmp_path, monkeypatch)
     read_gpus, every_s = choose_reader(["0"])
     (reading,) = read_gpus()
@@ -149,7 +149,7 @@ def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("script", ["exit 9", "exec no-such-program"])
 def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
-    """Nothing is known then, and nothing fails."""
+    """A failing nvidia-smi gives no readings and no error."""
     smi.write_text(f"#!/bin/sh\n{script} 2>&-\n")
     read_gpus, _ = choose_reader(["0"])
     assert read_gpus() == []
@@ -193,7 +193,7 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
         assert gpu["before"]["ecc_uncorrected"] == gpu["after"]["ecc_uncorrected"] == 2
 
 
-def test_of_a_part_nothing_is_told(smi: Path) -> None:
+def test_state_of_a_part_is_unknown(smi: Path) -> None:
     """nvidia-smi reports whole GPUs: of a part (MIG) its state is not known, and is no other's."""
     listed = "0, Tesla A100, 40960, 535.1, GPU-aaaa"
     below = "GPU 0: Tesla A100 (UUID: GPU-aaaa)\n  MIG 1g.5gb Device 0: (UUID: MIG-aaaa)"

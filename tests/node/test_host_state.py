@@ -1,4 +1,4 @@
-"""What a host is doing besides a run."""
+"""The load of a host during a run, and the share of the run itself."""
 
 import os
 import subprocess
@@ -120,7 +120,7 @@ def test_own_time_is_that_of_all_descendants() -> None:
 
 
 def test_account_of_own_work() -> None:
-    """What this process does itself is busy time, and its own."""
+    """The CPU time of this process is counted as busy and as its own."""
     host = HostCounters()
     before = host.sample()
     end_s = time.process_time() + 0.5
@@ -147,8 +147,8 @@ BUSY = "while True: pass"
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
-def test_who_shares_a_core_waits_for_it() -> None:
-    """Two programs on one core: each waits while the other one computes, and that is counted of all below a process."""
+def test_waiting_for_a_shared_core_is_counted() -> None:
+    """Two programs on one core wait for each other, and the waits of all descendants are counted."""
     pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), sys.executable, "-c", BUSY]
     host = HostCounters()
     before = host.sample()
@@ -158,8 +158,8 @@ def test_who_shares_a_core_waits_for_it() -> None:
         other.kill()
 
 
-def test_what_has_ended_takes_its_waiting_along() -> None:
-    """Threads are distinguished: of one that is new all counts, of one that has ended nothing, and none counts below zero."""
+def test_waits_of_ended_threads_are_not_counted() -> None:
+    """A new thread counts completely, an ended one not at all, and none below zero."""
     assert compute_growth_of_threads({1: 2.0, 2: 5.0}, {1: 2.5, 3: 1.0}) == 1.5
     assert compute_growth_of_threads({1: 2.0}, {1: 1.0}) == 0.0
     assert compute_growth_of_threads(None, {1: 1.0}) is None
@@ -174,8 +174,8 @@ def test_account_of_some_cores() -> None:
     assert found["cores"] == len(add_siblings({host.cpus[0]}))
 
 
-def test_many_threads_are_not_asked() -> None:
-    """Of more threads than can be asked within some milliseconds nothing is known, and nothing is paid."""
+def test_waits_of_many_threads_are_unknown() -> None:
+    """The waits of more threads than can be read within some milliseconds are unknown."""
     over = threading.Event()
     threads = [threading.Thread(target=over.wait) for _ in range(processes.MOST_THREADS + 1)]
     for thread in threads:

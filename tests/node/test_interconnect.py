@@ -1,4 +1,4 @@
-"""What joins a host to others, as the kernel reports it."""
+"""The interconnect of a host, as the kernel reports it."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ eth0	00000000	010200C0	0003	0	0	0	00000000
 
 
 class Sys:
-    """A machine's folders of links, as far as they are asked for."""
+    """A machine's folders of links, with the entries that are read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ def machine(tmp_path: Path) -> Sys:
 
 
 def test_fastest_port_that_is_up(machine: Sys) -> None:
-    """Of the ports for remote memory access, the fastest that is up names the host; one that is down does not count."""
+    """The interconnect is the fastest active port for remote memory access; inactive ones do not count."""
     machine.interface("eth0", "10000")
     machine.port("mlx5_0", rate="56 Gb/sec (4X FDR)")
     machine.port("mlx5_1", rate="100 Gb/sec (4X EDR)")
@@ -69,13 +69,13 @@ def test_other_link_layers(machine: Sys, layer: str, name: str) -> None:
     ids=["gigabit", "fraction", "virtual", "none", "down"],
 )
 def test_interface_of_the_default_route(machine: Sys, speed: str, name: str | None) -> None:
-    """Without such a port, the interface of the default route gives its speed, if it has one."""
+    """The interconnect without such a port is the interface of the default route, if it has a speed."""
     machine.interface("eth0", speed)
     machine.interface("eth1", "400000")
     assert machine.fastest() == name
 
 
-def test_nothing_is_known(tmp_path: Path) -> None:
+def test_unknown_interconnect(tmp_path: Path) -> None:
     """A host without any of these files has an unknown interconnect."""
     assert find_fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None
 

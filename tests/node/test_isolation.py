@@ -20,10 +20,10 @@ from pytest_dtfperf.node import isolation, ports, processes
 from tests.machines import ordinary
 
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
-ELSEWHERE = "198.51.100.1"  # RFC 5737: nobody's
+ELSEWHERE = "198.51.100.1"  # RFC 5737: unassigned
 
 
-def made() -> list[int]:
+def make_network() -> list[int]:
     """The files of a new network, as the starter of agents gets them."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -35,7 +35,7 @@ def made() -> list[int]:
 @pytest.fixture(params=["by a process", "in a thread"])
 def network(request: pytest.FixtureRequest) -> Iterator[list[int]]:
     try:
-        files = made() if request.param == "by a process" else isolation.make_in_thread()
+        files = make_network() if request.param == "by a process" else isolation.make_in_thread()
     except subprocess.CalledProcessError:
         pytest.skip("this machine lets this user make no namespaces")
     if not files:
@@ -46,15 +46,15 @@ def network(request: pytest.FixtureRequest) -> Iterator[list[int]]:
         yield files
 
 
-def test_what_a_process_is_that_has_entered() -> None:
-    """See `entered`: as the user that runs the tests."""
+def test_process_that_has_entered() -> None:
+    """A process that enters a network has only its loopback interface, and keeps its user and its parent-death signal."""
     if subprocess.run([sys.executable, "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets this user make no namespaces")
     check(os.getuid())
 
 
-def test_what_an_ordinary_process_is_that_has_entered() -> None:
-    """See `entered`: as a user without rights."""
+def test_process_without_rights_that_has_entered() -> None:
+    """A process without rights that enters a network has only its loopback interface, and gets no rights."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     check(ordinary.USER, *ordinary.as_user())
@@ -84,7 +84,7 @@ def test_no_thread_of_an_ordinary_user_makes_one() -> None:
 
 
 def check(user: int, *before: str) -> None:
-    command = [*before, sys.executable, "-c", "from tests.node.test_isolation import entered; entered()"]
+    command = [*before, sys.executable, "-c", "from tests.node.test_isolation import enter_and_report; enter_and_report()"]
     found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert found["interfaces"] == ["lo"]
     assert found["counted"] > 0, "what goes over its loopback is counted"
@@ -96,9 +96,9 @@ def check(user: int, *before: str) -> None:
     assert not found["writes what it may not"] or user == 0
 
 
-def entered() -> None:
-    """Enter a network in a process of its own, and report its user then."""
-    files, libc, kept = made(), ctypes.CDLL(None), ctypes.c_int()
+def enter_and_report() -> None:
+    """Enter a network in a process of its own, and print what the process then is and has."""
+    files, libc, kept = make_network(), ctypes.CDLL(None), ctypes.c_int()
     closed = os.memfd_create("closed")
     os.fchmod(closed, 0o400)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,8 +148,8 @@ def test_ports_are_held_within(network: list[int]) -> None:
     again.release()
 
 
-def test_what_fails_within_is_told_without(network: list[int]) -> None:
-    """What keeps ports from being reserved there is raised here, and leaves no child and no file."""
+def test_failed_reservation_in_a_network_is_raised(network: list[int]) -> None:
+    """A failure of a reservation within a network is raised outside, and leaves no child and no file."""
 
     def list_children() -> set[int]:
         return {each.pid for each in processes.list_descendants(os.getpid(), dead=True)}
@@ -165,9 +165,9 @@ def test_what_fails_within_is_told_without(network: list[int]) -> None:
     assert not list_children() - children  # those of earlier tests may end at any time
 
 
-def test_two_networks_are_two(network: list[int]) -> None:
-    """What is taken in one network is free in another."""
-    other = made()
+def test_networks_are_independent(network: list[int]) -> None:
+    """A port that is taken in one network is free in another."""
+    other = make_network()
     held = ports.reserve_in_network(network, partial(ports.reserve, 1))
     also = ports.reserve_in_network(other, partial(ports.reserve_exactly, held.ports))
     assert also.ports == held.ports

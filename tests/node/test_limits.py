@@ -1,4 +1,4 @@
-"""What keeps a process from all that its host has."""
+"""Limits of a process below the resources of its host."""
 
 import json
 import os
@@ -31,15 +31,15 @@ def test_quota_of_version_2(tmp_path: Path) -> None:
 
 
 def test_quota_of_version_1(tmp_path: Path) -> None:
-    """There -1 is no limit, and the period is a file of its own."""
+    """The value -1 is no limit in version 1, and the period is a file of its own."""
     group(tmp_path, "cpu/a", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
     assert host_state.read_quota_cores(V1, str(tmp_path)) is None
     group(tmp_path, "cpu/a", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
     assert host_state.read_quota_cores(V1, str(tmp_path)) == 0.5
 
 
-def test_how_long_a_quota_has_kept_a_process_from_its_cores(tmp_path: Path) -> None:
-    """The most of all groups above, in seconds, of both versions; nothing where no group had a quota."""
+def test_time_of_throttling_by_a_quota(tmp_path: Path) -> None:
+    """The time is that of the most throttled group, in seconds, for both versions; None without a quota."""
     group(tmp_path, "a", cpu__stat="usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0")
     assert host_state.read_throttled_s(V2, str(tmp_path)) is None
     group(tmp_path, "a/b", cpu__stat="usage_usec 9\nnr_periods 12\nnr_throttled 3\nthrottled_usec 1500000")
@@ -59,7 +59,7 @@ def test_how_long_a_quota_has_kept_a_process_from_its_cores(tmp_path: Path) -> N
     ],
 )
 def test_memory(cgroup: str, files: dict[str, str], expected: int | None, tmp_path: Path) -> None:
-    """What a group's memory is limited to; the number for no limit is none."""
+    """The memory limit of a group is read, and the number for no limit is None."""
     group(tmp_path, **files)
     assert host_state.read_memory_limit(cgroup, str(tmp_path)) == expected
 

@@ -27,13 +27,13 @@ def target(host: int, *ports: int, address: str = HERE) -> dict[str, object]:
 
 
 def test_open_ports_are_reached(other: links.Listener) -> None:
-    """Every port that somebody listens on is reached, and the answers come in order."""
+    """Every port with a listener is reached, and the answers come in order."""
     found = links.reach("token", [target(1, *other.ports)])
     assert found == [{"to": 1, "port": port, "error": None} for port in sorted(other.ports)]
 
 
-def test_a_port_where_nobody_listens_is_refused(other: links.Listener) -> None:
-    """Where no process listens, the attempt is refused, and the error explains what that may mean."""
+def test_closed_port_is_refused(other: links.Listener) -> None:
+    """A connection to a port without a listener is refused, with the possible reasons."""
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
     (found,) = links.reach("token", [target(1, port)])
@@ -47,13 +47,13 @@ def test_a_host_is_not_taken_for_another(other: links.Listener) -> None:
 
 
 def test_strangers_are_not_served(other: links.Listener) -> None:
-    """Without the token of this checkup a caller gets no answer."""
+    """A caller without the token of this checkup gets no answer."""
     (found,) = links.reach("another", [target(1, other.ports[0])])
     assert found["error"] == "the program that listens there is not this checkup"
 
 
 @pytest.mark.parametrize("output", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
-def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
+def test_other_programs_are_recognised(output: bytes) -> None:
     """Another program on that port, with any answer, is not taken for the host."""
     with socket.create_server((HERE, 0)) as stranger:
 
@@ -74,7 +74,7 @@ def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
     )
 
 
-def test_a_name_that_is_not_known(other: links.Listener) -> None:
+def test_unknown_name(other: links.Listener) -> None:
     """An address that is an unknown name is an error of this one target."""
     found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, other.ports[0])])
     assert found[0]["error"].startswith("the host cannot resolve the name")
@@ -147,16 +147,16 @@ def test_connections_of_a_stream_are_added_up(other: links.Listener, monkeypatch
     assert found == {"to": 1, "parts": [{"bytes": 600, "counted_s": pytest.approx(600 / 5000)}]}
 
 
-def test_a_stream_of_which_one_connection_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other connections had is not the rate of all, so that the stream is an error."""
+def test_failed_connection_fails_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with one failed connection is an error, because the others' bytes are not the whole rate."""
     rows = iter([{"to": 1, "parts": [{"bytes": 100, "counted_s": 0.1}]}, {"to": 1, "error": "refused"}])
     monkeypatch.setattr(links, "_stream", lambda *_: next(rows))
     found = links.measure_concurrently("token", [{"host": 1, "address": HERE, "port": 1, "connections": 2}], 0.05, 1)
     assert found == [{"to": 1, "error": "refused"}]
 
 
-def test_what_is_counted_is_what_was_sent() -> None:
-    """The receiver counts what arrived while it counted: of a sender that sends evenly, its rate."""
+def test_counted_bytes_are_those_that_arrived() -> None:
+    """The receiver counts the bytes that arrive in its counting time."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(links.PATIENCE_S)
     over = threading.Event()
@@ -209,8 +209,8 @@ def test_ports_that_are_taken_are_named() -> None:
         assert len(listener.ports) == 1
 
 
-def test_a_closed_listener_listens_no_more() -> None:
-    """After close the ports are free again."""
+def test_closed_listener_releases_its_ports() -> None:
+    """The ports of a closed listener are free again."""
     listener = links.Listener(1, "token", [0])
     listener.close()
     (found,) = links.reach("token", [target(1, *listener.ports)])
@@ -226,6 +226,6 @@ def test_a_closed_listener_listens_no_more() -> None:
         (OSError("it says nothing"), "it says nothing"),
     ],
 )
-def test_errors_in_words(error: OSError, words: str) -> None:
+def test_errors_are_explained(error: OSError, words: str) -> None:
     """The kernel's error of a connection is shown with what it usually means."""
     assert links.format_error(error).startswith(words)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_dtfperf.node.owner import Fate, Owner
 from pytest_dtfperf.testing.backends import wait_until
 from tests.machines import ordinary
-from tests.node.namespaces import hiding_others, in_pid_namespace, why_not
+from tests.node.namespaces import hide_others, in_pid_namespace, why_not
 
 ME = Owner.me()
 SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.me().text, flush=True); input()"
@@ -71,21 +71,21 @@ def test_a_process_that_ends() -> None:
         wait_until("it is gone", lambda: owner.fate is Fate.GONE)
 
 
-def test_in_text() -> None:
-    """The text in an environment, a tag or a comment names the process again."""
+def test_text_of_an_owner_is_read_back() -> None:
+    """The text of an owner in an environment, a tag or a comment is read back as the same process."""
     assert Owner.parse(ME.text) == ME
 
 
 @given(st.text() | st.from_regex(r"[a-z:0-9-]{0,40}"))
-def test_any_text_names_somebody_or_nobody(text: str) -> None:
-    """Text of others, or damaged, is read without a problem, and makes no process gone."""
+def test_any_text_is_an_owner_or_none(text: str) -> None:
+    """Foreign or damaged text is read without an error, and never as a process that is gone."""
     owner = Owner.parse(text)
     assert owner is None or owner.fate is Fate.ELSEWHERE
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_two_pid_namespaces() -> None:
-    """From neither of two PID namespaces on one machine, of one name and home, is the other's process known."""
+    """A process in another PID namespace of one machine has an unknown fate, from both sides."""
     assert fate_seen_by(ME, *in_pid_namespace()) == "ELSEWHERE"
     assert fate_seen_by(ME) == "LIVES"
     with another(*in_pid_namespace()) as owner:
@@ -97,7 +97,7 @@ def test_two_pid_namespaces() -> None:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_proc_of_another_namespace() -> None:
-    """Where /proc shows another PID namespace than the process's own, no process is taken for gone."""
+    """No process is considered gone if /proc shows another PID namespace than the process's own."""
     script = (
         "from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
         "print(me.fate.name, me._replace(pid=4000000).fate.name, me._replace(pid=1, started=1).fate.name)"
@@ -111,10 +111,10 @@ def test_proc_of_another_namespace() -> None:
 @pytest.mark.skipif(bool(why_not() or ordinary.why_not()), reason=why_not() or ordinary.why_not() or "")
 @pytest.mark.parametrize("hidepid", [1, 2], ids=["may not be read", "is not there"])
 def test_proc_that_hides_others(hidepid: int) -> None:
-    """Where /proc hides what others run (hidepid), another user's process is not taken for gone, and one's own is seen."""
+    """Another user's process is not considered gone if /proc hides it (hidepid)."""
     script = (
         "from pytest_dtfperf.node import processes; from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
         "print(me.fate.name, me._replace(pid=1).fate.name, me.pid in {each.pid for each in processes.iterate_processes()})"
     )
-    argv = [*hiding_others(hidepid), *ordinary.as_user(), sys.executable, "-c", script]
+    argv = [*hide_others(hidepid), *ordinary.as_user(), sys.executable, "-c", script]
     assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == ["LIVES", "ELSEWHERE", "True"]

@@ -50,7 +50,7 @@ def test_held_port_is_not_free() -> None:
 
 
 def test_forgotten_server_is_noticed(listener: socket.socket) -> None:
-    """A port where somebody listens is refused even if SO_REUSEPORT would let us in beside it."""
+    """A port with a listener is refused, even if SO_REUSEPORT would allow a second one."""
     port = listener.getsockname()[1]
     serve_on(port).close()  # it would
     with pytest.raises(ports.PortsTaken, match=f"port {port} is taken") as taken:
@@ -90,7 +90,7 @@ def test_port_of_a_server_without_reuseport_is_free_again() -> None:
 
 
 def test_failed_reservation_holds_nothing(listener: socket.socket) -> None:
-    """When one of several fixed ports is taken, the others stay free."""
+    """The other ports of a reservation with a taken port stay free."""
     spare = ports.reserve(1)
     (free,) = spare.ports
     spare.release()

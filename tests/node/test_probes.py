@@ -1,4 +1,4 @@
-"""What a host reports about itself."""
+"""The properties of a host that it reports about itself."""
 
 import os
 import socket
@@ -48,7 +48,7 @@ def test_version_of_tensorflow_is_read_from_a_name(
 
 
 def test_version_of_cuda_is_that_beside_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA is known where TensorFlow brought its own, whatever generation the package is named for."""
+    """The version of CUDA is that of the package beside TensorFlow, of any generation."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert probes.find_cuda_version() is None
     (tmp_path / "nvidia_cuda_runtime_cu12-12.5.82.dist-info").mkdir()
@@ -87,7 +87,7 @@ CPUS = {
 
 
 @pytest.mark.parametrize(("told", "known"), CPUS.values(), ids=CPUS)
-def test_processor_is_known_by_more_than_its_name(
+def test_processor_has_name_and_design(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, known: tuple[str, str | None]
 ) -> None:
     """The first processor's design is reported beside its name, which hypervisors shorten and ARM's do not have."""
@@ -136,7 +136,7 @@ def test_visible_gpus_are_those_that_cuda_shows(visible: str, indices: list[str]
     ],
 )  # fmt: skip
 def test_names_of_no_gpu_are_an_error(visible: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA would see no GPU although some were named, cores are not measured instead."""
+    """A CUDA_VISIBLE_DEVICES that shows CUDA no GPU is an error, so that cores are not measured instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(probes.GpusUnknown) as raised:
         probes.list_gpus()
@@ -146,7 +146,7 @@ def test_names_of_no_gpu_are_an_error(visible: str, why: str, monkeypatch: pytes
 
 
 def test_numbers_in_an_unknown_order_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of unlike GPUs CUDA's own order is not nvidia-smi's: numbers are refused in it, UUIDs name the same GPU in any order."""
+    """Numbers of different GPUs in CUDA's own order are refused, and UUIDs are accepted in any order."""
     use_smi(tmp_path, monkeypatch, gpu(ONE, name="Tesla T4"), gpu(TWO))
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -170,7 +170,7 @@ def test_numbers_in_an_unknown_order_are_an_error(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_parts_are_devices(visible: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs that are cut into parts (MIG) each part is a device; of a GPU that is named CUDA takes the first part."""
+    """Each part of a GPU that is divided by MIG is a device; a named GPU stands for its first part."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.visible_as for gpu in probes.list_gpus()] == names
@@ -237,7 +237,7 @@ def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, word
 def test_gpus_that_cannot_be_listed_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
-    """Whatever else nvidia-smi ends with is quoted, and never taken for a host without GPUs."""
+    """Another exit of nvidia-smi is an error with its output, and not a host without GPUs."""
     use_smi(tmp_path, monkeypatch, failure=(code, words))
     with pytest.raises(probes.GpusUnknown) as raised:
         probes.list_gpus()
@@ -247,7 +247,7 @@ def test_gpus_that_cannot_be_listed_are_an_error(
     assert probes.list_gpus() == []
 
 
-def test_words_on_stderr_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_of_nvidia_smi_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader's or the shell's message about an nvidia-smi that does not start is quoted, too."""
     use_smi(tmp_path, monkeypatch)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'cannot open shared object file' >&2\nexit 127\n")
@@ -266,7 +266,7 @@ def test_nvidia_smi_that_hangs(tmp_path: Path, closes: str) -> None:
 
 @pytest.mark.parametrize("devices", [["nvidia0", "nvidiactl"], ["nvidiactl", "null"]])
 def test_device_files_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: list[str]) -> None:
-    """Where nvidia-smi is missing, the device file of a GPU shows that there is one all the same."""
+    """The device file of a GPU without nvidia-smi is an error, not a host without GPUs."""
     for name in devices:
         (tmp_path / name).write_text("")
     monkeypatch.setattr(probes, "_DEVICES", str(tmp_path))
@@ -280,15 +280,15 @@ def test_device_files_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Mon
         assert probes.list_gpus() == []
 
 
-def test_wsl_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On WSL2, where there is no /proc/driver/nvidia, nvidia-smi is found without being on the PATH."""
+def test_nvidia_smi_of_wsl_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nvidia-smi of WSL2 is found without the PATH and without /proc/driver/nvidia."""
     smi = write_smi(tmp_path, [gpu(ONE)])
     monkeypatch.setattr(probes, "_SMI_WSL", str(smi))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [gpu.index for gpu in probes.list_gpus()] == ["0"]
 
 
-def test_network_bytes_count_what_is_sent() -> None:
+def test_network_bytes_are_counted() -> None:
     """A megabyte over the loopback shows in the host's counters, sent and received."""
     before = probes.read_counters()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
@@ -304,8 +304,8 @@ def test_network_bytes_count_what_is_sent() -> None:
     assert used.bytes_received >= 1 << 20
 
 
-def test_interfaces_that_come_and_go_take_nothing_away() -> None:
-    """What was sent is never less than nothing, as it was when a container's interface went while a training was measured."""
+def test_vanished_interfaces_do_not_reduce_the_counts() -> None:
+    """The counts of a run are not negative if an interface vanishes during it."""
     before = probes.Counters({"lo": (100, 10), "veth1": (50_000, 70_000), "veth2": (900, 90)}, cpu_s=1.0, peak_rss_bytes=5)
     after = probes.Counters({"lo": (130, 15), "veth2": (4, 2), "veth3": (7, 1)}, cpu_s=3.0, peak_rss_bytes=6)
     used = after.since(before)

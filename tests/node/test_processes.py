@@ -11,7 +11,7 @@ import pytest
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import wait_until
 
-# Says when it is ready; dies of SIGKILL alone.
+# Prints when it is ready; only SIGKILL ends it.
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
 PARENT = "import subprocess, sys, time; subprocess.Popen(['sleep', '3600']); print(flush=True); time.sleep(3600)"
 
@@ -80,7 +80,7 @@ def test_everything_below_is_found(listed: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_child_of_a_thread_is_found() -> None:
-    """What a thread other than the first has started is below its process, too."""
+    """A child that another thread than the first started is found below its process."""
     sleepers: list[subprocess.Popen[bytes]] = []
     started, over = threading.Event(), threading.Event()
 
@@ -100,7 +100,7 @@ def test_child_of_a_thread_is_found() -> None:
 
 
 def test_stubborn_process_is_ended_after_its_grace() -> None:
-    """What ignores SIGTERM gets SIGKILL, even while it is stopped."""
+    """A process that ignores SIGTERM gets SIGKILL, also while it is stopped."""
     process = start(STUBBORN)
     process.send_signal(signal.SIGSTOP)
     survivors = processes.end_processes(lambda: [] if process.poll() is not None else [process.pid], grace_s=0.1)
@@ -108,8 +108,8 @@ def test_stubborn_process_is_ended_after_its_grace() -> None:
     assert finish(process) == -signal.SIGKILL
 
 
-def test_polite_process_may_leave_by_itself() -> None:
-    """What obeys SIGTERM is never sent SIGKILL."""
+def test_process_that_obeys_sigterm_is_not_killed() -> None:
+    """A process that ends on SIGTERM is not sent SIGKILL."""
     process = start(PARENT)
     grandchild = processes.list_descendants(process.pid)[0].pid
     assert processes.end_processes(lambda: [] if process.poll() is not None else [process.pid], grace_s=30.0) == []
@@ -117,7 +117,7 @@ def test_polite_process_may_leave_by_itself() -> None:
     processes.kill(grandchild)
 
 
-# Has a child of root's, then is somebody else, and has one of its own; says what is left of both.
+# Starts a child as root, then changes its user and starts another; prints which of both are left.
 NOT_MINE = """
 import os, subprocess
 from pytest_dtfperf.node import processes
@@ -132,7 +132,7 @@ print(processes.end_descendants() == [theirs.pid], processes.inspect(mine.pid), 
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_one_that_may_not_be_ended_keeps_no_other_alive() -> None:
     """A process below that has become another user's, by sudo for one, is reported as left over, and all others are ended."""
     with subprocess.Popen([sys.executable, "-c", NOT_MINE], stdout=subprocess.PIPE, text=True) as process:

@@ -1,10 +1,10 @@
-"""How long to wait before asking again."""
+"""Pauses before repeated attempts."""
 
 from pytest_dtfperf.node.retry import compute_pause_s
 
 
 def test_pauses_grow_up_to_the_longest() -> None:
-    """Each is so many times as long as the one before, until it is as long as it may be, however often one asks."""
+    """Each pause is a multiple of the one before, up to the longest, for any number of attempts."""
     assert [compute_pause_s(asked, 0.5, 3.0) for asked in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert compute_pause_s(10**9, 1.0, 30.0, growth=1.1) == 30.0
 

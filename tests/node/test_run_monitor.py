@@ -1,4 +1,4 @@
-"""What a host sees of itself before, during and after one run."""
+"""A host's samples before, during and after one run."""
 
 from typing import Any
 
@@ -66,8 +66,8 @@ def test_window(words: list[str], window: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["go"], ["go", "worker:0 counts"]], ids=["nothing", "started", "measuring"])
-def test_training_that_did_not_end(words: list[str]) -> None:
-    """There is no account of a run that has failed."""
+def test_failed_run_has_no_account(words: list[str]) -> None:
+    """A run without an end of its training has no account."""
     assert account_of(RunMonitor(Clock()), *words) is None
 
 
@@ -116,8 +116,8 @@ def test_last_run_is_not_taken_for_a_stranger(seen_s: float, others: list[Any], 
     assert found["gpus"][0]["before"]["utilisation"] == utilisation
 
 
-def test_gpus_of_which_nothing_is_known() -> None:
-    """Where the GPU could not be read, it is named and the rest is empty."""
+def test_unreadable_gpus_have_empty_fields() -> None:
+    """A GPU without readings is named, with empty fields."""
     found = account_of(RunMonitor(Clock(), gpus=["0"]), "go", "leave")
     assert found
     assert found["gpus"] == [

@@ -1,4 +1,4 @@
-"""Whatever ends first, nothing remains: the agent, the line, the time, or the supervisor."""
+"""A supervisor ends everything when the agent, the connection, the time or the supervisor itself ends."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from pytest_dtfperf.testing.parrot import DAEMONISE
 from tests.node.bare_host import BareHost
 from tests.node.test_sweep import SLEEP
 
-# Says so when it and a daemon of its are there.
+# Prints a line when it and its daemon are there.
 WITH_DAEMON = (sys.executable, "-c", f"""
 import subprocess, time
 subprocess.run({DAEMONISE!r}, stdout=subprocess.DEVNULL)
@@ -65,8 +65,8 @@ def test_end_of_the_line(tmp_path: Path, session: str) -> None:
         assert sweep.find_left_processes([session]) == []
 
 
-def test_agent_has_the_line_to_itself(tmp_path: Path, session: str) -> None:
-    """Whatever comes in is the agent's, and one that leaves at its end leaves in order."""
+def test_agent_has_the_connection_to_itself(tmp_path: Path, session: str) -> None:
+    """The agent gets all input, and one that exits at its end exits in order."""
     with BareHost(tmp_path) as host:
         up(host, session, "sh", "-c", "echo up; cat")
         host.send(b"some words\n")
@@ -76,8 +76,8 @@ def test_agent_has_the_line_to_itself(tmp_path: Path, session: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_supervisor_that_is_asked_to_go(tmp_path: Path, session: str, number: signal.Signals) -> None:
-    """Asked to go, it ends everything first."""
+def test_supervisor_that_is_signalled(tmp_path: Path, session: str, number: signal.Signals) -> None:
+    """A supervisor that receives SIGTERM, SIGHUP or SIGINT ends everything first."""
     with BareHost(tmp_path) as host:
         up(host, session)
         host.process.send_signal(number)
@@ -96,7 +96,7 @@ def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
         wait_until("the daemon is gone", lambda: sweep.find_left_processes([session]) == [])
 
 
-def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
+def test_stopped_agent_is_ended(tmp_path: Path, session: str) -> None:
     """An agent that is stopped for longer than its time-out cannot see to that, and is ended."""
     with BareHost(tmp_path) as host:
         agent = min(up(host, session, heartbeat_timeout_s=0.5))
@@ -132,7 +132,7 @@ def test_no_order_in_time(tmp_path: Path) -> None:
 
 
 def test_survey(tmp_path: Path) -> None:
-    """It reports its addresses, and the sessions with processes there; then it ends those that it is ordered to end."""
+    """A supervisor reports its addresses and the sessions with processes there, and ends those that it is ordered to."""
     session, mine = uuid.uuid4().hex, uuid.uuid4().hex
     env = {sweep.SESSION: session, supervisor.CONTROLLER: mine}
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as dying, BareHost(tmp_path) as host:

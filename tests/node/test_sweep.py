@@ -1,4 +1,4 @@
-"""Finding what a dead session left."""
+"""Finding and ending processes of dead sessions."""
 
 import os
 import subprocess
@@ -47,26 +47,26 @@ def gone() -> Owner:
     return Owner.me()._replace(pid=4194304)
 
 
-def swept(*options: str) -> None:
+def run_sweep(*options: str) -> None:
     subprocess.run([sys.executable, "-m", "pytest_dtfperf.node.sweep", *options], check=True)
 
 
 def test_named_session_is_ended(sleeper: Sleeper, session: str) -> None:
     """Processes that carry the session's id are killed."""
     assert sweep.find_left_processes([session]) == [sleeper.process.pid]
-    swept(session)
+    run_sweep(session)
     assert sleeper.process.wait(10) == -9
 
 
-def test_other_sessions_are_left_alone(sleeper: Sleeper) -> None:
+def test_other_sessions_are_kept(sleeper: Sleeper) -> None:
     """Sweeping another session touches no process here."""
-    swept(uuid.uuid4().hex)
+    run_sweep(uuid.uuid4().hex)
     assert sleeper.process.poll() is None
 
 
 def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
-    """What belongs to a session with a living owner is never touched."""
-    swept("--abandoned")
+    """The processes of a session with a living owner are kept."""
+    run_sweep("--abandoned")
     assert sleeper.process.poll() is None
 
 
@@ -81,14 +81,14 @@ def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
     ],
     ids=["its process is gone", "it is of another pid namespace", "nobody", "of an earlier version", "damaged"],
 )
-def test_only_what_is_surely_abandoned_is(owner: str, abandoned: bool) -> None:
-    """Only an owner that can be seen from here, and is not there, leaves its session abandoned."""
+def test_only_dead_owners_abandon_a_session(owner: str, abandoned: bool) -> None:
+    """A session is abandoned only if its owner can be checked from here and does not exist."""
     assert sweep.is_abandoned({sweep.OWNER: owner}) is abandoned
 
 
 def test_abandoned_session_is_ended(session: str) -> None:
-    """What was left by a controller that died is found without knowing its session."""
+    """The processes of a dead controller are found without its session's id."""
     sleeper = Sleeper(session, gone().text)
-    swept("--abandoned")
+    run_sweep("--abandoned")
     assert sleeper.process.wait(10) == -9
     sleeper.end()

@@ -74,8 +74,8 @@ class Pair:
         self.other.close()
 
 
-def carried(pair: Pair, source: socket.socket, sink: socket.socket, data: bytes) -> bytes:
-    """What arrives of it, until the end."""
+def carry_bytes(pair: Pair, source: socket.socket, sink: socket.socket, data: bytes) -> bytes:
+    """Return the bytes that arrive, until the end."""
     source.setblocking(False)
     sink.setblocking(False)
     left, found = memoryview(data), bytearray()
@@ -100,14 +100,14 @@ def test_either_way_every_byte_comes_once_and_in_order() -> None:
     data = os.urandom(3 * WINDOW + 12345)
     with closing(Pair()) as pair:
         here, there = pair.add(1)
-        assert carried(pair, here, there, data) == data
-        assert carried(pair, there, here, data[::-1]) == data[::-1]
+        assert carry_bytes(pair, here, there, data) == data
+        assert carry_bytes(pair, there, here, data[::-1]) == data[::-1]
         pair.turn()
         assert len(pair.one.connections) + len(pair.other.connections) == 0
 
 
 def test_no_more_is_on_its_way_than_a_window() -> None:
-    """Of a peer with a slow reader, exactly WINDOW bytes are taken; another connection goes on."""
+    """Exactly WINDOW bytes are read from a peer with a slow reader, and another connection continues."""
     with closing(End()) as end:
         fast, slow = end.add(1), end.add(2)
         slow.setblocking(False)
@@ -124,8 +124,8 @@ def test_no_more_is_on_its_way_than_a_window() -> None:
         assert len(base64.b64decode(end.sent[-1]["data"])) == 10
 
 
-def test_what_is_cut_short_ends_as_a_reset() -> None:
-    """A peer that is gone without an end was cut off: its other side learns it, and takes nothing for whole."""
+def test_lost_connection_is_a_reset() -> None:
+    """A peer that is gone without an end is a reset connection for the other side."""
     with closing(End()) as end, socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         end.connections.add(1, server.accept()[0])
@@ -137,8 +137,8 @@ def test_what_is_cut_short_ends_as_a_reset() -> None:
         assert len(end.connections) == 0
 
 
-def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
-    """A browser that has gone away may still be sent what was on its way: that is no violation."""
+def test_data_for_a_lost_connection_is_dropped() -> None:
+    """Data that arrives for a connection of a client that is gone is dropped, without an error."""
     with closing(End()) as end:
         end.add(1).close()
         for _ in range(3):
@@ -150,8 +150,8 @@ def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
         assert len(end.connections) == 0
 
 
-def test_one_that_nobody_takes_is_gone_at_once() -> None:
-    """Where the program takes no connection, the caller learns it."""
+def test_refused_connection_is_gone_at_once() -> None:
+    """A connection that the program does not accept is reported as gone."""
     with closing(End()) as end:
         end.connections.add(1, None)
         assert list(end.sent) == [{"does": "gone", "connection": 1}]
@@ -179,10 +179,10 @@ END = {"does": "end", "connection": 1}
         ([{"does": "sings", "connection": 1}], "sent 'sings' for connection 1"),
     ],
 )
-def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None:
-    """Whatever would cost more memory than a window, or cannot be, is refused."""
+def test_invalid_messages_of_the_other_end_are_refused(words: list[Word], message: str) -> None:
+    """A message that would need more memory than a window, or is impossible, is refused."""
     with closing(End()) as end:
-        end.add(1)  # which nobody reads from
+        end.add(1)  # without a reader
         *allowed, last = words
         for word in allowed:
             end.connections.receive(word)
@@ -190,11 +190,11 @@ def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None
             end.connections.receive(last)
 
 
-def test_a_last_word_is_the_last() -> None:
-    """After "gone" the other end sends nothing of a connection, though this one may not have written all of it yet."""
+def test_no_message_follows_gone() -> None:
+    """A message after "gone" is refused, also while earlier data is still being written."""
     with closing(End()) as end:
         ours = end.add(1)
-        while not end.selector.get_map() or not _wants_to_write(end):
+        while not end.selector.get_map() or not _has_data_to_write(end):
             end.connections.receive(DATA)
         end.connections.receive(END)
         end.connections.receive({"does": "gone", "connection": 1})
@@ -210,12 +210,12 @@ def test_a_last_word_is_the_last() -> None:
         assert received % (48 << 10) == 0 < received
 
 
-def _wants_to_write(end: End) -> bool:
+def _has_data_to_write(end: End) -> bool:
     return any(key.events & selectors.EVENT_WRITE for key in end.selector.get_map().values())
 
 
-def test_an_end_on_a_host_waits_for_its_program(tmp_path: Path) -> None:
-    """It reports once that the program listens, when it does."""
+def test_host_end_waits_for_its_program(tmp_path: Path) -> None:
+    """The end on a host reports once that the program listens."""
     sent: list[Word] = []
     with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as program:
         end = HostEnd(str(tmp_path), selector, lambda **word: sent.append(word))
@@ -238,18 +238,18 @@ def around() -> Iterator[Path]:
         yield Path(folder)
 
 
-def echoing(agent: HandheldAgent) -> None:
-    """Have a task started that echoes what comes through the tunnel."""
+def start_echo_task(agent: HandheldAgent) -> None:
+    """Start a task that echoes the data of the tunnel."""
     task = {"host": 0, "task": "worker:0", "order": {"job": "worker", "index": 0}, "env": {}, "cpus": []}
     script = {"script": {"at": "start", "do": "echo", "what": VARIABLE}}
     agent.order("start", run="r", cold=False, tunnel=0, common=script, tasks=[task])
     agent.expect("tunnel", does="ready", run="r")
 
 
-def test_an_agent_carries_what_a_program_says(around: Path) -> None:
-    """What a connection brings comes to the program at its socket, and its answer back; the folder goes with the run."""
+def test_agent_carries_data_of_a_program(around: Path) -> None:
+    """Data of a connection reaches the program's socket, and its answer comes back; the folder ends with the run."""
     with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
-        echoing(agent)
+        start_echo_task(agent)
         agent.order("tunnel", run="r", does="open", connection=1)
         agent.order("tunnel", run="r", does="data", connection=1, data="aGVsbG8=")
         assert agent.expect("tunnel", does="data", connection=1)["data"] == "aGVsbG8="
@@ -267,10 +267,10 @@ def test_an_agent_carries_what_a_program_says(around: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_folder_of_an_agent_that_ends(around: Path, number: int) -> None:
-    """An agent that is asked to go takes it along; that of one that was killed is found by the next sweep, another's is not."""
+def test_folder_of_an_agent_that_ends(around: Path, number: int) -> None:
+    """An agent that is ended removes its folder; the next sweep removes that of a killed one."""
     with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
-        echoing(agent)
+        start_echo_task(agent)
         (folder,) = around.glob("dtfperf-run-*")
         agent.process.send_signal(number)
         agent.process.wait()
@@ -285,7 +285,7 @@ def remove_abandoned(around: Path) -> None:
         sweep.remove_abandoned_folders()
 
 
-def test_only_what_is_abandoned_is_removed(around: Path) -> None:
+def test_only_abandoned_folders_are_removed(around: Path) -> None:
     """Folders of owners that live or cannot be seen, new ones without an owner, and what is called otherwise stay."""
     me = Owner.me()
     owners = {"lives": me, "gone": me._replace(started=me.started - 1), "elsewhere": me._replace(boot="another")}
@@ -314,7 +314,7 @@ def run(order, connection):
 """
 
 
-def test_what_a_task_keeps_goes_with_its_agent(tmp_path: Path) -> None:
+def test_agent_removes_folders_of_its_tasks(tmp_path: Path) -> None:
     """A task that is ended in the middle, as by Ctrl-C while it is traced, leaves no folder: its agent removes it."""
     (tmp_path / "folder_task.py").write_text(FOLDER_TASK)
     (tmp_path / "temporary").mkdir()
@@ -331,8 +331,8 @@ def test_what_a_task_keeps_goes_with_its_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_a_temporary_folder_goes_with_its_owner(tmp_path: Path, long: bool) -> None:
-    """It is gone after its block; should its owner be killed in it, the next owner removes it, or the sweep does."""
+def test_temporary_folder_ends_with_its_owner(tmp_path: Path, long: bool) -> None:
+    """A temporary folder is deleted after its block; that of a killed owner by the next owner or the sweep."""
     temporary = tmp_path / ("x" * 40 if long else "x")
     temporary.mkdir()
     code = (

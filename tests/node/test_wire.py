@@ -1,4 +1,4 @@
-"""What goes over the lines."""
+"""Messages as lines: encoding, decoding, and pipes."""
 
 import math
 import os
@@ -8,8 +8,8 @@ import pytest
 from pytest_dtfperf.node import wire
 
 
-def test_message_survives_the_wire() -> None:
-    """What is encoded is decoded again, without its version, on one line and even when a loss is not a number."""
+def test_message_is_decoded_as_encoded() -> None:
+    """A message is decoded as it was encoded, without its version, on one line, also with NaN."""
     line = wire.encode({"kind": "report", "loss": [1.5, math.nan], "text": "two\nlines, ümlaut"})
     message = wire.decode(line)
     assert b"\n" not in line
@@ -53,7 +53,7 @@ def test_full_pipe_does_not_block() -> None:
     assert arrived.split() == lines
 
 
-def test_closed_pipe_is_told() -> None:
+def test_closed_pipe_is_an_error() -> None:
     """A writer to a controller that is gone gets an error."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,9 +1,11 @@
 """A task of the standard library alone: it behaves as a training task, and misbehaves as ordered.
 
-What it is told stands in the order itself ("script"), or in `<data_dir>/<task>.json` of the order's spec:
+Its script is in the order itself ("script"), or in `<data_dir>/<task>.json` of the order's spec:
+
     {"steps": 5, "step_s": 0.01, "at": "start" | "ready" | "step" | "end", "do": <one of ACTIONS>, "what": ...}
-Where it has a data_dir, it leaves its process id there, as `<task>.pid`. It imports next to nothing that its agent has not:
-what a hundred agents cost to start is theirs then.
+
+If it has a data_dir, it writes its process id there, as `<task>.pid`. It imports next to nothing beyond its agent's modules,
+so that the cost of a hundred agents is their own.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def run(order: dict[str, Any], connection: Connection) -> None:
 
 
 def probe(order: Mapping[str, Any], connection: Connection) -> None:
-    """Report what this host can do: exactly so much, in no time."""
+    """Report fixed capacities of this host at once."""
     connection.send("ready")
     while (word := connection.wait()) != "leave":
         _act(word.partition(" ")[0], _script_of_probe(), connection)
@@ -63,7 +65,7 @@ def probe(order: Mapping[str, Any], connection: Connection) -> None:
 
 
 def _script_of_probe() -> dict[str, Any]:
-    """By the environment of the starter of agents: TOY_PROBE='{"at": "compute", "do": "exit", "what": 3}'."""
+    """Return the script in the environment of the starter of agents: TOY_PROBE='{"at": "compute", "do": "exit", "what": 3}'."""
     found: dict[str, Any] = json.loads(os.environ.get("TOY_PROBE", "{}"))
     return found
 

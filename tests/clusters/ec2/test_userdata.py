@@ -67,13 +67,13 @@ def test_timer_is_set_again_after_a_reboot(tmp_path: Path) -> None:
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / "bin" / name).chmod(0o755)
 
-    def told(minutes_later: int, *arguments: str) -> str:
+    def run_timer(minutes_later: int, *arguments: str) -> str:
         environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "NOW": str(1_800_000_000 + 60 * minutes_later)}
         argv = ["sh", "-c", script, "timer", *arguments]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
 
-    assert told(0) == "", "cloud-init runs it before it is told anything, and in what was made from this machine's image"
-    assert told(0, "17") == "-h +17\n"
-    assert [told(later) for later in (0, 5, 17, 600)] == ["-h +17\n", "-h +12\n", "-h +0\n", "-h +0\n"]
+    assert run_timer(0) == "", "cloud-init runs it before it is told anything, and in what was made from this machine's image"
+    assert run_timer(0, "17") == "-h +17\n"
+    assert [run_timer(later) for later in (0, 5, 17, 600)] == ["-h +17\n", "-h +12\n", "-h +0\n", "-h +0\n"]
     instance.rename(tmp_path / "of the image")
-    assert told(5) == ""
+    assert run_timer(5) == ""

@@ -87,7 +87,7 @@ class Site:
         partitions  name -> its settings in slurm.conf
         switches    leaf switch -> host list
         slurm_conf  lines that are added, or replace those of the same key
-        root        the folder of another system whose Slurm it shall be: what is `run`, and the clients in `environment`, too
+        root        the folder of another system with the Slurm to use, also for `run` and the clients in `environment`
         """
         if networked and nodes > _MOST_NODES:
             raise ValueError(f"a networked site has at most {_MOST_NODES} nodes, not {nodes}")

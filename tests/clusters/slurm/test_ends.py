@@ -119,7 +119,7 @@ def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> N
 
 
 def test_keepalive_step_ends_a_session_without_watchdog(pair: Site, tmp_path: Path) -> None:
-    """The keep-alive step ends a session whose pytest, watchdog and sruns were all killed."""
+    """The keep-alive step ends a session after its pytest, watchdog and sruns were all killed."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
         os.kill(watchdog_of(process), KILL)

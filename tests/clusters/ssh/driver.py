@@ -1,7 +1,7 @@
 """A controller that tests kill: `main` of CLUSTER, a configuration that is pickled, in hexadecimal digits.
 
 It allocates all hosts and starts agents there with one toy task on each. It prints its progress, one word per line:
-"connecting", "lent", "training", "refused", "interrupted".
+"connecting", "allocated", "training", "refused", "interrupted".
 """
 
 import pickle
@@ -33,7 +33,7 @@ def _train(config: ClusterConfig) -> None:
     hosts = len(config.backend_keys["hosts"])
     print_progress("connecting")
     with Ssh(config).allocate(Resources(devices=hosts)) as allocation:
-        print_progress("lent")
+        print_progress("allocated")
         agents = Agents(allocation, config)
         try:
             _start_toys(agents, hosts)

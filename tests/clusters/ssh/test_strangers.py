@@ -56,21 +56,21 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry:
     if reason := isolation.explain_missing_firewall():
         pytest.skip(reason)
     lab = new_lab(3, namespaces=True)
-    seen: dict[str, set[str]] = {"lent": set(), "not lent": set()}
+    seen: dict[str, set[str]] = {"allocated": set(), "not allocated": set()}
     during: list[str] = []
 
     def act() -> None:
         servers = [(name, port) for name in ("m1", "m2") for port in list_ports(lab[name])]
         assert len(servers) == 3, "two on m1, one on m2"
         for name, port in servers:
-            seen["lent"].add(call_from(lab, {"m1": "m2", "m2": "m1"}[name], name, port))
-            seen["not lent"].add(call_from(lab, "m3", name, port))
+            seen["allocated"].add(call_from(lab, {"m1": "m2", "m2": "m1"}[name], name, port))
+            seen["not allocated"].add(call_from(lab, "m3", name, port))
         during.extend(lab[each].run("nft", "list", "tables") for each in ("m1", "m2"))
 
     with on_two(lab, tmp_path, entry=entry, **keys) as stage:
         while_training(stage, act)
         after = [lab[each].run("nft", "list", "tables") for each in ("m1", "m2")]
-    assert seen == {"lent": {ANSWERED}, "not lent": {answer}}
+    assert seen == {"allocated": {ANSWERED}, "not allocated": {answer}}
     assert ["dtfperf_" in each for each in during] == [not keys] * 2
     assert after == ["", ""]
 

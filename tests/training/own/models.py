@@ -55,15 +55,15 @@ def layered(images: Any) -> Any:
 layered.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def transposed(images: Any) -> Any:
-    """Its second product is by transposed weights, whose gradient is another than that of a plain one."""
+def with_transposed_product(images: Any) -> Any:
+    """Compute its second product with transposed weights, which have another gradient than plain ones."""
     import tensorflow as tf
 
     hidden = tf.nn.relu(tf.matmul(tf.reshape(images, [-1, 784]), tf.compat.v1.get_variable("hidden", [784, 16])))
     return tf.matmul(hidden, tf.compat.v1.get_variable("out", [10, 16]), transpose_b=True)
 
 
-transposed.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+with_transposed_product.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 class Dense:
@@ -206,8 +206,8 @@ def recurrent() -> Any:
     return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])
 
 
-def required(image_shape: tuple[int, int, int], classes: int) -> Any:
-    """It has no size but what it is told."""
+def without_defaults(image_shape: tuple[int, int, int], classes: int) -> Any:
+    """Return a model without a default size."""
     return small_cnn(image_shape, classes)
 
 
@@ -245,14 +245,14 @@ def dropped(images: Any, training: bool = False) -> Any:
 dropped.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def told(images: Any, training: bool) -> Any:
-    """Of Keras' layers, which it tells whether they train."""
+def with_training_argument(images: Any, training: bool) -> Any:
+    """Use Keras' layers, with its argument `training`."""
     from keras import layers
 
     return layers.Dense(10)(layers.BatchNormalization()(layers.Flatten()(images), training=training))
 
 
-told.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+with_training_argument.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def of_weights() -> Any:

@@ -140,7 +140,7 @@ def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
-@pytest.mark.parametrize("model", [models.plain_cnn, models.transposed], ids=["keras", "function"])
+@pytest.mark.parametrize("model", [models.plain_cnn, models.with_transposed_product], ids=["keras", "function"])
 def test_several_devices_learn_as_one(
     train: Train, one: Callable[[Any], Path], images: dict[str, Any], tmp_path: Path, model: Any, mode: str, layout: Layout,
     option: dict[str, Any],
@@ -190,7 +190,7 @@ def test_towers_drop_their_own(train: Train, mode: str) -> None:
 
 def test_function_gets_the_size_of_its_images(train: Train, images: dict[str, Any]) -> None:
     """Parameters without defaults get the image size and the classes of the data set."""
-    (report,) = train(models.required, **images)
+    (report,) = train(models.without_defaults, **images)
     assert report.network is not None
     assert (report.network.image_shape, report.network.classes) == ([28, 28, 1], 10)
 
@@ -198,7 +198,7 @@ def test_function_gets_the_size_of_its_images(train: Train, images: dict[str, An
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "model",
-    [models.derived, models.embedded, models.layered, models.told, models.of_weights, models.reused],
+    [models.derived, models.embedded, models.layered, models.with_training_argument, models.of_weights, models.reused],
     ids=lambda model: model.__name__,
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
@@ -251,7 +251,7 @@ def refusals() -> Iterator[Any]:
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
         (models.eager, {}, "cannot be computed within a graph: "),
-        (models.required, {}, "makes no model: TypeError: required() missing 2 required positional arguments"),
+        (models.without_defaults, {}, "makes no model: TypeError: required() missing 2 required positional arguments"),
         (models.weightless, {}, "has no variables to train"),
         (models.flat, {}, "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
         (models.whole, {}, "has image_shape = 28: it must be (height, width, channels), three whole numbers"),

@@ -46,7 +46,7 @@ class Line:
         self.closed = True
 
 
-class Lent:
+class SshAllocation:
     """The allocation of the SSH backend."""
 
     hosts: Sequence[Host] = [Host("i-0", "10.0.0.0"), Host("i-1", "10.0.0.1")]
@@ -80,7 +80,7 @@ PLACEMENT = {
 
 
 def make_allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
-    return Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT)
+    return Ec2Allocation(SshAllocation(line), RUNNING, amazon, PLACEMENT)
 
 
 def receive_all(channel: Channel) -> list[tuple[int, bytes | Lost]]:
@@ -183,7 +183,7 @@ def test_agent_that_ended_by_itself() -> None:
 
     line = Line()
     line.how = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
-    channel = Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT).start([])
+    channel = Ec2Allocation(SshAllocation(line), RUNNING, amazon, PLACEMENT).start([])
     assert receive_all(channel)[2] == (1, line.how)
     assert len(asked) == 2  # once before it was started
 
