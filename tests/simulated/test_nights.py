@@ -39,7 +39,7 @@ def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list
         tests=2,
         quiet=True,
     ) as session:
-        for model, mode, servers in (("inception3", "parameter_server", 2), ("resnet50", "collective_all_reduce", 0)):
+        for model, mode, servers in (("inception3", "parameter_server", hosts // 2), ("resnet50", "collective_all_reduce", 0)):
             training = session.spec(
                 model, gpus=8 * hosts, num_ps=servers, variable_update=mode, batch_size=64, steps=30, warmup_steps=5
             )
@@ -51,7 +51,7 @@ def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list
 def test_nights_end_with_the_right_verdicts_and_causes(tmp_path: Path, hosts: int) -> None:
     """A slow host and a slow link are REGRESSED with themselves as the only cause, and usual nights are PASSED."""
     measure_night(tmp_path, hosts, 0)
-    slow_host = f"slow_hosts = [{{ host = {hosts - 2}, slowdown = 1.5 }}]"
+    slow_host = f"slow_hosts = [{{ host = {hosts - 2}, slowdown = 2.5 }}]"
     slow_link = f'slow_links = [{{ host = {hosts - 1}, link = "1gbit" }}]'
     ends = [measure_night(tmp_path, hosts, night, fault) for night, fault in enumerate(("", slow_host, slow_link), 1)]
     verdicts = [[record.verdict for record in records] for records in ends]
