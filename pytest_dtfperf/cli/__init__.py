@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from pytest_dtfperf.cli.options import COMPLETING, CUT_OFF, FAILED, INTERRUPTED, USAGE, make_parser
+from pytest_dtfperf.cli.options import COMPLETING, CUT_OFF, FAILED, INTERRUPTED, NOT_JUDGED, USAGE, make_parser
 from pytest_dtfperf.cli.output import print_remark, reserve_stdout
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.session.signals import leaving
 
+JUDGING = (["qualify"], ["isolate"])  # commands of which exit code 1, as of a traceback, means a slow host
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of an output that is full or broken
 
 
@@ -37,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report_error(error, USAGE)
     except DtfPerfError as error:
         return _report_error(error, FAILED)
+    except ImportError as error:
+        if list(sys.argv[1:] if arguments is None else arguments)[:1] not in JUDGING:
+            raise
+        return _report_error(f"not judged: this installation is damaged: {error}", NOT_JUDGED)
     except BrokenPipeError:  # the reader, such as `head`, has ended
         _forget_output()
         return CUT_OFF

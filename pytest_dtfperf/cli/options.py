@@ -29,6 +29,7 @@ COMMANDS = (
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2
+NOT_JUDGED = 3  # of commands that judge hosts
 HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as in shells: 128 + the signal's number
 ExitCodes = Mapping[Any, str]  # by code, or by a description for codes of other programs
 EXIT_CODES: ExitCodes = {  # of all commands; a command's help has its meanings of 0, 1 and 2, and further codes

@@ -16,6 +16,7 @@ from pytest_dtfperf.cli.history_data import add_history
 from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
+    NOT_JUDGED,
     OTHER_KEYS,
     Commands,
     Shape,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from pytest_dtfperf.report.metrics_targets import Target
     from pytest_dtfperf.session import Session
 
-NOT_JUDGED = 3
 ISOLATE_TEXT = """\
 Find the hosts and links that slow a training, by the training itself on groups of the hosts of one allocation.
 

@@ -319,3 +319,16 @@ def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_pat
     assert (ended.code, ended.out) == (1, "n2\n"), ended.err
     ran = site.run("srun", "--nodes=3", f"--exclude={ended.out.strip()}", "printenv", "SLURMD_NODENAME")
     assert sorted(ran.split()) == ["n1", "n3", "n4"]
+
+
+@pytest.mark.parametrize("command", ["qualify --host", "isolate mnist", "run mnist"])
+def test_damaged_installation_is_no_slow_host(command: str) -> None:
+    """If a module cannot be imported before the command runs, a command that judges hosts ends with 3, and others with 1."""
+    program = (
+        "import sys; sys.modules['pytest_dtfperf.cli.launch'] = None; from pytest_dtfperf.cli import main; sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *command.split()], capture_output=True, text=True, timeout=ENDS_S, check=False
+    )
+    assert ended.returncode == (1 if command.startswith("run") else 3), ended.stderr
+    assert "pytest_dtfperf.cli.launch" in ended.stderr
