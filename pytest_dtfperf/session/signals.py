@@ -39,7 +39,7 @@ def held_back() -> Iterator[Callable[[], None]]:
         if arrived:
             restore()
             try:
-                signal.raise_signal(arrived[0])
+                signal.raise_signal(arrived.pop(0))
             finally:
                 install(note, numbers)
 
@@ -48,7 +48,7 @@ def held_back() -> Iterator[Callable[[], None]]:
     finally:
         restore()
     if arrived:
-        signal.raise_signal(arrived[0])
+        signal.raise_signal(arrived.pop(0))
 
 
 def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:

@@ -49,3 +49,19 @@ def test_signal_that_was_not_delivered_comes_at_the_end_of_the_block() -> None:
         terminate(passed)
     assert ended.value.code == 128 + signal.SIGTERM
     assert passed == ["block"]
+
+
+def test_handler_that_returns_gets_each_signal_once() -> None:
+    """A program's own handler is called once for each signal, although signals are delivered again and again."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with held_back() as deliver:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGTERM)
+                deliver()
+                deliver()
+            signal.raise_signal(signal.SIGTERM)
+        assert received == [signal.SIGTERM] * 4
+    finally:
+        signal.signal(signal.SIGTERM, before)
