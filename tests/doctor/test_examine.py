@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,9 @@ def silent(words: str) -> None:
 def checkup_of(host: int) -> int | None:
     """The process on a host, of those that this process has started."""
     for process in processes.list_descendants(os.getpid()):
-        with open(f"/proc/{process.pid}/environ", "rb") as file:
-            environment = file.read().split(b"\0")
-        if b"DTFPERF_HOST_INDEX=%d" % host in environment:
-            return process.pid
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process.pid}/environ", "rb") as file:
+            if b"DTFPERF_HOST_INDEX=%d" % host in file.read().split(b"\0"):  # without an error: it has not ended yet
+                return process.pid
     return None
 
 

@@ -58,11 +58,11 @@ def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None
     """The first night of another framework and graph is compared with the last one before it, and names what was replaced."""
     old: Mapping[str, Any] = {
         "software": {"tensorflow": "2.20.0"},
-        "program": {"graph": "aaa", "operations": {"Conv2D": 9}, "settings": {}},
+        "program": {"graph": "aaaaaaaaaaaa", "operations": {"Conv2D": 9}, "settings": {}},
     }
     new: Mapping[str, Any] = {
         "software": {"tensorflow": "3.0.0"},
-        "program": {"graph": "bbb", "operations": {"Conv2D": 5}, "settings": {}},
+        "program": {"graph": "bbbbbbbbbbbb", "operations": {"Conv2D": 5}, "settings": {}},
     }
     nights = [folder_of(tmp_path, night, {1: [100.0, 101.0, 99.0]}, **old) for night in range(3)]
     nights.append(folder_of(tmp_path, 3, {1: [70.0, 70.5]}, hardware={**HARDWARE, "cores": 4}, **old))

@@ -30,6 +30,7 @@ from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.spec import Spec
 from tests.baselines.published import published_efficiency, published_overhead
 from tests.history.sessions import HARDWARE, folder_of
+from tests.records.host_states import ANOTHER_USER
 from tests.records.samples import measurement, run, spec
 
 REPORT = (5, 6, 7, 8, 9, 10, 11)
@@ -225,7 +226,7 @@ def test_steps_are_those_of_the_run_that_the_measurement_stands_for(tmp_path: Pa
 def test_steps_of_a_disturbed_run_stand_for_nothing(tmp_path: Path) -> None:
     """However near its rate is, a run that the measurement does not rest on is not drawn for it."""
     folder = folder_of(tmp_path, rates={})
-    found = replace(measurement(spec(), [1.0]), runs=[run(10.0, step_s=STEPS, disturbances=["somebody else trained"])])
+    found = replace(measurement(spec(), [1.0]), runs=[run(10.0, step_s=STEPS, disturbances=[ANOTHER_USER])])
     folder.add("t.py::test_a", found.with_runs([run(rate, step_s=STEPS) for rate in (9.0, 11.0)]))
     drawing = drawn(folder.path)[f"steps_{folder.measurements()[-1].id}"]
     assert "run 2 of 3, 9.00 images/sec" in texts_of(drawing.figure)
@@ -235,7 +236,7 @@ def test_what_was_disturbed_is_told_apart(tmp_path: Path) -> None:
     """A TAINTED rate is drawn, is marked, and says what that means; it has no speed-up and is no map's best."""
     folder = folder_of(tmp_path, rates={})
     for (num_ps, gpus), rate in RATES.items():
-        disturbed = ["somebody else trained"] if (num_ps, gpus) == (2, 4) else []
+        disturbed = [ANOTHER_USER] if (num_ps, gpus) == (2, 4) else []
         add(folder, spec(gpus=gpus, num_ps=num_ps), rate, disturbances=disturbed)
     found = drawn(folder.path)
     rates, servers = found["inception3_b8_rates"].figure, found["inception3_b8_servers"].figure

@@ -251,7 +251,7 @@ def refusals() -> Iterator[Any]:
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
         (models.eager, {}, "cannot be computed within a graph: "),
-        (models.without_defaults, {}, "makes no model: TypeError: required() missing 2 required positional arguments"),
+        (models.without_defaults, {}, "makes no model: TypeError: without_defaults() missing 2 required positional arguments"),
         (models.weightless, {}, "has no variables to train"),
         (models.flat, {}, "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
         (models.whole, {}, "has image_shape = 28: it must be (height, width, channels), three whole numbers"),
