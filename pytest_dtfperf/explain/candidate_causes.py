@@ -351,12 +351,18 @@ def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping
 
 
 def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> CandidateKind:
-    """Return the group that a worker's host code belongs to: the one that is significantly longer, if there is one."""
+    """Return the group that a worker's host code belongs to: the one that is significantly longer, and by more than this code.
+
+    Starting operations is host code, too, so that both grow together. Host code that grew by more has a reason of its own: a
+    worker that sleeps is not slow by its arithmetic.
+    """
     changes = {
         what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in (CandidateKind.COMPUTE, CandidateKind.TRANSFER)
     }
     longer = {what: seconds for what, seconds in changes.items() if seconds > compute_least_change(both, worker, GROUPS[what])}
-    return max(longer, key=lambda what: longer[what]) if longer and kinds.get(WorkKind.HOST, 0.0) > 0 else CandidateKind.HOST
+    host_s = kinds.get(WorkKind.HOST, 0.0)
+    most = max(longer, key=lambda what: longer[what], default=CandidateKind.HOST)
+    return most if 0 < host_s <= longer.get(most, 0.0) else CandidateKind.HOST
 
 
 def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[str, float]:

@@ -661,6 +661,12 @@ def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str,
     assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
 
 
+def test_host_code_that_grows_more_than_arithmetic_is_a_cause_of_its_own() -> None:
+    """A worker that sleeps 50 ms outside of its operations, and computes 6 ms longer, is not slow by its arithmetic."""
+    found = told(side({}), side({"backward": USUAL["backward"] + 6, "host": USUAL.get("host", 0.0) + 50}))
+    assert [(each.kind, round(each.seconds * 1e3)) for each in found.causes] == [("host", 50), ("compute", 6)]
+
+
 @pytest.mark.parametrize(("hosts", "kind", "sure"), [("b", "compute", "medium"), ("ab", "clock", "high")], ids=["one", "both"])
 def test_heat_of_one_host_slows_no_other(hosts: str, kind: str, sure: str) -> None:
     """Where all workers compute more slowly, it is not for what one of their hosts alone was under."""
