@@ -116,8 +116,8 @@ def describe_estimate(estimate: RatioEstimate, convert: Callable[[float], float]
     """Return the fields of a judgement that follow from an estimated ratio of rates.
 
     Args:
-        convert: Returns the change or the value of a ratio. The lower end of its interval may result from the higher ratio.
+        convert: Returns the change or the value of a ratio.
     """
-    low, high = sorted(map(convert, (estimate.low, estimate.high))) if estimate.has_interval else (None, None)
+    low, high = estimate.convert_interval(convert) or (None, None)
     needs_runs = estimate.answer in (Answer.OPEN, Answer.UNCONFIRMED)
     return {"low": low, "high": high, "noise": estimate.spread, "needs_runs": needs_runs}

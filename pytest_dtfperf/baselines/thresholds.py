@@ -204,13 +204,13 @@ def judge_overhead(
     compared = compare_in_turns(real, synthetic, noises, 1 - at_most, terms)
     estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
-    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if estimate.has_interval else NO_INTERVAL
+    ends = describe_estimate(estimate, lambda ratio: 1 - ratio)
+    found = f"{percent(ends['low'])} to {percent(ends['high'])}" if estimate.has_interval else NO_INTERVAL
     reason = (
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
         f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
     )
     reason += _explain_no_answer(compared, terms, "the synthetic input")
-    ends = describe_estimate(estimate, lambda ratio: 1 - ratio)
     return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, **ends)
 
 
@@ -348,14 +348,15 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
     value = found.steps / usual.steps
     (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
     estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
-    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if estimate.has_interval else NO_INTERVAL
+    ends = describe_estimate(estimate, lambda ratio: 1 / ratio)
+    known = f"{ends['low']:.2f} to {ends['high']:.2f}" if estimate.has_interval else NO_INTERVAL
     reason = (
         f"{measurement.spec.label} needed {found.steps:g} steps ({found.trained_s:.3g} s) for a {target}, and "
         f"{anchor.spec.label} {usual.steps:g} steps ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}, "
         f"allowed at most {at_most:g}) and {found.trained_s / usual.trained_s:.2f} times the seconds; "
         f"{format_count(len(measurement.runs), 'run')} against {len(anchor.runs)}"
     )
-    return Judgement(VERDICTS[estimate.answer], reason, value=value, **describe_estimate(estimate, lambda ratio: 1 / ratio))
+    return Judgement(VERDICTS[estimate.answer], reason, value=value, **ends)
 
 
 def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:

@@ -225,7 +225,8 @@ def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
 
 
 def _run_session(arguments: Sequence[str], results: Path, number: int, output: TextIO | None) -> "SessionFolder":
-    from pytest_dtfperf.records.session import session_folders
+    from pytest_dtfperf.history.where import mask_passwords
+    from pytest_dtfperf.records.session import select_by_arguments, session_folders
 
     before = {folder.path for folder in session_folders(results)}
     code = _run_pytest(arguments, output)
@@ -239,8 +240,7 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     new = [folder for folder in session_folders(results) if folder.path not in before]
     if not new:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
-    own = [folder for folder in new if folder.session.command == ["pytest", *arguments]]  # others may run, too
-    return (own or new)[-1]
+    return select_by_arguments(new, list(map(mask_passwords, arguments)))[-1]
 
 
 def _run_pytest(arguments: Sequence[str], output: TextIO | None) -> int:

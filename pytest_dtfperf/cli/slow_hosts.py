@@ -464,8 +464,11 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
     if shown := [*slow, *unknown]:
         headings = ("host", "arithmetic", "memory", "input", "link in", "link out", "training", "verdict")
         print_table(headings, [_make_row(host, found.hosts[host]) for host in shown])
-        print(*(f"{host}: {found.hosts[host].reason}\n" for host in slow), sep="", end="")
-        print(*(f"{line}\n" for line in format_reasons({host: found.hosts[host].reason for host in unknown})), sep="", end="")
+        for line in (
+            *(f"{host}: {found.hosts[host].reason}" for host in slow),
+            *format_reasons({host: found.hosts[host].reason for host in unknown}),
+        ):
+            print(line)
     for pair in found.pairs:
         print(f"link {describe_pair(pair)}")
     if slow:

@@ -1,7 +1,7 @@
 """The state of a host during one run, from its own counters: cores, memory, clocks and GPUs; and what disturbed the run."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,20 +135,24 @@ class HostState(JsonData):
 
     def __post_init__(self) -> None:
         found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", self.cpus, re.ASCII)
-        if not found or not _are_few_enough([part.split("-") for part in self.cpus.split(",") if part]):
+        if not found or not _are_few_enough(_parse_ranges(self.cpus)):
             raise ValidationError('ranges of cores such as "0-3,8"', self.cpus, "cpus")
 
     @property
     def core_numbers(self) -> frozenset[int]:
         """The cores that the run may use."""
-        ranges = [part.partition("-") for part in self.cpus.split(",") if part]
-        return frozenset(number for first, _, last in ranges for number in range(int(first), int(last or first) + 1))
+        return frozenset(number for each in _parse_ranges(self.cpus) for number in each)
 
 
-def _are_few_enough(ranges: Iterable[Sequence[str]]) -> bool:
-    """Return whether ranges are ascending and have at most `MAX_CPUS` cores, before they are expanded."""
-    sizes = [int(ends[-1]) - int(ends[0]) + 1 for ends in ranges]
-    return min(sizes, default=1) > 0 and sum(sizes) <= MAX_CPUS
+def _parse_ranges(cpus: str) -> list[range]:
+    """Return the ranges of `0-3,8`, which are not expanded. One that is not ascending is empty."""
+    ends = [part.partition("-") for part in cpus.split(",") if part]
+    return [range(int(first), int(last or first) + 1) for first, _, last in ends]
+
+
+def _are_few_enough(ranges: Sequence[range]) -> bool:
+    """Return whether ranges are ascending and have at most `MAX_CPUS` cores."""
+    return all(ranges) and sum(map(len, ranges)) <= MAX_CPUS
 
 
 @dataclass(frozen=True, kw_only=True)

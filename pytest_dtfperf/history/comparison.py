@@ -80,6 +80,7 @@ def _compare_training(
     before, after = rates[baseline["session"], baseline["id"]], rates[current["session"], current["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(after), most=len(after))
     estimate = against_stored(after, before, _read_noise(current) or _read_noise(baseline) or assumed, question)
+    low, high = estimate.convert_interval(lambda ratio: ratio - 1) or (None, None)
     fingerprints = contents[baseline["fingerprint"]], contents[current["fingerprint"]]
     hosts = [f"hosts: {baseline['hosts']} then, {current['hosts']} now"] if baseline["hosts"] != current["hosts"] else []
     return ComparedTraining(
@@ -88,8 +89,8 @@ def _compare_training(
         baseline=baseline["images_per_sec"],
         current=current["images_per_sec"],
         change=estimate.ratio - 1,
-        low=estimate.low - 1 if estimate.has_interval else None,
-        high=estimate.high - 1 if estimate.has_interval else None,
+        low=low,
+        high=high,
         foreign=must_match(*fingerprints) + hosts,
         noted=describe_notes(*fingerprints),
         replaced=[] if hosts or other_hardware(*fingerprints) else describe_replacements(*fingerprints),

@@ -100,7 +100,7 @@ def _make_measurement_row(session: str, position: int, record: Record) -> Row:
         "system": system_name(measurement.fingerprint.hardware),
         "hosts": len(measurement.hosts),
         "fingerprint": compute_fingerprint_digest(measurement),
-        "program": (measurement.fingerprint.program.graph or None),
+        "program": measurement.fingerprint.program.graph or None,
         "verdict": str(record.verdict) if record.verdict else None,
         "reason": record.reason,
         "runs": len(logs),

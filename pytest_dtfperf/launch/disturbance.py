@@ -1,7 +1,7 @@
 """Why a run does not show its hosts' speed: other processes used them, or they lacked resources. Pure.
 
-Finds them in the state that each host reports (`node/host_run.py`). A disturbed run is discarded and repeated, so in
-doubt a run counts as undisturbed: the record contains the state in any case.
+Disturbances are found in the state that each host reports (`node/host_run.py`). A disturbed run is discarded and repeated, so
+in doubt a run counts as undisturbed: the record contains the state in any case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -25,7 +25,7 @@ from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.module_command import make_project_command
-from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.records.session import SessionFolder, select_by_arguments, session_folders
 from pytest_dtfperf.report import metrics_targets
 from pytest_dtfperf.report.export_formats import GaugeFamily, format_gauges, format_prometheus
 from pytest_dtfperf.report.metrics_targets import Target
@@ -192,11 +192,6 @@ class Night:
         """The command that runs pytest."""
         return make_project_command(sys.executable, "pytest", *self.arguments)
 
-    def select_own(self, folders: Sequence[SessionFolder]) -> Sequence[SessionFolder]:
-        """Return the sessions that pytest made with this night's arguments; others may measure on the cluster beside it."""
-        arguments = [mask_passwords(word) for word in self.arguments]
-        return [folder for folder in folders if list(folder.session.command[1:]) == arguments]
-
     @property
     def kept_in(self) -> Address | None:
         """Return the history that pytest enters the session into. Raises `UsageError`."""
@@ -319,7 +314,7 @@ def _write_summary(
         path = night.results / "summary.md"
         summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
-    folder = (night.select_own(new) or new)[-1]
+    folder = select_by_arguments(new, list(map(mask_passwords, night.arguments)))[-1]
     previous = next((each for each in reversed(earlier) if each.session.exit_code is not None), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary reports itself

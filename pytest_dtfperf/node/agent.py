@@ -397,11 +397,6 @@ ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
 }
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-
 def main() -> None:
     leave_on_signals()
     host = int(os.environ["DTFPERF_HOST_INDEX"])

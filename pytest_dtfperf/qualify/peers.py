@@ -73,11 +73,12 @@ def find_impossible(readings: Readings, kinds: Mapping[str, str]) -> dict[str, s
     for host, found in readings.items():
         for name, per_s in found.items():
             rates[kinds[host], name][host] = per_s
+    usual = {key: statistics.median(of.values()) for key, of in rates.items() if len(of) >= LEAST_PEERS}
     return {
-        host: f"{host} reported an impossible {name} of {per_s:.3g} per second, its peers {statistics.median(of.values()):.3g}"
-        for (_, name), of in rates.items()
-        for host, per_s in of.items()
-        if len(of) >= LEAST_PEERS and per_s > IMPOSSIBLE * statistics.median(of.values())
+        host: f"{host} reported an impossible {key[1]} of {per_s:.3g} per second, its peers {median:.3g}"
+        for key, median in usual.items()
+        for host, per_s in rates[key].items()
+        if per_s > IMPOSSIBLE * median
     }
 
 

@@ -472,6 +472,14 @@ def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], objec
     return [folder for session, folder in named if kept[session] is folder]
 
 
+def select_by_arguments(folders: Sequence[SessionFolder], arguments: Sequence[str]) -> Sequence[SessionFolder]:
+    """Return the sessions of pytest with these arguments, as stored; all folders if there are none.
+
+    So the session of a command is found where others measure in the same folder at the same time.
+    """
+    return [folder for folder in folders if list(folder.session.command) == ["pytest", *arguments]] or folders
+
+
 def _session_id(folder: SessionFolder) -> str:
     """Return a folder's session id; a file that cannot be read is refused later, by its reader."""
     try:

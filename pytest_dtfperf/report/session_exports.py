@@ -93,7 +93,7 @@ COLUMNS: Mapping[str, Callable[[Record, SessionInfo], object]] = {
     "date": lambda record, session: session.started,
     "cluster": lambda record, session: session.cluster,
     "hosts": lambda record, session: " ".join(record.measurement.hosts),
-    "simulated": lambda record, session: str(bool(record.measurement.fingerprint.is_simulated)).lower(),
+    "simulated": lambda record, session: str(record.measurement.fingerprint.is_simulated).lower(),
     "system": lambda record, session: system_name(record.measurement.fingerprint.hardware),
     "test": lambda record, session: record.test,
     "spec": lambda record, session: record.spec.label,

@@ -13,7 +13,7 @@ Clinical Trials, 2000, section 11.4); benchmarks/verdicts.py compares the result
 
 import json
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -86,6 +86,16 @@ class RatioEstimate:
     def has_interval(self) -> bool:
         """Whether there are enough runs for an interval."""
         return self.degrees_of_freedom > 0 and self.low > 0
+
+    def convert_interval(self, convert: Callable[[float], float]) -> tuple[float, float] | None:
+        """Return the interval of a number that follows from the ratio, its lower end first; None without an interval.
+
+        The lower end may be that of the higher ratio.
+        """
+        if not self.has_interval:
+            return None
+        ends = convert(self.low), convert(self.high)
+        return min(ends), max(ends)
 
 
 def against_stored(

@@ -50,7 +50,7 @@ def gpu(
 
 PYTHON = {"pid": 4321, "name": "/usr/bin/python3", "memory_mib": 800}
 STATES: dict[str, tuple[HostState, list[str]]] = {
-    "nobody else": (make_state(), []),
+    "no other process": (make_state(), []),
     "a busy process": (
         make_state(cpu={"busy_s": 19.8, "own_s": 11.8}),
         ["host n3: other processes used 0.78 of 2 cores for the length of the run"],

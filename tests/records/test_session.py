@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record, with_what_follows
-from pytest_dtfperf.records.session import SessionFolder, path_safe, session_folders
+from pytest_dtfperf.records.session import SessionFolder, path_safe, select_by_arguments, session_folders
 from pytest_dtfperf.records.stored import MOST_SUPERSEDED_BYTES, Journal, line_of, own_record
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
@@ -619,3 +619,14 @@ def test_another_users_session_keeps_nobody_from_the_others() -> None:
                 session_folders(root / "20260131T021503Z-000001")
         finally:
             os.seteuid(0)
+
+
+def test_session_of_a_command_is_selected_by_its_arguments(tmp_path: Path) -> None:
+    """Of sessions in one folder those with the same arguments are selected; if there are none, all are."""
+    commands = (["pytest", "-k", "a"], ["pytest"], ["dtfperf", "-k", "a"])
+    folders = [
+        SessionFolder.create(tmp_path / str(at), cluster="c", command=each, versions={}) for at, each in enumerate(commands)
+    ]
+    assert select_by_arguments(folders, ["-k", "a"]) == folders[:1]
+    assert select_by_arguments(folders, []) == folders[1:2]
+    assert select_by_arguments(folders, ["-k", "b"]) == folders
