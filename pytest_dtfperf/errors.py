@@ -57,11 +57,12 @@ class BaselineFileError(UsageError):
 
 
 class InfrastructureError(DtfPerfError):
-    """The cluster failed, not the training; `host` is the name of the host that failed, if it is one host."""
+    """The cluster failed, not the training; `host` is the name of the first host that failed, `hosts` of all, if known."""
 
-    def __init__(self, message: str, *, host: str | None = None) -> None:
+    def __init__(self, message: str, *, host: str | None = None, hosts: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.host = host
+        self.hosts = hosts or ([host] if host else [])
+        self.host = host or next(iter(hosts), None)
 
 
 class AllocationError(InfrastructureError):

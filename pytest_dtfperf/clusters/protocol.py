@@ -60,6 +60,7 @@ class Resources:
     session: str = "unnamed"  # its id: in the names of jobs and instances, so that they can be found after an outage
     on_status: Callable[[str], object] = _ignore_status  # called with a short message while waiting for hosts
     spent: Callable[[Bill], object] = _ignore_bill  # called with the cost of the hosts when they are released
+    may_lack_hosts: bool = False  # whether hosts that do not boot fail only a start on them: `Backend.share_hosts` omits them
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Agents:
             event = self.next_event(max(0.0, deadline - self.clock()))
             if event is None:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
-                raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", host=missing[0])
+                raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", hosts=missing)
             if event["event"] == "lost":
                 raise AllocationError(
                     format_loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"]),

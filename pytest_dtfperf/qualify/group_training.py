@@ -67,6 +67,7 @@ class GroupTrainer:
         self.lost: dict[str, str] = {}
         self._session, self._spec, self._test, self._hosts = session, spec, test, hosts
         self._on_status = on_status
+        session.allocations.may_lack_hosts = True
         self._is_over = threading.Event()
         backend = named.BACKENDS[session.config.backend]
         self._can_share_hosts = backend.can_share_hosts
@@ -97,9 +98,9 @@ class GroupTrainer:
             try:
                 result = action()
             except InfrastructureError as error:
-                if error.host is None:
+                if not error.hosts:
                     raise
-                self._leave_out({error.host: error})
+                self._leave_out(dict.fromkeys(error.hosts, error))
             else:
                 self._report(list(self.lost)[lost_before:])
                 return result
@@ -196,7 +197,7 @@ def group_reasons(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for host, reason in reasons.items():
         common = _ADDRESS.sub("", reason.replace(host, ""))
-        found.setdefault(first.setdefault(common, reason), []).append(host)
+        found.setdefault(reason if reason in found else first.setdefault(common, reason), []).append(host)
     return found
 
 

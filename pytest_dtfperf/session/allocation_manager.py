@@ -59,6 +59,7 @@ class AllocationManager:
         """
         self.expected = expected
         self.stacks: dict[str, ClusterConfig] = {}
+        self.may_lack_hosts = False
         self._config = config
         self._session = session
         self._on_status = on_status
@@ -158,7 +159,7 @@ class AllocationManager:
             raise AllocationError(str(self._refusals[need]))
         try:
             request = replace(need, session=self._session, on_status=self._on_status, spent=self._on_cost)
-            return _HeldAllocation(self._config, request, slot=self._slot())
+            return _HeldAllocation(self._config, replace(request, may_lack_hosts=self.may_lack_hosts), slot=self._slot())
         except AllocationOver:
             raise
         except AllocationError as refusal:

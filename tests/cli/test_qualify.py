@@ -321,6 +321,24 @@ def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_pat
     assert sorted(ran.split()) == ["n1", "n3", "n4"]
 
 
+def test_qualify_names_a_node_of_its_job_that_does_not_start(new_site: NewSite, tmp_path: Path) -> None:
+    """In a job of Slurm, a node whose daemon starts nothing is not judged, with srun's reason, and the others are measured."""
+    site = new_site(nodes=4, slurmd_timeout_s=300)  # until then, a node without its daemon is not down, and the job runs
+    job = site.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--chdir=/", "--wrap=sleep 600")
+    wait_until("the job runs", lambda: "R" in site.run("squeue", "--noheader", "--format=%t"))
+    site.kill_slurmd("n3")
+    mini = Mini(perf_tests_in(tmp_path), site)
+    options = ["--cluster=mini", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
+    variables = {"SLURM_JOB_ID": job.strip(), "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_NUM_NODES": "4"}
+    ended = mini.perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options, **variables)
+    found = Qualification.from_json(read("qualify", ended.out))
+    assert found.hosts["n3"].verdict is HostVerdict.NOT_JUDGED
+    assert "Task launch for StepId" in found.hosts["n3"].reason
+    assert f"n3 is left out from now on: {found.hosts['n3'].reason}" in ended.err
+    assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("n1", "n2", "n4"))
+    assert ended.code in (1, 3), ended.err  # beside other work, an equal node may be slow
+
+
 @pytest.mark.parametrize("command", ["qualify --host", "isolate mnist", "run mnist"])
 def test_damaged_installation_is_no_slow_host(command: str) -> None:
     """If a module cannot be imported before the command runs, a command that judges hosts ends with 3, and others with 1."""

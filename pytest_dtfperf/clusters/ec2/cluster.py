@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -53,12 +54,26 @@ Poll = Callable[[], Mapping[str, Instance]]
 
 
 class Ec2Allocation:
-    """The instances of one run. `placement` holds the properties with an effect on speed that only Amazon knows."""
+    """The instances of one run."""
 
-    def __init__(self, allocation: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        instances: Sequence[Instance],
+        poll: Poll,
+        placement: Mapping[str, Any],
+        failed: Mapping[str, AllocationError] = MappingProxyType({}),
+    ) -> None:
+        """Note the hosts.
+
+        Args:
+            placement: the properties with an effect on speed that only Amazon knows.
+            failed: the errors of further instances, by id. A start raises them.
+        """
         self._allocation = allocation
         self._instances = instances
         self._placement = placement
+        self._failed = failed
         self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in allocation.hosts]
         self._ids = [each.id for each in instances]
         self._poll = poll
@@ -67,9 +82,12 @@ class Ec2Allocation:
         """Return the same instances, but some, with another stack."""
         allocation = SshBackend().share_hosts(self._allocation, config, without)
         left = [each for each, host in zip(self._instances, self.hosts, strict=True) if host.name not in without]
-        return Ec2Allocation(allocation, left, self._poll, self._placement)
+        failed = {name: error for name, error in self._failed.items() if name not in without}
+        return Ec2Allocation(allocation, left, self._poll, self._placement, failed)
 
     def start(self, argv: Sequence[str]) -> Channel:
+        for error in self._failed.values():
+            raise error
         self._refuse_if_over(0.0)
         try:
             return Ec2Channel(self._allocation.start(argv), self._ids, self._poll)
@@ -79,8 +97,9 @@ class Ec2Allocation:
 
     def _refuse_if_over(self, patience_s: float) -> None:
         for _ in iterate_attempts(patience_s, first_s=0.5):
-            if found := list(filter(None, (explain_end(each) for each in _poll_if_reachable(self._poll).values()))):
-                raise AllocationOver("; ".join(found))
+            states = _poll_if_reachable(self._poll)
+            if ends := {name: why for name in self._ids if name in states and (why := explain_end(states[name]))}:
+                raise AllocationOver("; ".join(ends.values()), hosts=list(ends))
 
 
 class Ec2Channel:
@@ -228,10 +247,11 @@ class Ec2:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         with self.lot(resources) as lot:
-            self._connect(lot, resources)
-            endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
+            failed = self._connect(lot, resources)
+            left = [each for each in lot.instances if each.id not in failed]
+            endpoints = make_endpoints(lot.plan, lot.ledger.folder, left)
             with open_allocation(self._config, endpoints, resources) as allocation:
-                yield Ec2Allocation(allocation, lot.instances, _poll(lot), _make_placement(lot))
+                yield Ec2Allocation(allocation, left, _poll(lot), _make_placement(lot), failed)
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
@@ -311,14 +331,14 @@ class Ec2:
         ledger.begin(plan)
         make_keys(ledger.folder, plan.name)
         with translate_errors(account, self._where):
-            found = Launch(account, plan, ledger, offer, resources.on_status)()
+            found = Launch(account, plan, ledger, offer, resources.on_status, resources.may_lack_hosts)()
         return InstanceGroup(account, plan, ledger, offer, found)
 
-    def _connect(self, lot: InstanceGroup, resources: Resources) -> None:
-        """Make the first contact with new instances."""
+    def _connect(self, lot: InstanceGroup, resources: Resources) -> dict[str, AllocationError]:
+        """Make the first contact with new instances. Return the errors of those that may be missing, by id."""
         record = lot.ledger.read_record()
         if record is None or record.is_ready:
-            return
+            return {}
         resources.on_status(
             f"{format_count(len(lot.instances), 'instance')} in {lot.instances[0].zone}; waiting until they can be logged in to"
         )
@@ -326,8 +346,11 @@ class Ec2:
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
         with translate_errors(lot.account, self._where):
             contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _format_hint(lot.plan))
-            contact.all(make_endpoints(lot.plan, lot.ledger.folder, lot.instances))
-        lot.ledger.note("ready", instances=[each.id for each in lot.instances])
+            endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
+            failed = contact.all(endpoints, may_lack_hosts=resources.may_lack_hosts)
+        if not failed:
+            lot.ledger.note("ready", instances=[each.id for each in lot.instances])
+        return failed
 
     def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> InstanceGroup | None:
         """Return the instances that an earlier session has kept, if they are unchanged; None if there are none."""

@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,25 +199,34 @@ class Contact:
     on_status: Callable[[str], object]
     hint: str  # advice for an instance that does not answer
 
-    def all(self, endpoints: Sequence[Endpoint]) -> None:
-        """Contact all endpoints in parallel. Raises `AllocationError` for the first that fails."""
-        stop, began, reported_s = threading.Event(), time.monotonic(), 0.0
-        talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
+    def all(self, endpoints: Sequence[Endpoint], *, may_lack_hosts: bool = False) -> dict[str, AllocationError]:
+        """Contact all endpoints in parallel, and return the errors of those that fail, by name.
+
+        Raises `AllocationError` for the first that fails, or only if all fail with `may_lack_hosts`.
+        """
+        began, reported_s = time.monotonic(), 0.0
+        talks = {each.name: _Talk(each, began + self.boot_s, threading.Event(), self.hint) for each in endpoints}
+        failed: dict[str, AllocationError] = {}
+        self._end_talks(talks)
         with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
             try:
-                waiting = {pool.submit(self._connect, talk) for talk in talks}
+                names = {pool.submit(self._connect, talk): name for name, talk in talks.items()}
+                waiting = set(names)
                 while waiting:
                     done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
-                    for each in done:
-                        each.result()
+                    failed |= {names[each]: error for each in done if (error := _get_failure(each, names[each]))}
+                    if failed and (len(failed) == len(talks) or not may_lack_hosts):
+                        raise next(iter(failed.values()))
                     if waiting:
-                        self._refuse_ended()
+                        self._end_talks(talks)
                     if waiting and time.monotonic() - began - reported_s > _STATUS_S:
                         reported_s = time.monotonic() - began
-                        self._report_waiting([talk for talk in talks if not talk.is_over], reported_s)
+                        self._report_waiting([talks[names[each]] for each in waiting], reported_s)
             finally:  # Ctrl-C too: the pool waits for its threads
-                stop.set()
+                for talk in talks.values():
+                    talk.stop.set()
                 pool.shutdown(cancel_futures=True)
+        return failed
 
     def _connect(self, talk: "_Talk") -> None:
         """Replace the injected key by the instance's own. Each step can be repeated after a broken connection."""
@@ -230,7 +239,6 @@ class Contact:
         talk.until_it_answers("echo here", lambda line: line == "here")
         if self.gpus:
             self._count_gpus(talk)
-        talk.is_over = True
 
     def _count_gpus(self, talk: "_Talk") -> None:
         """Check the number of GPUs. Repeats, because a driver may need a moment."""
@@ -245,15 +253,26 @@ class Contact:
             'One without it serves with device = "cpu" only'
         )
 
-    def _refuse_ended(self) -> None:
+    def _end_talks(self, talks: Mapping[str, "_Talk"]) -> None:
+        """End the exchange with instances that have ended."""
         for each in self.poll().values():
-            if each.runs_no_more:
-                raise AllocationError(f"instance {each.id} is {each.state} before it could be used: {each.reason}")
+            if each.runs_no_more and not talks[each.id].stop.is_set():
+                talks[each.id].why_stopped = f"is {each.state} before it could be used: {each.reason}"
+                talks[each.id].stop.set()
 
     def _report_waiting(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
         first = waiting[0]
         others = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         self.on_status(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.last_error}")
+
+
+def _get_failure(contact: Future[None], name: str) -> AllocationError | None:
+    """Return the error of an endpoint, with its name. Raises any other exception of the contact."""
+    try:
+        contact.result()
+    except AllocationError as error:
+        return AllocationError(str(error), host=name)
+    return None
 
 
 @dataclass
@@ -265,7 +284,7 @@ class _Talk:
     stop: threading.Event
     hint: str
     last_error: str = "nothing was tried yet"
-    is_over: bool = False
+    why_stopped: str = "is not waited for any more"
     stranger_since: float | None = None
 
     def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
@@ -273,7 +292,7 @@ class _Talk:
         code = _NO_LINE
         for _ in iterate_attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
             if self.stop.is_set():
-                raise AllocationError(f"instance {self.endpoint.name} is not waited for any more")
+                raise AllocationError(f"instance {self.endpoint.name} {self.why_stopped}")
             code, out, err = self._run(command)
             lines = out.strip().splitlines()
             if code in codes and lines and is_answer(lines[-1].strip()):

@@ -169,9 +169,10 @@ class Launch:
     ledger: Ledger
     offer: Offer
     on_status: Callable[[str], object]
+    may_lack_hosts: bool = False  # whether instances may end before they run, other than for lack of capacity
 
     def __call__(self) -> list[Instance]:
-        """Launch, and return the running instances in launch order. Raises `AllocationError` or botocore's errors."""
+        """Launch, and return the instances in launch order, when they run. Raises `AllocationError` or botocore's errors."""
         self._import_key()
         group = self._security_group()
         user_data = self._user_data()
@@ -312,7 +313,7 @@ class Launch:
         for _ in iterate_attempts(RUNNING_S):
             seen |= instances.describe_by_id(self.account.ec2, ids)
             self._refuse_ended(seen)
-            if len(seen) == len(ids) and all(self._is_there(each) for each in seen.values()):
+            if len(seen) == len(ids) and all(self._is_there(each) or each.runs_no_more for each in seen.values()):
                 return sorted(seen.values(), key=lambda each: each.index)
         missing = ", ".join(f"{each} ({seen[each].state if each in seen else 'not shown'})" for each in ids)
         raise AllocationError(
@@ -328,9 +329,10 @@ class Launch:
             if each.runs_no_more:
                 if refusals.lacks_capacity(each.reason) or refusals.was_reclaimed(each.reason):
                     raise NoRoom(f"{each.id} was accepted, then ended: {each.reason}")
-                raise AllocationError(
-                    f"instance {each.id} is {each.state} before it ran: {each.reason or 'no reason is given'}"
-                )
+                if not self.may_lack_hosts:
+                    raise AllocationError(
+                        f"instance {each.id} is {each.state} before it ran: {each.reason or 'no reason is given'}"
+                    )
 
     def _nowhere(self, reasons: Sequence[str]) -> str:
         plan = self.plan

@@ -278,18 +278,22 @@ class SrunChannel:
             if time.monotonic() > deadline:
                 missing = [name for task, name in enumerate(self._nodes) if task not in self._started]
                 output = quoted_lines(self._messages.of_all)
-                raise AllocationError(f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{output}")
+                raise AllocationError(
+                    f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{output}", hosts=missing
+                )
             self._ask_if_silent()
             self._listen(0.5)
 
     def _failure(self, task: int) -> AllocationError:
+        """Return why a task has not started: on the nodes that srun names, which ends the others' tasks, else on its own."""
         why = self._end_of_job()
         if why:
             return AllocationOver(why)
-        lines = [printable_bytes(line) for line in self._last_lines[task]]
-        return AllocationError(
-            f"the agent on {self._nodes[task]} could not be started{quoted_lines(lines or self._messages.of_all)}"
-        )
+        failed = [node for node in self._nodes if node in self._messages.failed_nodes]
+        lines = [] if failed else [printable_bytes(line) for line in self._last_lines[task]]
+        nodes = failed or [self._nodes[task]]
+        output = quoted_lines(lines or self._messages.of_all)
+        return AllocationError(f"the agent on {', '.join(nodes)} could not be started{output}", hosts=nodes)
 
 
 def _start_srun(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

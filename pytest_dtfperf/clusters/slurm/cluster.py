@@ -144,6 +144,7 @@ def format_nodes(nodes: Sequence[str]) -> str:
 START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems are slow
 ENDING_S = 10.0  # the reason of a job's end is known only when its last process is gone
 SWEEP_S = 20.0
+KEEPALIVE_NODES = 3  # on which the keep-alive step is tried if nodes may fail
 _POLL_S = 0.25
 _numbers = itertools.count(1)
 
@@ -210,8 +211,7 @@ class Slurm:
         else:
             name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
             with self._job(client, nodes, name, resources) as (job_id, names), ExitStack() as held:
-                keepalive = self._keepalive(client, job_id, name, names[0])
-                retry_while_down(lambda: held.enter_context(keepalive), resources.on_status)
+                self._keepalive(held, client, job_id, name, names, resources)
                 yield SlurmAllocation(self._config, client, job_id, names, resources.on_status)
 
     @contextmanager
@@ -243,9 +243,27 @@ class Slurm:
                     client.cancel([job_id])
                     watchdog.cancel()
 
-    def _keepalive(self, client: SlurmClient, job_id: str, name: str, node: str) -> Keepalive:
+    def _keepalive(
+        self, held: ExitStack, client: SlurmClient, job_id: str, name: str, nodes: Sequence[str], resources: Resources
+    ) -> None:
+        """Start the keep-alive step on the first node; if it may fail, on another one of the first."""
+        *others, last = nodes[: KEEPALIVE_NODES if resources.may_lack_hosts else 1]
         command = job_keepalive.make_keepalive_command(name, self._config.heartbeat_timeout_s)
-        return Keepalive(client, node, request.make_keepalive_step(self._config, job=job_id, node=node, argv=command))
+
+        def start(node: str) -> None:
+            step = request.make_keepalive_step(self._config, job=job_id, node=node, argv=command)
+            retry_while_down(lambda: held.enter_context(Keepalive(client, node, step)), resources.on_status)
+
+        for node in others:
+            try:
+                start(node)
+            except ControllerDown:
+                raise
+            except AllocationError as error:
+                resources.on_status(" ".join(str(error).split()))
+            else:
+                return
+        start(last)
 
 
 class SlurmAllocation:

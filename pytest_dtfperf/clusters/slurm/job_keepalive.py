@@ -166,7 +166,7 @@ class Keepalive:
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
             output = quoted_lines(messages.of_all)
-            what = f"the keep-alive step on {self._node}, the job's first node, could not be started"
+            what = f"the keep-alive step on {self._node} could not be started"
             raise classify_error(" ".join(messages.of_all))(f"{what}{output}")
 
     def _confirms_held(self, deadline: float) -> bool:
@@ -180,7 +180,7 @@ class Keepalive:
                 return b"held" in lines
             if time.monotonic() > deadline:  # it prints other lines without end
                 break
-        raise AllocationError(f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s")
+        raise AllocationError(f"srun has started no keep-alive step on {self._node} within {TAKE_S:g} s")
 
     def _beat(self) -> None:
         assert self._process.stdin

@@ -3,20 +3,27 @@
 import os
 import threading
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from moto.ec2.models.instances import Instance
 
 from pytest_dtfperf.clusters.ec2 import contact
+from pytest_dtfperf.clusters.ec2.backend import Ec2Backend
 from pytest_dtfperf.clusters.ec2.contact import READY, ROTATE
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.testing.backends import wait_until
+from pytest_dtfperf.testing.backends import PARROT_COMMAND, wait_until
 from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud import ending
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.runs import Heard
+
+ROOT = Path(__file__).parents[3]  # instances see this machine's files
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +76,47 @@ def test_instance_that_ends_during_the_wait(datacenter: DataCenter) -> None:
         cluster.allocate(heard.resources()),
     ):
         pass
+    assert datacenter.left() == NOTHING
+
+
+@pytest.mark.parametrize("what", ["ends before it runs", "ends while it boots", "does not answer"])
+def test_start_names_an_instance_that_does_not_boot(datacenter: DataCenter, what: str) -> None:
+    """If hosts may be missing, the others can be used after an instance has failed, and a start on all of them names it."""
+    failed: list[str] = []
+    boot = datacenter.world.on_boot
+    assert boot
+
+    def boot_all_but_one(instance: Instance) -> None:
+        if what == "ends before it runs" and not failed:
+            failed.append(instance.id)
+            ending.shut_down(instance, "Server.InternalError", "Internal error on launch")
+        else:
+            boot(instance)
+
+    class Meddling(list[str]):
+        def append(self, words: str) -> None:
+            super().append(words)
+            if "waiting until they can be logged in to" not in words or failed:
+                return
+            failed.append(next(iter(datacenter.machines)))
+            if what == "does not answer":
+                datacenter.crash(failed[0])
+            else:
+                client().terminate_instances(InstanceIds=failed)
+
+    datacenter.world.on_boot = boot_all_but_one
+    heard = Heard()
+    heard.words = Meddling()
+    setup = f"export PYTHONPATH={ROOT}"
+    cluster = runs.backend(datacenter, count=3, boot_s=20.0, setup=[setup])
+    with cluster.allocate(replace(heard.resources(devices=3), may_lack_hosts=True)) as allocation:
+        assert {host.name for host in allocation.hosts} == datacenter.machines.keys() - set(failed)
+        with pytest.raises(AllocationError, match=failed[0]) as caught:
+            allocation.start(PARROT_COMMAND)
+        assert caught.value.hosts == failed
+        left = Ec2Backend().share_hosts(allocation, runs.config(datacenter, setup=[setup]), failed)
+        with closing(left.start(PARROT_COMMAND)):
+            assert len(left.hosts) == 2
     assert datacenter.left() == NOTHING
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.channel import PIECE, LabelledLines, SrunChannel
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
-from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.messages.received import JUNK_BYTES
 
 
@@ -124,3 +124,43 @@ def test_order_to_lost_agents_raises_the_reason() -> None:
             channel.send(b"order")
     finally:
         channel.close()
+
+
+# srun as it ends a step that it cannot start on the first and the third of four nodes: the others' tasks end, too.
+FAILED_LAUNCH = f"""
+for task in 1 3; do echo "$task: {STARTED.decode()}"; done
+for node in n1 n3; do
+    echo "srun: error: Task launch for StepId=1.0 failed on node $node: Communication connection failure" >&2
+done
+echo "srun: error: Application launch failed: Communication connection failure" >&2
+for task in 1 3; do echo "$task: {ENDED.decode()}143"; done
+exit 1
+"""
+
+
+def test_failed_launch_has_the_nodes_that_srun_names() -> None:
+    """If srun cannot start a step on some nodes, the error has these nodes, and not those of tasks that end because of it."""
+    with pytest.raises(AllocationError, match=r"the agent on n1, n3 could not be started\n.*n1: Communication") as caught:
+        SrunChannel(
+            ["sh", "-c", FAILED_LAUNCH],
+            dict(os.environ),
+            ["n1", "n2", "n3", "n4"],
+            why_over=lambda _: None,
+            clean_up=lambda: None,
+            start_s=60.0,
+        )
+    assert (caught.value.host, caught.value.hosts) == ("n1", ["n1", "n3"])
+
+
+def test_late_start_has_the_nodes_that_did_not_start() -> None:
+    """If nodes start nothing in time, the error has all of them."""
+    with pytest.raises(AllocationError, match="srun has started nothing on n1, n2 within 0 s") as caught:
+        SrunChannel(
+            ["sh", "-c", "read -r _"],
+            dict(os.environ),
+            ["n1", "n2"],
+            why_over=lambda _: None,
+            clean_up=lambda: None,
+            start_s=0.0,
+        )
+    assert caught.value.hosts == ["n1", "n2"]

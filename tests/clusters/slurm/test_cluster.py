@@ -208,3 +208,26 @@ def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
     with staged(tmp_path, config) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
         assert str(stage.launcher.fingerprint.software["container"]).startswith("folder sha256:")
+
+
+def test_keepalive_step_runs_on_another_node_if_hosts_may_be_missing(new_site: NewSite, log_in: LogIn) -> None:
+    """If the first node of a job starts nothing, the job is kept by another node, and a start names the first one."""
+    site = new_site(nodes=3, slurmd_timeout_s=300)  # until then, a node without its daemon is not down, and the job runs
+    log_in(site)
+    messages: list[str] = []
+
+    def end_first_daemon(message: str) -> None:
+        messages.append(message)
+        if "runs on n1, n2, n3" in message:
+            site.kill_slurmd("n1")
+
+    config = ClusterConfig(name="mini", backend="slurm", backend_keys={"nodes": 3, "time_limit": 5})
+    resources = Resources(devices=3, on_status=end_first_daemon, may_lack_hosts=True)
+    with named.open_cluster(replace(config, devices_per_host=1)).allocate(resources) as allocation:
+        assert any("the keep-alive step on n1 could not be started" in each for each in messages)
+        with pytest.raises(AllocationError, match="n1 could not be started") as caught:
+            allocation.start(PARROT_COMMAND)
+        assert caught.value.hosts == ["n1"]
+        left = named.BACKENDS["slurm"].share_hosts(allocation, config, ["n1"])
+        with closing(left.start(PARROT_COMMAND)):
+            assert [host.name for host in left.hosts] == ["n2", "n3"]
