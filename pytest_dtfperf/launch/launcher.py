@@ -89,6 +89,7 @@ class Launcher:
         without: Collection[str] = (),
         on_sent: OnSent = lambda sent: None,
         is_cancelled: Callable[[], bool] = lambda: False,
+        is_aborted: Callable[[], bool] = lambda: False,
     ) -> Run:
         """Train once. The data is staged to the hosts if necessary.
 
@@ -101,6 +102,7 @@ class Launcher:
             without: hosts that are not used.
             on_sent: called with the traces and timestamps of tasks, as received.
             is_cancelled: checked all the time, in a run of another thread than the main one; the run ends like that of Ctrl-C.
+            is_aborted: checked while a run ends; then its agents end at once, without a wait for tasks and logs.
 
         Raises:
             SpecError, RunFailed, InfrastructureError, InvalidMeasurement: what has failed.
@@ -119,6 +121,7 @@ class Launcher:
             timestamped=timestamped,
             without=without,
             is_cancelled=is_cancelled,
+            is_aborted=is_aborted,
         )
         self._carry_out(controller, log_dir)
         controller.write_trace(log_dir)

@@ -217,6 +217,7 @@ class MeasuredRun(RunController):
         timestamped: Sequence[bool],
         without: Collection[str],
         is_cancelled: Callable[[], bool],
+        is_aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Place the tasks; see `Launcher.run` for the arguments. Raises `SpecError`."""
         super().__init__(agents, config, spec, _assign_without(spec, agents.hosts, config, without))
@@ -227,7 +228,7 @@ class MeasuredRun(RunController):
         self._tracing = Tracing(spec, self._task_hosts, explain)
         self._scoring = Scoring(spec, self._task_hosts)
         self._state: dict[str, HostState] = {}  # by host
-        self._is_cancelled = is_cancelled
+        self._is_cancelled, self._is_aborted = is_cancelled, is_aborted
         self._is_over = False  # further progress is not reported
 
     def stop(self) -> None:
@@ -277,6 +278,9 @@ class MeasuredRun(RunController):
             "traced_steps": self._tracing.steps,
             "timestamped": self._timestamped,
         }
+
+    def _receive_until(self, done: Callable[[], bool], within_s: float) -> None:
+        super()._receive_until(lambda: self._is_aborted() or done(), within_s)
 
     def _check_connection(self) -> None:
         if self._is_cancelled():

@@ -9,11 +9,11 @@ loss ends the trainings of all other groups, too, because their agents were on t
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.datamodel.measurement import Run
@@ -68,7 +68,7 @@ class GroupTrainer:
         self._session, self._spec, self._test, self._hosts = session, spec, test, hosts
         self._on_status = on_status
         session.allocations.may_lack_hosts = True
-        self._is_over = threading.Event()
+        self._is_over, self._is_aborted = threading.Event(), threading.Event()
         backend = named.BACKENDS[session.config.backend]
         self._can_share_hosts = backend.can_share_hosts
         self.slots = 1 if backend.is_local or not backend.can_share_hosts else MOST_SIDE_BY_SIDE
@@ -169,8 +169,18 @@ class GroupTrainer:
                     deliver_signals()
             except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
                 self._is_over.set()
+                self._wait_for_end(jobs, deliver_signals)
                 raise
         return [each.result() for each in jobs]
+
+    def _wait_for_end(self, jobs: Sequence[Future[Any]], deliver_signals: Callable[[], None]) -> None:
+        """Wait until interrupted trainings have ended. A further signal ends their agents at once."""
+        self._on_status("interrupted: the trainings are being ended. Interrupt again to end them without their logs")
+        while wait(jobs, SIGNALS_S).not_done:
+            try:
+                deliver_signals()
+            except (KeyboardInterrupt, SystemExit):
+                self._is_aborted.set()
 
     def _get_launchers(self, count: int) -> list[Launcher]:
         allocations = self._session.allocations
@@ -183,8 +193,10 @@ class GroupTrainer:
     def _train(self, launcher: Launcher, group: Group, logs: Path) -> GroupRun | InfrastructureError:
         spec = self.shrink(len(group))
         without = [each for each in launcher.hosts if each not in group]
+        is_cancelled, is_aborted = self._is_over.is_set, self._is_aborted.is_set
         try:
-            return GroupRun(spec, launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set))
+            run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=is_cancelled, is_aborted=is_aborted)
+            return GroupRun(spec, run)
         except (RunFailed, InvalidMeasurement) as error:
             return GroupRun(spec, failure=str(error))
         except InfrastructureError as error:

@@ -139,6 +139,34 @@ def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab:
         assert not out
 
 
+@pytest.mark.parametrize("command", ["isolate", "qualify"])
+def test_second_interruption_ends_trainings_with_an_agent_that_does_not_answer(
+    perf: PerfTests, lab: Lab, tmp_path: Path, command: str
+) -> None:
+    """A second Ctrl-C, while an agent does not confirm the end, ends all trainings, prints the result and leaves no session."""
+    held = tmp_path / "held"
+    held.mkdir()
+    isolating = _prepare(perf, lab, {}, f"export TOY_HOLD={held}")
+    options = isolating[1:] if command == "isolate" else [each for each in isolating[1:] if not each.startswith("gpus=")]
+    with perf.start_command(command, *options, "--json") as process:
+        if command == "isolate":
+            wait_for_progress(process, "round 1:")
+        (held / "hold").touch()
+        wait_until("two workers train", lambda: len(list(held.glob("[0-9]*"))) > 1)
+        for pid in lab["m2"].processes("DTFPERF_SESSION"):
+            os.kill(pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        wait_for_progress(process, "interrupted: the trainings are being ended")
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 130, errors
+    found = read(command, out)
+    if command == "isolate":
+        assert found["conclusion"]["outcome"] == "stopped"
+    else:
+        assert {host["verdict"] for host in found["hosts"].values()} == {"NOT_JUDGED"}
+
+
 def test_isolate_names_a_host_that_is_switched_off(perf: PerfTests) -> None:
     """A host that is switched off in the middle is left out and named with the reason, and the others are still compared."""
     if reason := why_not():

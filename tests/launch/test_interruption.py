@@ -1,0 +1,53 @@
+"""The end of an interrupted run on hosts that do not confirm it, in virtual time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.launch.run_controller import MeasuredRun
+from pytest_dtfperf.spec import Spec
+
+
+class SilentAgents(Agents):
+    """Agents that accept all orders and send nothing."""
+
+    def __init__(self) -> None:
+        self.hosts = [HostView(name, "10.0.0.1", (0, 1), ()) for name in ("a", "b")]
+        self.now_s = 0.0
+        self.clock = lambda: self.now_s
+
+    def order(self, order: str, **data: Any) -> None:
+        pass
+
+    def expect(self, *args: Any) -> None:
+        pass
+
+    def next_event(self, timeout_s: float) -> None:
+        self.now_s += timeout_s
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_aborted_run_waits_for_no_host(is_aborted: bool, tmp_path: Path) -> None:
+    """A run that is interrupted waits for its hosts up to a limit, and does not wait at all after a second interruption."""
+    agents, config = SilentAgents(), ClusterConfig(name="lab", backend="ssh", devices_per_host=1)
+    run = MeasuredRun(
+        agents,
+        config,
+        Spec(model="trivial", gpus=2, variable_update="parameter_server", num_ps=1, batch_size=2),
+        injected_slowdowns={},
+        on_progress=lambda task, step, of, images_per_sec: None,
+        checkpoint=None,
+        explain=False,
+        timestamped=(True,),
+        without=(),
+        is_cancelled=lambda: True,
+        is_aborted=lambda: is_aborted,
+    )
+    run.stop()
+    run.write_logs(tmp_path)
+    assert (agents.now_s == 0.0) == is_aborted
+    assert not run.all_quiet
