@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
@@ -27,7 +26,6 @@ from pytest_dtfperf.plugin.stack_comparison import StackComparer, check_options
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
 from pytest_dtfperf.session.allocation_manager import ClusterInfo, compute_need_of_test, explain_lack_of_hosts
 from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, read_slowdowns
 from pytest_dtfperf.session.session import Session
@@ -158,12 +156,6 @@ class SessionAdapter:
         if not self.options.dry_run:
             self.session.check_runnable()
 
-    @cached_property
-    def past(self) -> ClusterPast:
-        """The durations of earlier trainings on this cluster."""
-        session = self.session
-        return ClusterPast(load_earlier_sessions(session.results, session.config.name), session.store.rates())
-
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Return why a test with these parameters cannot run here, or None."""
         config, cluster = self.session.config, self.cluster
@@ -196,7 +188,7 @@ class SessionAdapter:
         return Progress(io.StringIO(), is_terminal=False) if self.options.dry_run else self.display.progress
 
     def _estimate_s(self, test: str) -> float | None:
-        found = self.past.test(test, self._estimate_runs)
+        found = self.session.past.test(test, self._estimate_runs)
         return found.likely_s if found else None
 
     def _estimate_runs(self, record: Record) -> int:

@@ -252,7 +252,7 @@ class DryRun:
         """Return how long a training may take; one that is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs
-        return self._perf.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
+        return self._perf.session.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 
     def _get_resources(self, spec: Spec) -> Resources:
         """Return the allocation at that time: an allocation of the session is kept as long as it is enough."""

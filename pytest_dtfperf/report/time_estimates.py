@@ -106,7 +106,8 @@ class ClusterPast:
             each = [_estimate_run_s(run, similar.spec, spec) for run in similar.measurement.runs]
             return _estimate_runs(EstimateBasis.SIMILAR, each, runs, usual=len(each))
         images = (spec.warmup_steps + spec.steps) * spec.gpus * spec.batch_size
-        each = [self._start_s + images / rate for rate in self.rates.get(spec.key, ())]
+        start_s = START_S if self.start_s is None else self.start_s
+        each = [start_s + images / rate for rate in self.rates.get(spec.key, ())]
         return _estimate_runs(EstimateBasis.BASELINE, each, runs, usual=runs[0]) if each else None
 
     def test(self, test: str, runs: Callable[[Record], int] | None = None) -> Duration | None:
@@ -151,12 +152,12 @@ class ClusterPast:
         return max(reversed(found), key=lambda record: _rank_likeness(record.spec, spec), default=None)
 
     @cached_property
-    def _start_s(self) -> float:
-        """Return the time of a run on this cluster without its steps."""
+    def start_s(self) -> float | None:
+        """Return the time of a run on this cluster without its steps; None: unknown."""
         starts = [
             _compute_start_s(run) for record in self._records if not record.spec.command for run in record.measurement.runs
         ]
-        return statistics.median(starts) if starts else START_S
+        return statistics.median(starts) if starts else None
 
 
 def sum_durations(durations: Iterable[Duration]) -> Duration:

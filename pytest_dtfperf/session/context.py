@@ -3,9 +3,11 @@
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
@@ -19,9 +21,9 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
+from pytest_dtfperf.errors import AllocationOver, DtfPerfError, TimeBudgetSpent, first_line
 from pytest_dtfperf.explain.probes import ALL, is_disturbed, merge_probes
-from pytest_dtfperf.formats import duration, format_count, format_time_budget
+from pytest_dtfperf.formats import format_count, format_time_budget
 from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
 from pytest_dtfperf.history.where import Address, choose_address, get_requested, parse_address
 from pytest_dtfperf.launch.launcher import Launcher
@@ -31,6 +33,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
 from pytest_dtfperf.session.allocation_manager import AllocationManager, ClusterInfo
 from pytest_dtfperf.session.preflight import check_program
 from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, choose_time_budget, plan
@@ -57,6 +60,19 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
     return found
 
 
+def shorten_names(tests: Sequence[str]) -> list[str]:
+    """Return the names of tests without folders. Several cases of one function are one name, with their number."""
+    cases = Counter(test.partition("[")[0] for test in tests)
+    names = dict.fromkeys(test if cases[function := test.partition("[")[0]] == 1 else function for test in tests)
+    short = {name: Path(name.partition("::")[0]).name + "".join(name.partition("::")[1:]) for name in names}
+    return [f"{short[name]} ({cases[name]} cases)" if cases[name] > 1 else short[name] for name in names]
+
+
+def is_evaluated(spec: Spec) -> bool:
+    """Return whether the number of steps affects more than the precision of the rate: what is learnt."""
+    return bool(spec.evaluate or spec.stop_at_top_1_accuracy or spec.eval_during_training_every_n_steps)
+
+
 def commit_of(root: Path) -> str | None:
     """Return the commit of the repository that contains `root`; None if there is none."""
     try:
@@ -71,16 +87,21 @@ def commit_of(root: Path) -> str | None:
 LEAST_STEPS = 3  # measured steps of a run: the median of fewer is one of them
 RUNS = 2  # of a measurement, for a spread: the steps of each must leave time for the others
 STEPS_SHARE = 0.5  # of a test's time, for measured steps: starting tasks and building graphs takes the rest
+END_S = 20.0  # of a session outside of its measurements: pytest starts, hosts are released, figures and the page are made
+END_SHARE = 0.1  # of a session that is too short for END_S
 
 
 class TimeBudget:
-    """The time of one session, shared evenly among the remaining tests. Time that a test does not use is for later ones."""
+    """The time of one session, with its end, shared evenly among the remaining tests.
+
+    Time that a test does not use is for later ones. A run begins only if the runs before it show that it ends in time.
+    """
 
     def __init__(self, total_s: float, tests: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clock.
 
         Args:
-            total_s: seconds that all tests may take together.
+            total_s: seconds that the session may take, of which some are reserved for its end.
             tests: returns how many tests there are; more may become known later.
         """
         self.total_s = total_s
@@ -88,8 +109,9 @@ class TimeBudget:
         self._clock = clock
         self._began_s = clock()
         self._ends_s: dict[str, float] = {}  # test -> end of its time
-        self.left_out: list[str] = []  # tests for which no time was left
+        self.left_out: list[str] = []  # tests without time for a measurement
         self.shortened: set[str] = set()  # tests with fewer runs than without a budget
+        self.unexplained: set[str] = set()  # tests without time for the analysis of their verdict
 
     @property
     def option(self) -> str:
@@ -98,22 +120,31 @@ class TimeBudget:
 
     @property
     def remaining_s(self) -> float:
-        return self._began_s + self.total_s - self._clock()
+        """The seconds that remain for measurements."""
+        return self._began_s + self.total_s - min(END_S, END_SHARE * self.total_s) - self._clock()
 
-    def begin(self, test: str) -> bool:
-        """Assign a test its share of the remaining time. If nothing is left, return False, and note the test as left out."""
-        if test in self._ends_s:
-            return True
-        if self.remaining_s <= 0:
+    def begin(self, test: str, least_s: float = 0.0) -> bool:
+        """Return whether a measurement may begin, and assign the test its share of the remaining time before its first one.
+
+        Args:
+            least_s: the expected seconds of its first runs. If less time is left, the test is noted as left out.
+        """
+        if self.remaining_s <= least_s:
             if test not in self.left_out:
                 self.left_out.append(test)
             return False
-        self._ends_s[test] = self._clock() + self.remaining_s / max(1, self._count_later_tests())
+        if test not in self._ends_s:
+            self._ends_s[test] = self._clock() + self.remaining_s / max(1, self._count_later_tests())
         return True
+
+    def require(self, test: str, least_s: float) -> None:
+        """Raise `TimeBudgetSpent` if less time than this is left for a measurement."""
+        if not self.begin(test, least_s):
+            raise TimeBudgetSpent(f"left out, for {self.option} has no time for it: give more time, or none to set no limit")
 
     def _count_later_tests(self) -> int:
         """Return how many tests have not begun yet."""
-        return max(0, self._tests() - len(self._ends_s) - len(self.left_out))
+        return max(0, self._tests() - len({*self._ends_s, *self.left_out}))
 
     def get_remaining_s(self, test: str) -> float:
         """Return the seconds that remain of a test's share; below 0 if it has taken more."""
@@ -127,7 +158,7 @@ class TimeBudget:
         Args:
             runs: how many it has.
             fewest: how many a verdict needs.
-            run_s: seconds that its last run took.
+            run_s: seconds that its last run took, or that of each spec if several are measured in turn.
         """
         left_s = self.remaining_s
         if runs >= fewest and test in self._ends_s:
@@ -139,21 +170,33 @@ class TimeBudget:
         self.shortened.add(test)
         return False
 
+    def can_explain(self, test: str, least_s: float) -> bool:
+        """Return whether the analysis of a verdict may take so many seconds more, and note the test as unexplained if not.
+
+        It may take the time of later tests.
+        """
+        if self.remaining_s >= least_s:
+            return True
+        self.unexplained.add(test)
+        return False
+
     def choose_steps(self, spec: Spec, step_s: float, test: str) -> int:
         """Return how many steps of `step_s` seconds a run can have, at most those of the spec."""
         each_s = STEPS_SHARE * max(0.0, self.get_remaining_s(test)) / RUNS
         return min(spec.steps, max(LEAST_STEPS, int(each_s / step_s) - spec.warmup_steps))
 
     def describe(self) -> list[str]:
-        """Return a line on tests that were left out or shortened; empty if there are none."""
+        """Return a line each on tests that were left out, shortened or not explained; empty if there are none."""
         lines = []
         if self.left_out:
-            names = ", ".join(name.rpartition("::")[2] for name in self.left_out)
-            spent = duration(self.total_s - self.remaining_s)
-            lines.append(f"{self.option} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
+            many, names = format_count(len(self.left_out), "test"), ", ".join(shorten_names(self.left_out))
+            lines.append(f"{self.option} had no time for {many}. Left out: {names}. Give more time, or none to set no limit")
         if self.shortened:
             count = len(self.shortened)
             lines.append(f"{self.option} left fewer runs for {format_count(count, 'test')}: wider intervals")
+        if self.unexplained:
+            count = len(self.unexplained)
+            lines.append(f"{self.option} left no time to find all causes for {format_count(count, 'test')}: give more time")
         return lines
 
 
@@ -344,20 +387,43 @@ class SessionContext:
             given: the fields that the test sets.
         """
         budget = self.time_budget
-        is_evaluated = spec.evaluate or spec.stop_at_top_1_accuracy or spec.eval_during_training_every_n_steps
-        is_fixed = "steps" in {*given, *self.settings.overrides}
-        can_predict = self.cluster.device == "cpu" and self.config.allocation != "test" and not spec.command
-        if budget is None or is_evaluated or is_fixed or not can_predict or budget.remaining_s <= 0:
+        is_fixed = "steps" in {*given, *self.settings.overrides} or is_evaluated(spec)
+        if budget is None or is_fixed or not budget.begin(test):
             return spec
-        budget.begin(test)
+        step_s = self._predict_step_s(spec, test)
+        return spec if step_s is None else spec.but(steps=budget.choose_steps(spec, step_s, test))
+
+    def can_explain(self, test: str, least_s: float) -> bool:
+        """Return whether the analysis of a verdict may take so many seconds more."""
+        return self.time_budget is None or self.time_budget.can_explain(test, least_s)
+
+    def estimate_run_s(self, spec: Spec, test: str) -> float:
+        """Return about how many seconds a run takes; 0.0: unknown.
+
+        The first that exists counts: runs of a similar training in this session, those of earlier sessions, the probed cores.
+        """
+        of_session = ClusterPast([self.folder.latest()], {})
+        if found := of_session.training(spec, (1, 1)) or self.past.training(spec, (1, 1)):
+            return found.likely_s
+        step_s = self._predict_step_s(spec, test)
+        return 0.0 if step_s is None else (of_session.start_s or 0.0) + (spec.warmup_steps + spec.steps) * step_s
+
+    @cached_property
+    def past(self) -> ClusterPast:
+        """The durations of earlier trainings on this cluster."""
+        return ClusterPast(load_earlier_sessions(self.results, self.config.name), self.store.rates())
+
+    def _predict_step_s(self, spec: Spec, test: str) -> float | None:
+        """Return about how many seconds a step takes on the probed cores; None: unknown, as on GPUs."""
+        if self.cluster.device != "cpu" or self.config.allocation == "test" or spec.command:
+            return None
         with self.measuring(spec, test):
             self.probe_capacity(spec)
             try:
                 layout = self.allocations.get_launcher(spec).layout(spec)
             except DtfPerfError:  # the training will raise it
-                return spec
-        step_s = predict_step_s(spec, layout, self.capacity)
-        return spec if step_s is None else spec.but(steps=budget.choose_steps(spec, step_s, test))
+                return None
+        return predict_step_s(spec, layout, self.capacity)
 
     @property
     def capacity(self) -> Probes:

@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
@@ -105,12 +105,14 @@ class Experiment:
 
         Raises:
             SpecError, RunFailed, InvalidMeasurement, InfrastructureError: of a run; earlier measurements are recorded.
+            TimeBudgetSpent: the session has no time for a run of each.
         """
         plans = {spec: self._session.plan(spec, repeats) for spec in specs}
         known = {spec: self._session.folder.find(spec, but_not_of=self._name) for spec in plans}
         cases = {spec: _SpecRuns(spec, plans[spec], record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
-            self._begin_in_time()
+            if budget := self._session.time_budget:
+                budget.require(self._name, sum(self._session.estimate_run_s(case.spec, self._name) for case in new))
             self._measure(new)
         while self._sweeps:
             self._sweeps.pop().forget()
@@ -190,31 +192,25 @@ class Experiment:
     def _measuring(self, *specs: Spec) -> AbstractContextManager[None]:
         return self._session.measuring(max(specs, key=_size), self._name)
 
-    def _begin_in_time(self) -> None:
-        """Raise `TimeBudgetSpent` if no time is left for this test."""
+    def _has_time(self, cases: Sequence[_SpecRuns]) -> bool:
+        """Return whether the time budget allows another run of each, like the last ones."""
         budget = self._session.time_budget
-        if budget and not budget.begin(self._name):
-            raise TimeBudgetSpent(f"left out, for {budget.option} is spent: give more time, or none to set no limit")
-
-    def _has_time(self, case: _SpecRuns) -> bool:
-        """Return whether the time budget allows another run like the last one."""
-        budget = self._session.time_budget
-        if budget is None or not case.runs:
+        made = [case for case in cases if case.runs]
+        if budget is None or not made:
             return True
-        fewest = case.plan.repeats if case.plan.is_fixed else case.plan.fewest
-        return budget.has_time(self._name, runs=len(case.runs), fewest=fewest, run_s=case.runs[-1].wall_s)
+        least = min(made, key=lambda case: len(case.runs) - _count_fewest(case.plan))
+        run_s = sum(case.runs[-1].wall_s for case in made)
+        return budget.has_time(self._name, runs=len(least.runs), fewest=_count_fewest(least.plan), run_s=run_s)
 
     def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
-        """Make a run of each in turn, until `still_open` leaves none. This is the only loop that makes runs.
+        """Make a run of each in turn, until `still_open` leaves none or the time is spent. Only this loop makes runs.
 
         Machine drift affects all of them; the order is reversed in each round, which favours none.
         """
-        while left:
+        while left and self._has_time(left):
             round_s = time.time()
             kept = [self._run(case, round_s) for case in left]
             left = still_open(left[::-1]) if any(kept) else ()  # after another allocation, these get no more runs
-            if not all(map(self._has_time, left)):
-                return
 
     def _run(self, case: _SpecRuns, round_s: float) -> bool:
         """Make a run, and return whether it counts, and was on the hosts of its record."""
@@ -442,6 +438,10 @@ class Experiment:
                     self._judge_invalid([first])
             if len(first.runs) == runs:
                 return  # other hosts were allocated
+
+
+def _count_fewest(plan: RepeatPlan) -> int:
+    return plan.repeats if plan.is_fixed else plan.fewest
 
 
 def _size(spec: Spec) -> tuple[int, int]:

@@ -42,6 +42,7 @@ from pytest_dtfperf.spec import Spec
 MEASURED_STEPS = 10  # of a run for a trace: its rate does not count, and fewer would trace a cold start
 _OF_RATES = frozenset[Kind]({"baseline", "published", "efficiency", "overhead"})  # checks that slow steps may fail
 MOST_EXPERIMENTS = 4  # experiments: causes beyond the fourth are small
+PROBE_S = 5.0  # of probes of one host, and of all hosts of a cluster, which are probed in parallel
 MOST_TIME = 2.0  # relative to the measurement's runs: afterwards, no further experiment begins
 # Without an explanation, each of these is a candidate cause of the whole change.
 UNEXPLAINED = (CauseKind.INPUT, CauseKind.WAITING, CauseKind.COMPUTE)
@@ -53,7 +54,7 @@ def analyse(session: SessionContext, test: str, record: Record, judgement: Judge
     Args:
         other: the other record in a check of two measurements.
     """
-    if judgement.verdict.asks_why and not record.measurement.probes:
+    if judgement.verdict.asks_why and not record.measurement.probes and session.can_explain(test, PROBE_S):
         record = session.probe(record, again=True)
     if needs_traced_run(session.settings, judgement.kind, judgement.verdict, record.measurement):
         record = _with_traced_run(session, test, record)
@@ -64,6 +65,8 @@ def analyse(session: SessionContext, test: str, record: Record, judgement: Judge
 def _with_traced_run(session: SessionContext, test: str, record: Record) -> Record:
     """Return the record with one more short run, on hosts that are still allocated, only for its step breakdown."""
     spec, runs = shorten(record.spec), len(record.measurement.runs)
+    if not session.can_explain(test, record.measurement.runs[-1].wall_s):
+        return record
     with session.measuring(record.spec, test):
         if not session.allocations.has_hosts:
             return record
@@ -253,6 +256,8 @@ class _Experiments:
         """Return the seconds of a step, computed from the rate, as in explanations."""
         if self._left_s <= 0:
             raise SpecError("no time is left for it: experiments may take twice as long as what they explain")
+        if not self._session.can_explain(self._test, self._measurement.runs[-1].wall_s):
+            raise SpecError("no time of --time-budget is left for it")
         run = self._session.run(spec, self._test, number=number, of=of, without=without)
         self._left_s -= run.wall_s
         return spec.gpus * spec.batch_size / run.images_per_sec

@@ -40,6 +40,7 @@ class Sweep:
         self._most = allocation_manager.most_servers(spec.gpus, session.config)
         self._path: Path | None = None  # file of intermediate results
         self.found = SweepState(most=self._most)
+        self._run_s = 0.0  # seconds that the last short run took
 
     def carry_out(self, finalists: int) -> list[Spec]:
         """Return the remaining specs, the most promising first: at most `finalists`. `found` has the results.
@@ -116,8 +117,15 @@ class Sweep:
         return name in self.found.tried
 
     def _images_per_sec(self, spec: Spec, number: int) -> float:
-        """Return the rate of a run; where it was disturbed, of the faster of two: other processes are not due to the count."""
+        """Return the rate of a run; where it was disturbed, of the faster of two: other processes are not due to the count.
+
+        Raises:
+            TimeBudgetSpent: the session has no time for it. The next session continues the sweep.
+        """
+        if budget := self._session.time_budget:
+            budget.require(self._test, self._run_s)
         run = self._session.run(spec, self._test, number=number, of=number)
+        self._run_s = run.wall_s
         if not run.disturbances:
             return run.images_per_sec
         again = self._session.run(spec, self._test, number=number, of=number)

@@ -5,26 +5,27 @@ import pytest
 from tests.plugin.conftest import PerfTests
 
 TESTS = """
-import time
+from pytest_dtfperf.plugin.plugin_state import get_state
 
 def test_resnet50(train, gpus):
     train(model="resnet50", gpus=gpus)
 
-def test_mnist(train, gpus):
+def test_mnist(train, gpus, pytestconfig):
     train(model="mnist", gpus=gpus)
-    time.sleep(1.1)
+    if budget := get_state(pytestconfig).session.time_budget:
+        budget._began_s -= 3600.0  # as if an hour had passed
 """
 
 
 def test_expensive_tests_are_left_out(perf: PerfTests) -> None:
     """The cheap test runs first, though it is the second of its module; the other finds no time, is skipped, and named."""
     perf.write(TESTS)
-    ended = perf.run("--gpus=1", "--time-budget=1s", "-v", "-rs")
+    ended = perf.run("--gpus=1", "--time-budget=1h", "-v", "-rs")
     assert ended.code == 0, ended.out
     assert ended.out.index("::test_mnist") < ended.out.index("::test_resnet50")
     assert "1 passed, 1 skipped" in ended.out
-    assert "left out, for --time-budget=1s is spent" in ended.out
-    assert "--time-budget=1s was spent after" in ended.out
+    assert "left out, for --time-budget=1h has no time for it" in ended.out
+    assert "--time-budget=1h had no time for 1 test. Left out: test_perf.py::test_resnet50" in ended.out
     assert "1 test skipped" not in ended.out, "the line about the time budget names it"
 
 

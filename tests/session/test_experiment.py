@@ -21,7 +21,7 @@ from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.context import SessionContext, TimeBudget
 from pytest_dtfperf.session.experiment import SPARE_RUNS, Experiment
 from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.settings import Settings
@@ -79,7 +79,10 @@ class Changing:
         """These hosts cannot be probed."""
 
     capacity = Probes()
-    time_budget = None
+    time_budget: TimeBudget | None = None
+
+    def can_explain(self, test: str, least_s: float) -> bool:
+        return SessionContext.can_explain(cast("SessionContext", self), test, least_s)
 
 
 class Busy(Changing):

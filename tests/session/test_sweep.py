@@ -13,8 +13,9 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.errors import TimeBudgetSpent
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.context import SessionContext, TimeBudget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.sweep import Sweep
 from pytest_dtfperf.spec import Spec
@@ -35,6 +36,7 @@ class OneHost:
     runs: list[int] = field(default_factory=list)  # servers of each
 
     cluster = SimpleNamespace(system="cpu-x-8c")
+    time_budget: TimeBudget | None = None
 
     @property
     def allocations(self) -> Any:
@@ -83,3 +85,27 @@ def test_who_is_always_disturbed_is_run_twice(config: ClusterConfig, tmp_path: P
     sweep = Sweep(cast("SessionContext", session), "test", Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10))
     assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]
     assert set(Counter(session.runs).values()) == {2}
+
+
+@dataclass
+class Timed(OneHost):
+    """A session of 100 s on a host on which each run takes 40 s."""
+
+    def __post_init__(self) -> None:
+        self.now_s = 0.0
+        self.time_budget = TimeBudget(100.0, lambda: 1, lambda: self.now_s)
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+        self.now_s += 40.0
+        return replace(super().run(spec, test, number=number, of=of), wall_s=40.0)
+
+
+def test_sweep_ends_with_the_time_budget(config: ClusterConfig, tmp_path: Path) -> None:
+    """No short run begins without time for one like the last, and the next session continues with the results so far."""
+    spec = Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10)
+    timed, untimed = Timed(config, tmp_path, Counter()), OneHost(config, tmp_path, Counter())
+    with pytest.raises(TimeBudgetSpent, match="left out, for --time-budget=1min40s has no time for it"):
+        Sweep(cast("SessionContext", timed), "test", spec).carry_out(finalists=1)
+    assert len(timed.runs) == 2
+    assert [left.num_ps for left in Sweep(cast("SessionContext", untimed), "test", spec).carry_out(finalists=1)] == [FASTEST]
+    assert not set(timed.runs) & set(untimed.runs)

@@ -1,21 +1,33 @@
 """The time that a session may take: shared among tests, by a clock that the tests set."""
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.errors import TimeBudgetSpent
 from pytest_dtfperf.formats import format_time_budget, parse_time_budget
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.records.arithmetic import flop_per_image
-from pytest_dtfperf.session.context import LEAST_STEPS, SessionContext, TimeBudget
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.time_estimates import ClusterPast
+from pytest_dtfperf.session.context import END_S, LEAST_STEPS, SessionContext, TimeBudget, shorten_names
+from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.resolve import choose_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
+from tests.baselines.examples import HARDWARE, SYSTEM, entry_of, spec_of
 from tests.explain.probed import of_hosts, reading
+from tests.session.test_experiment import Changing
 
 SPEC = Spec(model="trivial", batch_size=8, warmup_steps=2, steps=100)
 
@@ -58,7 +70,7 @@ def test_time_is_written_as_it_is_read(seconds: float) -> None:
 
 def test_test_gets_even_share_of_the_rest(clock: Clock) -> None:
     """The first of four tests has a quarter; what it leaves is shared by the three after it."""
-    budget = TimeBudget(400.0, lambda: 4, clock)
+    budget = TimeBudget(400.0 + END_S, lambda: 4, clock)
     assert budget.begin("a")
     assert budget.get_remaining_s("a") == 100.0
     clock.now_s += 40.0
@@ -68,47 +80,79 @@ def test_test_gets_even_share_of_the_rest(clock: Clock) -> None:
     assert budget.get_remaining_s("a") == 60.0
 
 
+def test_time_is_reserved_for_the_end(clock: Clock) -> None:
+    """Measurements end before the session's time does, so that figures and the page are made within it."""
+    assert TimeBudget(360.0, lambda: 1, clock).remaining_s == 360.0 - END_S
+    assert TimeBudget(60.0, lambda: 1, clock).remaining_s == 54.0
+
+
 def test_test_without_time_is_left_out(clock: Clock) -> None:
-    """Once all time is spent, a test that has not begun is left out and named; one that has begun goes on."""
-    budget = TimeBudget(60.0, lambda: 2, clock)
+    """Once all time for measurements is spent, no measurement begins, and the summary names the tests without one."""
+    budget = TimeBudget(60.0, lambda: 3, clock)
     assert budget.begin("a")
-    clock.now_s += 61.0
+    clock.now_s += 54.0
     assert not budget.begin("perf_tests/t.py::test_b[gpus1]")
     assert not budget.begin("perf_tests/t.py::test_b[gpus1]")
-    assert budget.begin("a")
+    assert not budget.begin("a"), "its next measurement"
     (line,) = budget.describe()
-    assert line.startswith("--time-budget=1min was spent after 61 s. Left out: test_b[gpus1]. ")
+    assert line.startswith("--time-budget=1min had no time for 2 tests. Left out: t.py::test_b[gpus1], a. ")
+
+
+def test_cases_of_one_test_are_counted() -> None:
+    """Several cases of one test are one name with their number, so that the summary stays short; a single one has its own."""
+    left_out = ["perf_tests/a.py::test[gpus1]", "perf_tests/b.py::test[gpus1]", "perf_tests/a.py::test[a/b-gpus2]", "mnist b64"]
+    assert shorten_names(left_out) == ["a.py::test (2 cases)", "b.py::test[gpus1]", "mnist b64"]
+    assert shorten_names(["perf_tests/a.py::test[a/b]"]) == ["a.py::test[a/b]"]
+
+
+def test_test_that_would_end_too_late_is_left_out(clock: Clock) -> None:
+    """A test begins only if its first runs are expected to end in time; one that fits gets what it leaves."""
+    budget = TimeBudget(60.0, lambda: 2, clock)
+    with pytest.raises(TimeBudgetSpent, match="left out, for --time-budget=1min has no time for it: give more time"):
+        budget.require("long", 54.0)
+    budget.require("short", 53.0)
+    assert budget.left_out == ["long"]
+    assert budget.get_remaining_s("short") == 54.0
+
+
+def test_verdict_is_analysed_if_there_is_time(clock: Clock) -> None:
+    """The analysis of a verdict may take time of later tests, but not of the session's end."""
+    budget = TimeBudget(60.0, lambda: 4, clock)
+    budget.begin("a")
+    assert budget.can_explain("a", 54.0)
+    assert not budget.can_explain("a", 55.0)
+    assert budget.describe() == ["--time-budget=1min left no time to find all causes for 1 test: give more time"]
 
 
 def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
     """A further run is made if it fits; below the fewest that a verdict needs, it may take the time of later tests."""
-    budget = TimeBudget(40.0, lambda: 4, clock)
+    budget = TimeBudget(40.0 / 0.9, lambda: 4, clock)
     budget.begin("a")
     assert budget.has_time("a", runs=2, fewest=2, run_s=10.0)
     assert not budget.has_time("a", runs=2, fewest=2, run_s=11.0)
     assert budget.has_time("what another test measured", runs=5, fewest=2, run_s=10.0)
     clock.now_s += 4.0
     assert budget.has_time("a", runs=1, fewest=2, run_s=9.0)
-    assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: wider intervals"]
+    assert budget.describe() == ["--time-budget=44s left fewer runs for 1 test: wider intervals"]
 
 
 def test_later_tests_keep_the_time_of_one_run_each(clock: Clock) -> None:
     """A run below the fewest leaves each of two later tests the time of such a run, so that none is left out for it."""
-    budget = TimeBudget(60.0, lambda: 3, clock)
+    budget = TimeBudget(66.0, lambda: 3, clock)
     budget.begin("a")
-    clock.now_s += 30.0
+    clock.now_s += 29.4
     assert budget.has_time("a", runs=1, fewest=4, run_s=10.0)
     assert not budget.has_time("a", runs=1, fewest=4, run_s=10.1)
     budget.begin("b")
     budget.begin("c")
     assert budget.has_time("c", runs=1, fewest=4, run_s=30.0), "no test is later"
     assert not budget.has_time("c", runs=1, fewest=4, run_s=30.1)
-    assert budget.describe() == ["--time-budget=1min left fewer runs for 2 tests: wider intervals"]
+    assert budget.describe() == ["--time-budget=1min6s left fewer runs for 2 tests: wider intervals"]
 
 
 def test_steps_fit_into_half_of_the_share(clock: Clock) -> None:
     """Two runs' steps, with their warm-up, take half of a test's time: at most the spec's steps, and at least three."""
-    budget = TimeBudget(80.0, lambda: 2, clock)
+    budget = TimeBudget(80.0 / 0.9, lambda: 2, clock)
     budget.begin("a")
     assert budget.choose_steps(SPEC, 0.001, "a") == 100
     assert budget.choose_steps(SPEC, 0.5, "a") == 18
@@ -138,7 +182,7 @@ class Host:
     settings = Settings()
 
     def __init__(self, clock: Clock, *, device: str = "cpu", allocation: str = "session") -> None:
-        self.time_budget: TimeBudget | None = TimeBudget(80.0, lambda: 2, clock)
+        self.time_budget: TimeBudget | None = TimeBudget(80.0 / 0.9, lambda: 2, clock)
         self.cluster = SimpleNamespace(device=device)
         self.config = ClusterConfig(name="c", allocation=allocation)
         layout = Layout({"worker:0": "h"}, {"worker:0": 1})
@@ -151,6 +195,9 @@ class Host:
 
     def probe_capacity(self, spec: Spec) -> None:
         """All is known."""
+
+    def _predict_step_s(self, spec: Spec, test: str) -> float | None:
+        return SessionContext._predict_step_s(cast("SessionContext", self), spec, test)
 
     def fit(self, spec: Spec, given: Collection[str] = ()) -> int:
         return SessionContext.fit_to_time(cast("SessionContext", self), spec, "a", given).steps
@@ -181,3 +228,91 @@ def test_steps_stay_where_they_are_set_or_learnt_by(clock: Clock) -> None:
     assert host.fit(TRAINED.but(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == 100
     host.time_budget = None
     assert host.fit(TRAINED) == 100
+
+
+@dataclass
+class Timed(Changing):
+    """A session with a clock that each run advances by its time."""
+
+    clock: Clock = field(default_factory=Clock)
+    run_s: float = 10.0
+    expected_s: float = 0.0  # of a run, before there is one
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+        self.clock.now_s += self.run_s
+        return replace(super().run(spec, test, number=number, of=of, explain=explain), wall_s=self.run_s)
+
+    def estimate_run_s(self, spec: Spec, test: str) -> float:
+        return self.expected_s
+
+
+def make_timed(tmp_path: Path, *, total_s: float, tests: int = 1, expected_s: float = 0.0) -> tuple[Timed, Experiment]:
+    """Return a session whose measurements may take `total_s`, and the experiment of its first test."""
+    folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
+    rates = itertools.cycle([(100.0, HARDWARE), (100.5, HARDWARE)])
+    session = Timed(folder, BaselineStore(tmp_path / "baselines"), rates, expected_s=expected_s)
+    session.time_budget = TimeBudget(total_s / 0.9, lambda: tests, session.clock)
+    return session, Experiment(cast("SessionContext", session), "a")
+
+
+def test_specs_in_turn_share_the_time(tmp_path: Path) -> None:
+    """Two trainings in turn have another round only if there is time for a run of each."""
+    session, experiment = make_timed(tmp_path, total_s=35.0)
+    records = experiment.measure([spec_of(gpus=1), spec_of(gpus=2)])
+    assert [len(record.measurement.runs) for record in records] == [1, 1]
+    assert session.clock.now_s == 1020.0
+
+
+def test_measurement_expected_to_end_too_late_makes_no_run(tmp_path: Path) -> None:
+    """A test is left out before its first run if a run of each of its trainings does not fit."""
+    session, experiment = make_timed(tmp_path, total_s=35.0, expected_s=20.0)
+    with pytest.raises(TimeBudgetSpent, match="left out"):
+        experiment.measure([spec_of(gpus=1), spec_of(gpus=2)])
+    assert session.clock.now_s == 1000.0
+    assert not session.folder.measurements()
+    experiment.measure([spec_of(gpus=1)])
+    assert session.clock.now_s == 1020.0
+
+
+def test_measurement_is_repeated_for_a_check_if_there_is_time(tmp_path: Path) -> None:
+    """An anchor of another test is measured again for a check of efficiency only within the time; else nothing is decided."""
+    session, experiment = make_timed(tmp_path, total_s=45.0, tests=2)
+    (one,) = experiment.measure([spec_of(gpus=1)])
+    later = Experiment(cast("SessionContext", session), "b")
+    (many,) = later.measure([spec_of(gpus=2)])
+    assert session.clock.now_s == 1040.0
+    assert later.check_efficiency(many, anchor=one, at_least=0.7).verdict == "INCONCLUSIVE"
+    assert session.clock.now_s == 1040.0
+
+
+def test_run_is_estimated_from_the_session_before_earlier_ones(tmp_path: Path) -> None:
+    """A similar training of this session counts, then one of earlier sessions, then what cores can do with the usual start."""
+    session, experiment = make_timed(tmp_path, total_s=1000.0)
+    (record,) = experiment.measure([spec_of(gpus=1)])
+
+    def estimate(spec: Spec, *, earlier: Sequence[Record] = ()) -> float:
+        context = SimpleNamespace(
+            folder=session.folder, past=ClusterPast([earlier], {}), _predict_step_s=lambda spec, test: 0.5
+        )
+        return SessionContext.estimate_run_s(cast("SessionContext", context), spec, "a")
+
+    other = spec_of(model="lenet", warmup_steps=4, steps=10)
+    start_s = 10.0 - record.measurement.runs[0].elapsed_s
+    assert estimate(record.spec) == 10.0
+    assert estimate(other) == start_s + 14 * 0.5
+    slow = replace(record.measurement.runs[0], wall_s=90.0)
+    earlier = replace(record, measurement=replace(record.measurement, spec=other, runs=[slow]))
+    assert estimate(other, earlier=[earlier]) == pytest.approx(90.0, abs=10.0)
+    assert estimate(record.spec, earlier=[replace(earlier, measurement=replace(earlier.measurement, spec=record.spec))]) == 10.0
+
+
+def test_traced_run_is_left_out_without_time(tmp_path: Path) -> None:
+    """A slower rate gets its verdict without the run that would explain it, and the summary counts it."""
+    session, experiment = make_timed(tmp_path, total_s=35.0)
+    session.settings = Settings(explain="auto")
+    session.store.update(SYSTEM, [entry_of([200.0, 201.0, 199.0, 200.0, 200.0])])
+    (record,) = experiment.measure([spec_of()])
+    assert experiment.check(record).verdict.turns_red
+    assert session.clock.now_s == 1030.0
+    assert session.time_budget
+    assert "left no time to find all causes for 1 test: give more time" in "".join(session.time_budget.describe())
