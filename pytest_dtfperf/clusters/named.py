@@ -11,6 +11,7 @@ models.inception3 = { batch_size = 64 }
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -49,7 +50,7 @@ class ClusterConfig:
 
     name: str
     backend: str = "local"  # source of the hosts: local, ssh, slurm, ec2, simulated, or one of another package
-    folder: Path | None = None  # of the file; relative paths start there
+    file: Path | None = None  # where it is described; relative paths start in its folder
     backend_keys: Mapping[str, Any] = field(default_factory=dict)  # the keys of its backend
     devices_per_host: int | None = None  # devices of one host; not set: its number of GPUs, else 2, or 1 on a single core
     device: str | None = None  # device that computes; not set: "gpu" if there are GPUs
@@ -296,6 +297,14 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
     return path, pick({name: config}, name)
 
 
+def make_cluster_options(config: ClusterConfig) -> list[str]:
+    """Return the options with which a command in the current folder finds the cluster."""
+    found = file.find_cluster_file(None, ["."])
+    if config.file is None or (found and os.path.abspath(found) == str(config.file)):
+        return [f"--cluster={config.name}"]
+    return [f"--cluster={config.name}", f"--clusters-file={os.path.relpath(config.file)}"]
+
+
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
     """Return the cluster of that name if it can be used. Raises `ClusterFileError`."""
     if name not in clusters:
@@ -355,7 +364,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = replace(backend.limits, **limits)
     backend_keys = {key: value for key, value in table.items() if key in backend.keys}
-    config = ClusterConfig(name=name, folder=Path(path).absolute().parent, backend_keys=backend_keys, **common)
+    config = ClusterConfig(name=name, file=Path(path).absolute(), backend_keys=backend_keys, **common)
     if problem := backend.validate(table) or _find_conflict(config, table):
         raise ClusterFileError(f"{where} {problem}")
     return config

@@ -260,7 +260,7 @@ def _next(case: ExplainCase, reason: Reason) -> str | None:
     beside = next((host for host in every if host not in named), None)
     chosen = [*named, *([beside] if len(named) == 1 and beside else [])]
     which = f" --hosts={','.join(chosen)}" if named and len(chosen) < len(every) else ""
-    return f"dtfperf doctor --cluster={case.now.cluster}{which}"
+    return f"dtfperf doctor {case.now.cluster}{which}"
 
 
 def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:

@@ -42,7 +42,7 @@ class MeasurementProfile:
     disturbances: Sequence[Disturbance] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
     sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
-    cluster: str | None = None  # its name, for suggested commands
+    cluster: str | None = None  # options of suggested commands, such as "--cluster=daint"; None: no command can check its hosts
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
     in_lockstep: bool = True  # whether every step of a worker waits for all others
     is_own_program: bool = False  # an external program cannot be traced; it may report its steps

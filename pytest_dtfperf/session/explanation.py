@@ -117,14 +117,19 @@ AGAINST = {
 def describe_cause(
     judgement: Judgement, measurement: Measurement, other: Measurement | None, cluster: str | None
 ) -> dict[str, Any]:
-    """Return the fields for the record: `explanation`, or `unexplained` with the reason; empty without a change to explain."""
+    """Return the fields for the record: `explanation`, or `unexplained` with the reason; empty without a change to explain.
+
+    Args:
+        cluster: the options with which suggested commands find it, such as `--cluster=daint`; None: none are suggested.
+    """
     verdict = judgement.verdict
     if verdict.row.outcome == "pass" or verdict.row.numbers == "void" or judgement.kind not in AGAINST:
         return {}
     if verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(judgement):
         return {}
     try:
-        found = explain_judgement(judgement, measurement, other, cluster)
+        checked = None if measurement.fingerprint.is_simulated else cluster  # the doctor refuses simulated hosts
+        found = explain_judgement(judgement, measurement, other, checked)
         if found and cluster:
             found = replace(found, search=suggest_search(found, measurement, cluster))
         json.dumps(found and found.to_json(), allow_nan=False)  # in the form in which it is written
@@ -152,7 +157,7 @@ def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -
     words = measurement.spec.to_arguments()
     if not (is_at_host and words and len(measurement.hosts) > 1) or measurement.injected_slowdowns:
         return ""
-    return shlex.join(["dtfperf", "isolate", *words, f"--cluster={cluster}"])
+    return f"{shlex.join(['dtfperf', 'isolate', *words])} {cluster}"
 
 
 def _may_be_no_loss(judgement: Judgement) -> bool:

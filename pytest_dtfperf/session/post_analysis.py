@@ -10,6 +10,7 @@ auto     also of measurements that become baselines; after a judgement that is n
 never    nothing is traced
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement, Kind
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.named import make_cluster_options
 from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Explanation, Limit
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
@@ -95,7 +97,7 @@ def _with_explanation(
     session: SessionContext, test: str, record: Record, judgement: Judgement, other: Measurement | None
 ) -> Record:
     """Return the record with the causes of its loss, if it is not green. Of several checks, the verdict's is explained."""
-    why = describe_cause(judgement, record.measurement, other, session.config.name)
+    why = describe_cause(judgement, record.measurement, other, shlex.join(make_cluster_options(session.config)))
     if not why or (record.verdict, record.reason) != (judgement.verdict, judgement.reason):
         return record
     return _with_experiments(session, test, session.folder.explain(record.id, **why), judgement, other)

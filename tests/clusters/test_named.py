@@ -60,7 +60,7 @@ def test_table_with_all_keys_is_read(file: Path) -> None:
     assert config == ClusterConfig(
         name="workshop",
         backend="local",
-        folder=file.parent,
+        file=file,
         backend_keys={"hosts": 2},
         devices_per_host=1,
         device="cpu",
@@ -201,7 +201,7 @@ def test_every_backend_opens(file: Path, backend: str) -> None:
     clusters = load(file, f'[place]\nbackend = "{backend}"\n{keys}')
     config = named.pick(clusters, "place")
     assert dict(config.backend_keys) == BACKEND_KEYS[backend]
-    assert config.folder == file.parent
+    assert config.file == file
     named.open_cluster(config)
 
 

@@ -401,7 +401,7 @@ def test_the_doctor_is_sent_where_the_cause_is(then: MeasurementProfile, now: Me
     assert now.step_breakdown
     hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
     hosts = {task: host for task, host in hosts.items() if task in now.step_breakdown.tasks}
-    then, now = (replace(each, hosts=hosts, cluster="daint") for each in (then, now))
+    then, now = (replace(each, hosts=hosts, cluster="--cluster=daint") for each in (then, now))
     assert top(then, now).next == command
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ET
 
 from pytest_dtfperf.records.session import SessionFolder
@@ -67,6 +68,22 @@ def test_baselines_are_those_of_the_simulated_cluster(perf: PerfTests) -> None:
     assert slow.code == 1
     slow.line("gpus=8 num_ps=1", "REGRESSED SIMULATED")
     assert re.search(r"sim-0001 computes \d+ % slower than its baseline", " ".join(slow.out.split())), slow.out
+
+
+def test_next_command_of_a_regression_finds_two_slow_hosts(perf: PerfTests) -> None:
+    """With --diagnose, the printed `dtfperf isolate` finds the cluster and both slow hosts, and no doctor is printed."""
+    write(perf)
+    assert perf.run("--cluster=sim", "--gpus=8", "--update-baselines", "--explain=always").code == 0
+    write(perf, "slow_hosts = [{ host = 1, slowdown = 1.4 }, { host = 2, slowdown = 1.4 }]\n")
+    slow = perf.run("--cluster=sim", "--gpus=8", "--explain=auto", "--diagnose")
+    assert slow.code == 1
+    printed = re.search(r"dtfperf (isolate (?:.*\\\n)*.*)", slow.out)
+    assert printed, slow.out
+    assert "dtfperf doctor" not in slow.out
+    arguments = shlex.split(printed[1].replace("\\\n", " "))
+    found = perf.run_python("-m", "pytest_dtfperf.cli", *arguments, "--json")
+    assert found.code == 1, found.err
+    assert json.loads(found.out)["exclude"] == ["sim-0001", "sim-0002"]
 
 
 def test_a_session_enters_the_history_of_simulated_hosts(perf: PerfTests) -> None:

@@ -55,7 +55,7 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     assert read == entry
     assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
     now = traced([336.8, 336.9, 336.7], bad.step_breakdown)
-    why = describe_cause(checked(now, read), now, None, "daint")
+    why = describe_cause(checked(now, read), now, None, "--cluster=daint")
     (cause,) = why["explanation"].causes
     assert (cause.kind, cause.location) == ("straggler", "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, rel=0.05)
@@ -103,11 +103,11 @@ def test_green_verdicts_and_new_ones_need_no_reason() -> None:
 
 def test_a_traced_run_is_preferred() -> None:
     """Of several runs the last one counts that was traced and that nobody disturbed."""
-    found = profile_measurement(traced([457.0, 457.0], side().step_breakdown), "daint")
+    found = profile_measurement(traced([457.0, 457.0], side().step_breakdown), "--cluster=daint")
     assert found.step_breakdown
     assert found.disturbances == []
     assert len(found.step_s) == 2
-    assert found.cluster == "daint"
+    assert found.cluster == "--cluster=daint"
 
 
 def test_disturbances_count_where_the_runs_do() -> None:
@@ -154,7 +154,7 @@ GPUS = {**HARDWARE, "gpus": [{"name": "H100", "memory_gib": 80}] * 2}
 def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
     """A check of two measurements of a session names the other one in each sentence, and no baseline anywhere."""
     check, now, other = of_two_sides(kind, hardware=GPUS)
-    found = describe_cause(check, on(now, "n1", "n2"), other, "daint")
+    found = describe_cause(check, on(now, "n1", "n2"), other, "--cluster=daint")
     (cause,) = found["explanation"].causes
     assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause.words)
     assert any(line.endswith(f" ms {when}") for line in cause.evidence)
@@ -169,12 +169,12 @@ def test_a_cause_at_a_host_leads_to_a_search() -> None:
     """Where one of several hosts is a cause, the explanation has the command that searches slow hosts with this training."""
     check, now, other = of_two_sides("efficiency", hardware=GPUS)
     several = replace(on(now, "n1", "n2"), hosts=["n1", "n2"])
-    command = shlex.split(describe_cause(check, several, other, "daint")["explanation"].search)
+    command = shlex.split(describe_cause(check, several, other, "--cluster=daint")["explanation"].search)
     assert command[:2] == ["dtfperf", "isolate"]
     assert command[2:-1] == now.spec.to_arguments()
     assert command[-1] == "--cluster=daint"
     for without in (replace(several, hosts=["n1"]), replace(several, injected_slowdowns={"worker:1": 0.05})):
-        assert describe_cause(check, without, other, "daint")["explanation"].search == ""
+        assert describe_cause(check, without, other, "--cluster=daint")["explanation"].search == ""
     assert describe_cause(check, several, other, None)["explanation"].search == ""
 
 

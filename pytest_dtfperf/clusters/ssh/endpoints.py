@@ -269,7 +269,7 @@ def _find_file(config: ClusterConfig, key: str) -> Path:
 def _resolve_path(config: ClusterConfig, given: str) -> Path:
     with suppress(RuntimeError):  # `~` of a user who does not exist here: a name like any other
         given = str(Path(given).expanduser())
-    return (config.folder or Path()).absolute() / given
+    return (config.file.parent if config.file else Path()).absolute() / given
 
 
 def _resolve_option(config: ClusterConfig, option: str) -> str:
