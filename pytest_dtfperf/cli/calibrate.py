@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -225,11 +225,10 @@ def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
 
 
 def _run_session(arguments: Sequence[str], results: Path, number: int, output: TextIO | None) -> "SessionFolder":
-    from pytest_dtfperf.history.where import mask_passwords
-    from pytest_dtfperf.records.session import select_by_arguments, session_folders
+    from pytest_dtfperf.records.session import ID_VARIABLE, find_session, new_session_id
 
-    before = {folder.path for folder in session_folders(results)}
-    code = _run_pytest(arguments, output)
+    session_id = new_session_id()
+    code = _run_pytest(arguments, output, {ID_VARIABLE: session_id})
     if code in WRONG_ARGUMENTS:
         raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
     if code not in COULD_MEASURE:
@@ -237,18 +236,18 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
             f"session {number} was broken off (pytest's exit code is {code}; see above). What the sessions before it have "
             f"measured is in {results}; it can be used with --from"
         )
-    new = [folder for folder in session_folders(results) if folder.path not in before]
-    if not new:
+    if (found := find_session(results, session_id)) is None:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
-    return select_by_arguments(new, list(map(mask_passwords, arguments)))[-1]
+    return found
 
 
-def _run_pytest(arguments: Sequence[str], output: TextIO | None) -> int:
+def _run_pytest(arguments: Sequence[str], output: TextIO | None, variables: Mapping[str, str]) -> int:
     """Run pytest, and return its exit code. After Ctrl-C, which it also receives, wait: it releases its hosts first.
 
-    `output`: where it prints; by default stdout.
+    `output`: where it prints; by default stdout. `variables`: added to its environment.
     """
-    with subprocess.Popen(make_project_command(sys.executable, "pytest", *arguments), stdout=output) as process:
+    command, env = make_project_command(sys.executable, "pytest", *arguments), {**os.environ, **variables}
+    with subprocess.Popen(command, stdout=output, env=env) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

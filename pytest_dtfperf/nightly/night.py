@@ -25,7 +25,14 @@ from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.module_command import make_project_command
-from pytest_dtfperf.records.session import SessionFolder, select_by_arguments, session_folders
+from pytest_dtfperf.records.session import (
+    ID_VARIABLE,
+    SessionFolder,
+    find_session,
+    new_session_id,
+    select_by_arguments,
+    session_folders,
+)
 from pytest_dtfperf.report import metrics_targets
 from pytest_dtfperf.report.export_formats import GaugeFamily, format_gauges, format_prometheus
 from pytest_dtfperf.report.metrics_targets import Target
@@ -34,6 +41,7 @@ from pytest_dtfperf.session import signals
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
+UNFINISHED_S = 86400.0  # after which an unfinished session has ended without its exit code
 SECRETS = (notify.VARIABLE, metrics_targets.VARIABLE)  # variables that neither pytest nor a host needs
 
 OUTCOMES = {
@@ -47,16 +55,22 @@ OUTCOMES = {
 
 
 def run_pytest(
-    argv: Sequence[str], *, deadline_s: float, lock: int, output: TextIO | None = None, grace_s: float = GRACE_S
+    argv: Sequence[str],
+    *,
+    deadline_s: float,
+    lock: int,
+    session_id: str = "",
+    output: TextIO | None = None,
+    grace_s: float = GRACE_S,
 ) -> tuple[int, str]:
     """Run pytest to its end, or end it; returns the night's exit code and what happened.
 
-    `lock`: a descriptor it inherits. `output`: what it prints to; our own stdout by default.
+    `lock`: a descriptor it inherits. `session_id`: of its session. `output`: what it prints to; our own stdout by default.
     """
     print(f"nightly: {mask_passwords(' '.join(argv))}", flush=True)
     with _record_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
-        env = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        env = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ID_VARIABLE: session_id}
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock], env=env)
         while process.poll() is None and not received and time.monotonic() < ends_at_s:
             with suppress(subprocess.TimeoutExpired):
@@ -243,9 +257,11 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         if descriptor is None:
             print(f"nightly: {lock} is held by {holder}: that night is not over. Nothing was started.", file=sys.stderr)
             return NightResult(LOCKED)
-        earlier = _load_sessions(night)
-        code, outcome = run_pytest(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
-        folder, found = _write_summary(night, earlier, outcome, history)
+        earlier, session_id = _load_sessions(night), new_session_id()
+        code, outcome = run_pytest(
+            night.command, deadline_s=night.deadline_s, lock=descriptor, session_id=session_id, output=output
+        )
+        folder, found = _write_summary(night, session_id, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {format_count(len(found), 'rate')} slower than in earlier nights."
         history = _choose_history(history, folder)
@@ -306,16 +322,16 @@ def _load_sessions(night: Night) -> list[SessionFolder]:
 
 
 def _write_summary(
-    night: Night, earlier: Sequence[SessionFolder], outcome: str, history: Address | None
+    night: Night, session_id: str, earlier: Sequence[SessionFolder], outcome: str, history: Address | None
 ) -> tuple[Path | None, list[Loss]]:
     """Write the summary of what the night has measured; returns its session's folder, and what it has lost."""
-    new = [folder for folder in _load_sessions(night) if folder not in earlier]
-    if not new:
+    folder = find_session(night.results, session_id)
+    if folder is None:
         path = night.results / "summary.md"
         summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
-    folder = select_by_arguments(new, list(map(mask_passwords, night.arguments)))[-1]
-    previous = next((each for each in reversed(earlier) if each.session.exit_code is not None), None)
+    finished = [each for each in earlier if each.session.exit_code is not None and _is_own(each)]
+    previous = next(reversed(select_by_arguments(finished, list(map(mask_passwords, night.arguments)))), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary reports itself
         found = find_losses(folder, earlier)
@@ -324,10 +340,22 @@ def _write_summary(
     return folder.path, found
 
 
+def _is_own(folder: SessionFolder) -> bool:
+    """Return whether this user has made the session. Others may use the same folder."""
+    return folder.path.stat().st_uid == os.geteuid()
+
+
+def _may_run(folder: SessionFolder) -> bool:
+    """Return whether a session without an exit code may still run: then its folder has changed within a day."""
+    return folder.session.exit_code is None and time.time() - folder.path.stat().st_mtime < UNFINISHED_S
+
+
 def _remove_old(folders: Sequence[SessionFolder], keep: int | None) -> None:
     if keep is not None:
-        for folder in folders[:-keep]:
+        for folder in [each for each in folders if _is_own(each)][:-keep]:
             try:
+                if _may_run(folder):
+                    continue
                 shutil.rmtree(folder.path)
             except OSError as error:  # another user's, or a link to where there is more room: the night has ended all the same
                 print(f"nightly: {folder.path} is kept, for it cannot be removed: {error.strerror or error}")

@@ -1,5 +1,6 @@
 """pytest-xdist: its workers train in turn and write into one session folder. The keys of their messages."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,10 @@ def get_session_id(config: pytest.Config) -> str:
         given: dict[str, str] = getattr(config, "workerinput", {})
         return given[SESSION]
     if SESSION_ID not in config.stash:
-        from pytest_dtfperf.records.session import new_session_id
+        from pytest_dtfperf.records.session import FOLDER_NAME, ID_VARIABLE, new_session_id
 
-        config.stash[SESSION_ID] = new_session_id()
+        given_id = os.environ.pop(ID_VARIABLE, "")  # not for the pytest that a test may start
+        config.stash[SESSION_ID] = given_id if FOLDER_NAME.fullmatch(given_id) else new_session_id()
     return config.stash[SESSION_ID]
 
 

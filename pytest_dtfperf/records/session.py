@@ -93,6 +93,7 @@ def next_folder(folder: Path) -> Path:
         number += 1
 
 
+ID_VARIABLE = "DTFPERF_SESSION_ID"  # of the session of a command's pytest, which the command then finds among others
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; a longer wait is for a stopped process or a dead file server
 
@@ -472,11 +473,13 @@ def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], objec
     return [folder for session, folder in named if kept[session] is folder]
 
 
-def select_by_arguments(folders: Sequence[SessionFolder], arguments: Sequence[str]) -> Sequence[SessionFolder]:
-    """Return the sessions of pytest with these arguments, as stored; all folders if there are none.
+def find_session(root: Path, session_id: str) -> SessionFolder | None:
+    """Return the folder of a session below `root`; None if it has measured nothing."""
+    return next((folder for folder in session_folders(root) if folder.id == session_id), None)
 
-    So the session of a command is found where others measure in the same folder at the same time.
-    """
+
+def select_by_arguments(folders: Sequence[SessionFolder], arguments: Sequence[str]) -> Sequence[SessionFolder]:
+    """Return the sessions of pytest with these arguments, as stored; all folders if there are none."""
     return [folder for folder in folders if list(folder.session.command) == ["pytest", *arguments]] or folders
 
 

@@ -18,6 +18,7 @@ from tests.cli.table import read
 from tests.nightly.test_notify import SECRET, webhook
 from tests.plugin import zygote
 from tests.plugin.conftest import INI, LIGHT
+from tests.records.samples import measurement, spec
 
 REPOSITORY = Path(__file__).parents[2]
 NIGHTLY = REPOSITORY / "ci" / "nightly"
@@ -29,15 +30,20 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.nightly.night import run_pytest
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.plugin.xdist import get_session_id
 from tests.records.samples import measurement, spec
 
-def test_rate():
-    assert "DTFPERF_NOTIFY" not in os.environ
-    rate = float(os.environ["RATE"])
-    folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=["pytest"], versions={})
+def make_session(session_id, rate):
+    names = {"session_id": session_id, "cluster": "local"}
+    folder = SessionFolder.create(Path(os.environ["RESULTS"]), command=["pytest"], versions={}, **names)
     record = folder.add("test_rate", measurement(spec(), [rate, rate]))
     folder.judge(record.id, verdict=Verdict.PASSED if rate >= 10 else Verdict.REGRESSED, reason="made up")
     folder.finish(exit_code=0 if rate >= 10 else 1, wall_s=1.0)
+
+def test_rate(pytestconfig):
+    assert "DTFPERF_NOTIFY" not in os.environ
+    rate, session_id = float(os.environ["RATE"]), get_session_id(pytestconfig)
+    pytestconfig.add_cleanup(lambda: make_session(session_id, rate))  # after the plugin's own session
     assert rate >= 10
 """
 
@@ -214,30 +220,57 @@ def test_json_is_what_the_night_came_to(measuring: Night) -> None:
 BESIDE_ANOTHER_SESSION = """
 import os
 from pathlib import Path
+from pytest_dtfperf.plugin.xdist import get_session_id
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
-def make_session(command):
-    folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=command, versions={})
+def make_session(command, **names):
+    folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=command, versions={}, **names)
     folder.add("test_rate", measurement(spec(), [10.0, 10.0]))
     folder.finish(exit_code=0, wall_s=1.0)
 
-def test_rate(request):
-    make_session(["pytest", *request.config.invocation_params.args])
-    time.sleep(1.1)  # a later name
-    make_session(["pytest", "perf_tests", "--cluster=local"])
+def test_rate(pytestconfig):
+    command = ["pytest", *pytestconfig.invocation_params.args]
+    if os.environ["MEASURES"] == "yes":
+        make_session(command, session_id=get_session_id(pytestconfig))
+    make_session(command, session_id="29991231T235959Z-000000")
 """
 
 
-def test_session_of_another_user_is_not_that_of_the_night(tmp_path: Path) -> None:
-    """Of two sessions that began during the night, on the same cluster and in the same folder, its own is reported."""
-    night = Night(tmp_path, f"import time\n{BESIDE_ANOTHER_SESSION}")
-    code, output = night.run("--json")
+@pytest.mark.parametrize("measures", ["yes", "no"])
+def test_session_of_another_user_is_not_that_of_the_night(tmp_path: Path, measures: str) -> None:
+    """A session with the same arguments, cluster and folder, that began during the night, is not reported as the night's."""
+    night = Night(tmp_path, BESIDE_ANOTHER_SESSION)
+    code, output = night.run("--json", MEASURES=measures)
     assert code == 0, output
-    own, other = night.sessions
-    assert own.session.command != other.session.command
-    assert (own.path / "summary.md").exists()
+    *own, other = night.sessions
+    assert [(each.path / "summary.md").exists() for each in own] == [True] * (measures == "yes")
     assert not (other.path / "summary.md").exists()
+    if measures == "no":
+        assert "Nothing was measured." in (night.results / "summary.md").read_text()
+
+
+def make_other_session(night: Night, second: int, *, has_ended: bool = True) -> SessionFolder:
+    """Make an old session with a measurement."""
+    session_id = f"20200101T0000{second:02d}Z-000000"
+    folder = SessionFolder.create(night.results, cluster="local", command=["pytest"], versions={}, session_id=session_id)
+    folder.add("test_rate", measurement(spec(), [10.0, 10.0]))
+    if has_ended:
+        folder.finish(exit_code=0, wall_s=1.0)
+    return folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a session of another user")
+def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Night) -> None:
+    """Another user's session in the same folder is no previous one, and --keep removes neither it nor one that still runs."""
+    measuring.results.mkdir()
+    own, running, others = (make_other_session(measuring, at, has_ended=at != 1) for at in range(3))
+    os.chown(others.path, 65534, 65534)
+    code, output = measuring.run("--keep=1", RATE="12.5")
+    assert code == 0, output
+    left = [folder.id for folder in measuring.sessions]
+    assert left[:-1] == [running.id, others.id]
+    assert f"Previous session: `{own.id}`" in (measuring.sessions[-1].path / "summary.md").read_text()
 
 
 def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
