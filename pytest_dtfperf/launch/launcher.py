@@ -170,6 +170,7 @@ class Launcher:
         pairs: bool = False,
         rounds: Sequence[Round] | None = None,
         again: bool = False,
+        cold_input: bool = False,
         deadlines: Deadlines = USUAL,
     ) -> Probes:
         """Probe the hosts of a training and its links.
@@ -178,6 +179,7 @@ class Launcher:
             pairs: measure each link by itself, too.
             rounds: of links; by default those that the training uses.
             again: measure what was measured before on this allocation, too.
+            cold_input: read the training's data from the disk: its files are dropped from the page cache before.
 
         Raises:
             SpecError, InfrastructureError: what has failed.
@@ -187,7 +189,16 @@ class Launcher:
                 spec = self._staging.stage_spec(spec)
         known = None if again else self._probes
         return self._carry_out_probe(
-            Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, rounds=rounds, deadlines=deadlines)
+            Probing(
+                self._get_agents(),
+                self._config,
+                spec,
+                known=known,
+                pairs=pairs,
+                rounds=rounds,
+                cold_input=cold_input,
+                deadlines=deadlines,
+            )
         )
 
     def probe_capacity(self, spec: Spec, *, on_begin: Callable[[], object] = lambda: None) -> Probes:

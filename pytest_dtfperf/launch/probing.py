@@ -217,6 +217,7 @@ class Probing:
         pairs: bool = False,
         rounds: Sequence[Round] | None = None,
         with_input: bool = True,
+        cold_input: bool = False,
         deadlines: Deadlines = USUAL,
     ) -> None:
         """Prepare a probe of the hosts and links of a training.
@@ -226,6 +227,7 @@ class Probing:
             pairs: measure each link by itself, too.
             rounds: of links; by default those that the training uses.
             with_input: measure how fast the training's data is read and decoded, too.
+            cold_input: drop the data's files from the page cache before.
 
         Raises:
             SpecError: the hosts have no room for the training.
@@ -233,7 +235,7 @@ class Probing:
         self.id = uuid.uuid4().hex[:12]
         self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
         self._known = known or Probes()
-        self._with_input = with_input
+        self._with_input, self._cold_input = with_input, cold_input
         self._clock = agents.clock
         self._began = self._clock()
         self._tasks = place(spec, agents.hosts, config)
@@ -335,7 +337,7 @@ class Probing:
         return {
             "host": host,
             "task": _get_task(host),
-            "order": {**own, "families": self._wanted.get(host, []), "input_cpus": cpus},
+            "order": {**own, "families": self._wanted.get(host, []), "input_cpus": cpus, "cold_input": self._cold_input},
             "env": {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
             "cpus": [],
         }

@@ -246,7 +246,7 @@ class HostQualification:
     def _probe(self, matchings: Iterable[Sequence[Pair]]) -> Probes:
         launcher = self._session.allocations.get_launcher(self._spec)
         spec = self._trainer.shrink(len(self._left))
-        return launcher.probe(spec, again=True, rounds=_plan_rounds(launcher.hosts, matchings))
+        return launcher.probe(spec, again=True, cold_input=True, rounds=_plan_rounds(launcher.hosts, matchings))
 
     def _measure_suspects(self) -> None:
         """Measure the links of suspect pairs again."""

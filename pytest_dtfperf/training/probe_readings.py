@@ -5,10 +5,13 @@ and is in most windows; a short disturbance is in few. A window is as long as th
 windows have the same part of a quota.
 """
 
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,3 +115,19 @@ class _Copier(threading.Thread):
             self.go.clear()
             np.copyto(target, source)
             self.done.set()
+
+
+def drop_cached_files(folder: str) -> None:
+    """Remove all files below a folder from the page cache, so that they are read from their disk again.
+
+    Changed parts of files are written to the disk first, because the kernel keeps them otherwise. Files that this user cannot
+    read stay.
+    """
+    for path in Path(folder).expanduser().rglob("*"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

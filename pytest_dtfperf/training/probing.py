@@ -130,8 +130,11 @@ WARM_UP_S = 0.3  # by then the prefetched batches are used up
 _CPU = "/device:CPU:0"
 
 
-def measure_input(order: TaskOrder, cpus: Collection[int]) -> Reading:
+def measure_input(order: TaskOrder, cpus: Collection[int], *, is_cold: bool = False) -> Reading:
     """Fetch the batches of all towers on these cores, or on all if none are given, and discard them.
+
+    Args:
+        is_cold: read files from their disk and not from the page cache, as far as none is read twice.
 
     Raises the input's errors.
     """
@@ -139,6 +142,8 @@ def measure_input(order: TaskOrder, cpus: Collection[int]) -> Reading:
         os.sched_setaffinity(0, cpus)
     building.register_own_model(order)
     spec = replace(order.spec, batch_size=min(BATCH, order.spec.batch_size))
+    if is_cold and spec.data_dir:
+        probe_readings.drop_cached_files(spec.data_dir)
     alone = replace(order, spec=spec, cluster={}, device="cpu")
     feed: TrainingInput = load(spec.input.implementation)(alone, get_network(spec), _CPU)
     with tf.Graph().as_default() as graph, explain_errors([feed]):
@@ -148,7 +153,13 @@ def measure_input(order: TaskOrder, cpus: Collection[int]) -> Reading:
         session = v1.Session(graph=graph, config=make_session_config(alone))  # never closed: this process ends
         session.run(prepared)
         feed.start(session)
-        how: How = {"data": spec.data, "model": spec.model, "batch": spec.batch_size, "threads": order.threads}
+        how: dict[str, float | str] = {
+            "data": spec.data,
+            "model": spec.model,
+            "batch": spec.batch_size,
+            "threads": order.threads,
+        }
+        how |= {"page_cache": "dropped"} if is_cold else {}
         cores = len(os.sched_getaffinity(0))
         return measure_repeatedly(
             lambda: session.run(fetched), spec.batch_size * order.num_devices, how, cores=cores, warm_up_s=WARM_UP_S
@@ -218,7 +229,9 @@ def _list_families(order: Order) -> Iterator[Family]:
     yield Family("memory", [""], lambda: {"": probe_readings.measure_memory(cores, _get_free_bytes())}, MEMORY_S)
     if worker := order["input"]:
         task = TaskOrder.from_json(worker)
-        yield Family("input", [""], lambda: {"": measure_input(task, order["input_cpus"])}, INPUT_S)
+        yield Family(
+            "input", [""], lambda: {"": measure_input(task, order["input_cpus"], is_cold=order["cold_input"])}, INPUT_S
+        )
 
 
 def _format_error(error: Exception) -> str:
