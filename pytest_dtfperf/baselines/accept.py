@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.baselines.compare import hint
+from pytest_dtfperf.baselines.compare import hint, join_disturbances
 from pytest_dtfperf.baselines.entry import BaselineChange, Entry, Provenance
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -52,7 +52,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
     if measurement.misplaced:
         return f"it ran on other hosts than requested ({measurement.misplaced})"
     if measurement.disturbances:
-        return f"all its runs were disturbed ({'; '.join(map(str, measurement.disturbances))}){hint(measurement.disturbances)}"
+        return f"all its runs were disturbed ({join_disturbances(measurement.disturbances)}){hint(measurement.disturbances)}"
     if not verdict.may_become_baseline:
         return f"{verdict}: {judgement.reason}"
     if len(measurement.rates) < LEAST_RUNS:

@@ -15,7 +15,7 @@ from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.fingerprint import Hardware
-from pytest_dtfperf.datamodel.host_state import Disturbance
+from pytest_dtfperf.datamodel.host_state import Disturbance, choose_distinct
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
@@ -86,11 +86,13 @@ def find_misplaced(*measurements: Measurement) -> str:
 
 def find_disturbed(*measurements: Measurement) -> str:
     """Return which of these measurements have only disturbed runs, and why; empty: none."""
-    return "; ".join(
-        f"every run of {each.spec.label} was disturbed: {'; '.join(map(str, each.disturbances))}{hint(each.disturbances)}"
-        for each in measurements
-        if each.disturbances
-    )
+    disturbed = [each for each in measurements if each.disturbances]
+    reasons = [f"every run of {each.spec.label} was disturbed: {join_disturbances(each.disturbances)}" for each in disturbed]
+    return "; ".join(reasons) + hint(reason for each in disturbed for reason in each.disturbances)
+
+
+def join_disturbances(disturbances: Iterable[Disturbance]) -> str:
+    return "; ".join(map(str, choose_distinct(disturbances)))
 
 
 def hint(disturbances: Iterable[Disturbance]) -> str:

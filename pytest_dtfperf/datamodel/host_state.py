@@ -1,7 +1,7 @@
 """The state of a host during one run, from its own counters: cores, memory, clocks and GPUs; and what disturbed the run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,3 +168,11 @@ class Disturbance(JsonData):
         """Return `host n3: other processes used ...` or `gpu 0 of n3: clocks lowered ...`."""
         where = f"gpu {self.gpu} of {self.host}" if self.gpu is not None else f"host {self.host}"
         return f"{where}: {self.message}" if self.host else self.message
+
+
+def choose_distinct(disturbances: Iterable[Disturbance]) -> list[Disturbance]:
+    """Return the first disturbance of each kind on each host: those of other runs differ only in their numbers."""
+    found: dict[object, Disturbance] = {}
+    for each in disturbances:
+        found.setdefault((each.kind, each.host, each.gpu) if each.kind else each, each)
+    return list(found.values())

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.datamodel.host_state import choose_distinct
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.formats import format_count, percent
@@ -108,7 +109,7 @@ def find_hint(record: Record) -> str | None:
         return f"{record.spec.label}: {tight}"
     typical = find_typical_share(record, found.binding.resource)
     own = list(_find_own_causes(record))
-    causes = [*dict.fromkeys(str(each) for run in record.measurement.runs for each in run.disturbances), *own]
+    causes = [*map(str, choose_distinct(each for run in record.measurement.runs for each in run.disturbances)), *own]
     if typical is None and not own:
         return None
     if typical is not None and record.share_of_limit >= (BELOW if causes else FAR_BELOW) * typical.low:

@@ -58,10 +58,17 @@ def format_dry_run(
     ports: str,
     workers: int,
     at_once: int,
+    budget: str = "",
     width: int,
     colour: bool = False,
 ) -> str:
-    """Return the section. `allocation`: "session" or "test"; `workers`: pytest processes that train; `at_once`: its limit."""
+    """Return the section.
+
+    Args:
+        allocation: "session" or "test".
+        workers: pytest processes that train; `at_once`: its limit.
+        budget: the option that limits the time.
+    """
     found = sorted(trainings, key=lambda each: each.position)
     durations = {id(each): duration_of(each) for each in _list_measured(found)}
     lines = [
@@ -73,6 +80,7 @@ def format_dry_run(
         Text(""),
         Text(_format_total(found)),
         *map(Text, _format_time(list(durations.values()), max(1, min(at_once, workers)))),
+        *([Text(f"{budget} shortens runs, and leaves out tests without time.")] if budget else []),
     ]
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"  # a command stays on one line to be copied
@@ -243,6 +251,7 @@ class DryRun:
                 ports=_format_ports(config),
                 workers=self._workers,
                 at_once=config.jobs_at_once,
+                budget=budget.option if (budget := self._perf.session.time_budget) else "",
                 width=terminalreporter._tw.fullwidth,
                 colour=terminalreporter._tw.hasmarkup,
             )

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import groupby
 from pathlib import Path
@@ -158,9 +159,13 @@ def _make_verdict_blocks(
 
 
 def _count_undecided(reasons: Sequence[VerdictReason]) -> str:
-    """Return how many measurements of a first session are undecided, and where to find the reasons."""
-    count = sum(len(reason.records) for reason in reasons)
-    return f"{Verdict.INCONCLUSIVE}: {format_count(count, 'measurement')}. Reasons: see report.html, or -v"
+    """Return how many measurements of a first session have each undecided verdict, and where to find the reasons."""
+    counts: Counter[Verdict] = Counter()
+    for reason in reasons:
+        counts[reason.verdict] += len(reason.records)
+    (verdict, count), *others = counts.items()
+    parts = [f"{verdict}: {format_count(count, 'measurement')}", *(f"{each}: {number}" for each, number in others)]
+    return f"{'; '.join(parts)}. Reasons: see report.html, or -v"
 
 
 def _format_reason(reason: VerdictReason, width: int) -> Text:
@@ -251,7 +256,7 @@ def _select_rows(records: Sequence[Record]) -> Sequence[Record]:
 
     Left out are those with the fewest devices, of trainings that are also measured on more devices.
     """
-    first = (Verdict.NO_BASELINE, Verdict.INCONCLUSIVE, Verdict.PASSED, Verdict.ANCHOR)  # of checks that need no baseline
+    first = (Verdict.NO_BASELINE, Verdict.INCONCLUSIVE, Verdict.PASSED, Verdict.ANCHOR, Verdict.TAINTED)  # without baselines
     if any((record.verdict or Verdict.PASSED) not in first or record.accepted or record.baseline for record in records):
         return records
     label = labels(record.spec for record in records)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.datamodel.explanation import Bound, Explanation, Limit
+from pytest_dtfperf.datamodel.explanation import Bound, CauseKind, Explanation, Limit
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
@@ -79,6 +79,16 @@ def test_hint_names_injected_cause(case: str) -> None:
     """A measurement far below its limit gets one sentence with what is likely, of what its runs recorded."""
     slow, expected = CAUSES[case]
     assert expected in (find_hint(slow) or "")
+
+
+def test_hint_names_a_disturbance_once() -> None:
+    """Runs that the same kind of disturbance of a host affected, each with its own numbers, are one cause in a hint."""
+    slow = measured(0.2)
+    disturbances = [Disturbance(message=f"others used {cores} cores", kind=CauseKind.OTHERS, host="vm") for cores in (2, 3)]
+    runs = [replace(slow.measurement.runs[0], disturbances=[each]) for each in disturbances]
+    hint = find_hint(replace(slow, measurement=replace(slow.measurement, runs=runs))) or ""
+    assert "likely: host vm: others used 2 cores" in hint
+    assert "3 cores" not in hint
 
 
 HEALTHY = {

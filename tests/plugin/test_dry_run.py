@@ -141,6 +141,13 @@ def test_runs_are_counted_as_they_would_be(cloud: PerfTests) -> None:
     assert not (cloud.folder / "baselines").exists()
 
 
+def test_dry_run_names_the_time_budget(cloud: PerfTests) -> None:
+    """With a time budget, the planned runs are the most that it allows, and a line states what it changes."""
+    line = "--time-budget=6min shortens runs, and leaves out tests without time."
+    assert line in cloud.run("--cluster=cloud", "--gpus=1", "--dry-run", "--time-budget=6min").out
+    assert "--time-budget" not in cloud.run("--cluster=cloud", "--gpus=1", "--dry-run").out
+
+
 def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
     """Unknown before anything was measured; afterwards by this cluster's sessions, and what is new by what is similar to it."""
     cloud.write()

@@ -409,6 +409,17 @@ def test_first_session_with_undecided_checks_and_long_specs_has_one_line_for_eac
     assert "the threshold is within this interval" in verbose
 
 
+def test_first_session_beside_other_load_is_shortened() -> None:
+    """Checks that other load made TAINTED are counted, as are undecided ones, and rows are left out all the same."""
+    records = make_first_session()
+    for at in (3, 5):
+        records[at] = replace(records[at], verdict=Verdict.TAINTED, reason=f"every run was disturbed {at}")
+    records[7] = replace(records[7], verdict=Verdict.INCONCLUSIVE, reason="too few runs for a verdict")
+    lines = format_summary(records, width=80).splitlines()
+    assert "TAINTED: 2 measurements; INCONCLUSIVE: 1. Reasons: see report.html, or -v" in lines
+    assert "and 12 measurements on fewer devices: see report.html, or -v" in lines
+
+
 def test_verbose_first_session_has_all_rows() -> None:
     """With -v all 25 measurements are shown, with their verdicts."""
     text = format_summary(make_first_session(), width=120, verbose=True)
