@@ -69,12 +69,15 @@ class Tournament:
 
 
 def select_better(rates: Mapping[Pair, float]) -> dict[str, float]:
-    """Return the better rate of each host, if it trained with two others or more: the other partner may be the slow one."""
+    """Return the better rate of each host, if it trained with two others or more: the other partner may be the slow one.
+
+    The rate of a training that failed is 0. A host with no other rate is left out.
+    """
     found: dict[str, list[float]] = defaultdict(list)
     for pair, per_s in rates.items():
         for host in pair:
             found[host].append(per_s)
-    return {host: max(each) for host, each in found.items() if len(each) > 1}
+    return {host: max(each) for host, each in found.items() if len(each) > 1 and max(each)}
 
 
 @dataclass

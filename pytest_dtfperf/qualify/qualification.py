@@ -265,17 +265,18 @@ class HostQualification:
         left = self._left
         rates: dict[Pair, float] = {}
         for matching in self._pair_trainings.draw(left, count_training_matchings(len(left))) if len(left) > 2 else []:
-            rates |= {(here, there): per_s for (here, there), per_s in self._train(matching).items()}
+            rates |= {(here, there): per_s for (here, there), per_s in self._train(matching, rate_of_failed=0.0).items()}
         return select_better(rates)
 
-    def _train(self, groups: Sequence[Group]) -> dict[Group, float]:
-        """Train each group by itself, and return the images per second of those that trained undisturbed."""
+    def _train(self, groups: Sequence[Group], rate_of_failed: float | None = None) -> dict[Group, float]:
+        """Train each group by itself, and return the images per second of those that trained undisturbed, or failed."""
         rates: dict[Group, float] = {}
         for group, each in zip(groups, self._trainer.train(groups), strict=True):
             if each.run and not each.run.disturbances:
                 rates[group] = each.run.images_per_sec
             elif not each.run and not set(group) & self._trainer.lost.keys():
                 self._on_status(f"{' and '.join(group)} cannot train: {' '.join(each.failure.split())}")
+                rates |= {group: rate_of_failed} if rate_of_failed is not None else {}
         return rates
 
     # Results

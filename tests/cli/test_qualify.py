@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -239,14 +240,16 @@ def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys
     assert readings["training in pairs"] == "SLOW"
 
 
-def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path) -> None:
-    """A host that is off before the start is not judged, with the reason, and the others are measured."""
-    if reason := why_not():
+@pytest.mark.parametrize("container", [None, "bwrap --dev-bind / / --die-with-parent --"], ids=["no container", "bubblewrap"])
+def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path, container: str | None) -> None:
+    """A host that is off before the start is not judged, with the reason, and the others are measured, also in a container."""
+    if reason := why_not() or (container and not shutil.which("bwrap") and "bubblewrap is not installed"):
         pytest.skip(reason)
+    lines = [f'container = "{container}"', f'container_python = "{sys.executable}"'] if container else []
     perf: PerfTests = perf_tests_in(tmp_path)
     with Lab(4) as machines:
         machines["m2"].power_off()
-        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, "connect_s = 10"))
+        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, "connect_s = 10", *lines))
         options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
         ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
     found = Qualification.from_json(read("qualify", ended.out))
@@ -305,6 +308,22 @@ def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: s
     assert found.hosts["m4"].reason in errors
     assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("m1", "m2", "m3"))
     assert process.returncode in (1, 3), errors
+
+
+def test_qualify_does_not_judge_a_host_that_stalls_in_pairs(lab: Lab, tmp_path: Path) -> None:
+    """A host that trains alone, and stalls with any partner, is never fit, and none of its partners is slow because of it."""
+    perf: PerfTests = perf_tests_in(tmp_path)
+    lines = ["connect_s = 60", "limits = { first_step_s = 10 }"]
+    setup = json.dumps([SETUP, "export TOY_DO='stall beside others on m3'"])
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, TOY, *lines, f"setup = {setup}"))
+    options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--json"]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
+    found = Qualification.from_json(read("qualify", ended.out))
+    assert re.search(r"(m3 and m\d|m\d and m3) cannot train: ", ended.err), ended.err
+    assert found.hosts["m3"].verdict is HostVerdict.NOT_JUDGED
+    pairs = [found.hosts[name].capacities["training in pairs"] for name in ("m1", "m2", "m4")]
+    assert all(each.readings and each.verdict is not HostVerdict.SLOW for each in pairs), pairs
+    wait_until("no session is left on any host", lambda: not any(each.sessions() for each in lab.machines))
 
 
 def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_path: Path) -> None:

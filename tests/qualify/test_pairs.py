@@ -150,6 +150,14 @@ def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> No
         assert set(train_in_pairs(hosts, {}, seed).values()) == {FIT}
 
 
+@pytest.mark.parametrize("hosts", [4, 5, 8])
+def test_host_that_trains_with_no_other_is_not_judged(hosts: int) -> None:
+    """If all trainings of one host with others fail, it is not judged, and its partners are, by their other trainings."""
+    for seed in range(20):
+        expected = {host: HostVerdict.NOT_JUDGED if host == "n1" else FIT for host in name_hosts(hosts)}
+        assert train_in_pairs(hosts, {"n1": 1.0}, seed) == expected
+
+
 @pytest.mark.parametrize("hosts", [3, 4, 5, 6, 9])
 def test_host_trains_with_two_others_in_each_round(hosts: int) -> None:
     """In the matchings of one round, each host has two partners or more, which differ."""
