@@ -377,12 +377,20 @@ def _check_list(check: Check, metadata: Mapping[str, Any], *, is_numeric: bool) 
             raise ValidationError(f"a list of at least {min_size}", value)
         if max_size is not None and len(value) > max_size:
             raise ValidationError(f"a list of at most {max_size}", value)
-        if is_numeric and value and set(map(type, value)) <= {int, float} and all(map(math.isfinite, value)):
+        if is_numeric and value and set(map(type, value)) <= {int, float} and _are_finite(value):
             value = [min(value), max(value)]  # bounds that hold for two hold for thousands of step times
         for index, each in enumerate(value):
             _check_below(index, check, each)
 
     return check_all
+
+
+def _are_finite(values: Sequence[float]) -> bool:
+    """Return whether all numbers are finite; an integer that no float can hold is not."""
+    try:
+        return all(map(math.isfinite, values))
+    except OverflowError:
+        return False
 
 
 def _key_pattern(hint: Any, metadata: Mapping[str, Any]) -> str | None:
@@ -437,8 +445,8 @@ def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
 
 def _is_in_range(value: float, metadata: Mapping[str, Any]) -> bool:
     limits = metadata.get("range", {})
-    if not math.isfinite(value):
-        return not metadata.get("is_finite", True)
+    if not _are_finite([value]):
+        return isinstance(value, float) and not metadata.get("is_finite", True)
     return (
         limits.get("at_least", value) <= value <= limits.get("at_most", value)
         and not ("above" in limits and value <= limits["above"])

@@ -1,6 +1,7 @@
 """Dataclasses as JSON has them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -130,6 +131,13 @@ def test_from_json_refuses_numbers_out_of_range(data: dict[str, Any], message: s
         Limited.from_json(data)
     assert str(caught.value) == message
     assert Limited.from_json({"loss": float("inf")}).loss == float("inf")
+
+
+def test_from_json_refuses_integers_that_no_float_can_hold() -> None:
+    """A whole number beyond the range of floats is refused, of a field with whole numbers and with any numbers."""
+    for name in ("count", "step_s.0"):
+        with pytest.raises(ValidationError, match=rf"^{re.escape(name)}: must be .* number .*, not 1000"):
+            Limited.from_json({"count": 10**400} if name == "count" else {"step_s": [10**400]})
 
 
 def test_json_schema_has_what_the_fields_declare() -> None:

@@ -69,7 +69,13 @@ IRI_GRAMMAR = "rfc3987_syntax"
 def load(text: str, where: str) -> Any:
     """Parse JSON that can be written again. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_refuse_duplicates)
+        data = json.loads(
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_refuse_duplicates,
+        )
         if HALF_A_CHARACTER.search(text):
             json.dumps(data, ensure_ascii=False).encode()
     except ValueError as exc:
@@ -198,8 +204,13 @@ def _refuse_constant(name: str) -> float:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is too large a number")
+        raise ValueError(f"{text[:20]}{'...' if len(text) > 20 else ''} is too large a number")
     return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)  # whole numbers are compared with floats, too
+    return int(text)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
