@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.report.site.samples import trainings, write_night, write_nights
+from tests.report.site.samples import make_trainings, write_night, write_nights
 
 EACH, SYSTEMS = 24, 3
 
@@ -62,7 +62,7 @@ def costs(measurements: int, folder: Path) -> dict[str, Cost]:
     found = {}
     for name, words in calls.items():
         if name == "import again, with one session more":
-            write_night(results, nights, trainings(1, EACH))
+            write_night(results, nights, make_trainings(1, EACH))
         found[name] = cost(*words, results=results)
         print(f"  {name}: {found[name].cpu_s:.1f} s, {found[name].peak_mib:.0f} MiB", flush=True)
     return found

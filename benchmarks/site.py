@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_dtfperf.report.site.build import build_site
-from tests.report.site.samples import entered, write_nights
+from tests.report.site.samples import enter_history, write_nights
 
 T = TypeVar("T")
 EACH, SYSTEMS = 24, 3
@@ -30,7 +30,7 @@ def built(measurements: int, folder: Path) -> tuple[float, float]:
     """Processors' seconds of a site from nothing, and of the same again."""
     nights = max(1, measurements // (EACH * SYSTEMS))
     folders = write_nights(folder / "results", nights, systems=SYSTEMS, each=EACH)
-    found, searched_s = timed(lambda: entered(folders, folder))
+    found, searched_s = timed(lambda: enter_history(folders, folder))
     first, first_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
     again, again_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
     print(

@@ -79,7 +79,15 @@ MAY_BE_CALLED: Mapping[str, str] = {
 }
 
 # Folders of tests in which names and docstrings have none of these words.
-PLAIN_TESTS = ("tests/clusters", "tests/node", "tests/training")
+PLAIN_TESTS = (
+    "tests/baselines",
+    "tests/cli",
+    "tests/clusters",
+    "tests/node",
+    "tests/report",
+    "tests/session",
+    "tests/training",
+)
 PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"
 NOT_YET_PLAIN = ("tests/training/test_conformance.py",)
 QUESTIONS = ("test_what_", "test_who_", "test_where_", "test_how_", "test_if_", "test_of_")

@@ -1,4 +1,4 @@
-"""Measurements as a launcher would make them, for tests that need none to be made."""
+"""Measurements as a launcher would make them, for tests that need no run."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -82,7 +82,7 @@ def measurement_of(
 
 
 def program_of(graph: str, **operations: int) -> dict[str, Any]:
-    """What was run, by the hash of its graph."""
+    """Return a trained program that is identified by the hash of its graph."""
     return {"graph": graph, "operations": operations or {"Conv2D": 4}, "settings": {"worker": {"malloc": "as it is"}}}
 
 

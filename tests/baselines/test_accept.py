@@ -27,8 +27,8 @@ ACCEPTED = {  # verdict -> (all, all with a reason, new)
 
 
 @pytest.mark.parametrize("verdict", Verdict, ids=str)
-def test_who_may_become_a_baseline(verdict: Verdict) -> None:
-    """Only what is certain and wanted is accepted; a regression only with a stated reason."""
+def test_verdict_decides_whether_a_baseline_is_accepted(verdict: Verdict) -> None:
+    """Certain and wanted verdicts are accepted; a regression is accepted only with a reason."""
     judgement, measured = Judgement(verdict, "because"), measurement_of([100, 100])
     asked: list[tuple[Mode, str | None]] = [("all", None), ("all", "a new driver costs 3 %"), ("new", None)]
     assert tuple(refusal(judgement, measured, mode, reason) is None for mode, reason in asked) == ACCEPTED[verdict]
@@ -49,13 +49,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
 
 @pytest.mark.parametrize("made, rates, words", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.NO_BASELINE, Verdict.REGRESSED], ids=str)
-def test_never_a_baseline(made: dict[str, Any], rates: list[float], words: str, verdict: Verdict) -> None:
-    """An injected slow-down, wrong hosts, disturbed runs and a lone number never become a baseline, whatever is asked for."""
+def test_unusable_measurement_is_never_accepted(made: dict[str, Any], rates: list[float], words: str, verdict: Verdict) -> None:
+    """Injected slow-downs, wrong hosts, disturbed runs and single runs are refused with every verdict, also with a reason."""
     assert words in (refusal(Judgement(verdict, "because"), measurement_of(rates, **made), "all", "I insist") or "")
 
 
-def test_accepting_writes_what_may_be_written(tmp_path: Path) -> None:
-    """Accepted measurements land in their system's file with old and new; refused ones come back with the reason."""
+def test_accept_stores_accepted_measurements_and_returns_refused_ones(tmp_path: Path) -> None:
+    """Accepted measurements are stored and returned with old and new rates; refused ones are returned with the reason."""
     store = BaselineStore(tmp_path)
     store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100]), entry_of([50, 50], gpus=1)])
     measured = [measurement_of([120, 122]), measurement_of([30, 31, 30], gpus=1), measurement_of([200, 201], gpus=4)]
@@ -75,8 +75,8 @@ def test_accepting_writes_what_may_be_written(tmp_path: Path) -> None:
     assert [entry.images_per_sec for entry in found if entry] == [121, 50, 200.5]
 
 
-def test_reason_of_a_slower_baseline_is_kept(tmp_path: Path) -> None:
-    """Who accepts a regression finds the reason in the file."""
+def test_reason_of_a_slower_baseline_is_stored(tmp_path: Path) -> None:
+    """The file has the reason for which a regression was accepted."""
     store = BaselineStore(tmp_path)
     measured = measurement_of([30, 31, 30])
     store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100])])
@@ -85,14 +85,16 @@ def test_reason_of_a_slower_baseline_is_kept(tmp_path: Path) -> None:
     assert '"reason": "kernel 6.8 mitigations"' in (tmp_path / "cpu-amd-epyc-9b45-2c.json").read_text()
 
 
-def candidate(rates: list[float], verdict: Verdict = Verdict.PASSED, change: float | None = None, **made: Any) -> Candidate:
+def make_candidate(
+    rates: list[float], verdict: Verdict = Verdict.PASSED, change: float | None = None, **made: Any
+) -> Candidate:
     return Candidate(measurement_of(rates, **made), Judgement(verdict, "because", change=change), provenance_of())
 
 
-def test_a_reason_is_kept_where_it_explains_something(tmp_path: Path) -> None:
-    """A reason for a session is stored in the entries that got slower, and in no other."""
+def test_reason_is_stored_only_in_slower_entries(tmp_path: Path) -> None:
+    """A reason for a session is stored in the entries that became slower, and in no other."""
     store = BaselineStore(tmp_path)
-    slower, faster = candidate([97, 97], change=-0.03), candidate([103, 103], change=0.03, gpus=4)
+    slower, faster = make_candidate([97, 97], change=-0.03), make_candidate([103, 103], change=0.03, gpus=4)
     done = accept(store, [slower, faster], mode="all", reason="a new driver")
     assert [change.new.provenance.reason for change in done.changes] == ["a new driver", None]
 
@@ -100,33 +102,33 @@ def test_a_reason_is_kept_where_it_explains_something(tmp_path: Path) -> None:
 LOOSENED = {
     "faster": ([110, 110], False),
     "as fast": ([100, 100], False),
-    "slower by less than margins tell": ([99.5, 99.5], False),
+    "slower by less than 1 %": ([99.5, 99.5], False),
     "slower by more than 1 %": ([98, 98], True),
     "slower in the middle": ([97, 98, 120], True),
 }
 
 
 @pytest.mark.parametrize("rates, loosened", LOOSENED.values(), ids=LOOSENED)
-def test_a_lower_baseline_is_a_looser_gate(rates: list[float], loosened: bool, tmp_path: Path) -> None:
-    """A gate is loosened where the new median is lower by more than 1 %, whatever the verdict was; a new one never is."""
+def test_baseline_lower_by_more_than_one_percent_is_loosened(rates: list[float], loosened: bool, tmp_path: Path) -> None:
+    """A baseline is loosened if its new median is lower by more than 1 %; a new baseline never is."""
     store = BaselineStore(tmp_path)
     store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100])])
-    done = accept(store, [candidate(rates), candidate([1, 1], Verdict.NO_BASELINE, gpus=4)], mode="all")
+    done = accept(store, [make_candidate(rates), make_candidate([1, 1], Verdict.NO_BASELINE, gpus=4)], mode="all")
     assert [change.new.images_per_sec for change in done.loosened] == ([sorted(rates)[len(rates) // 2]] if loosened else [])
 
 
-def test_disturbed_runs_are_no_samples(tmp_path: Path) -> None:
+def test_disturbed_runs_are_not_stored(tmp_path: Path) -> None:
     """The stored samples are the rates of undisturbed runs."""
     store = BaselineStore(tmp_path)
-    done = accept(store, [candidate([100, 50, 101], Verdict.NO_BASELINE, disturbed=[1])], mode="all")
+    done = accept(store, [make_candidate([100, 50, 101], Verdict.NO_BASELINE, disturbed=[1])], mode="all")
     assert done.changes[0].new.samples == [100, 101]
 
 
-def test_calibrated_noise_outlives_a_new_baseline(tmp_path: Path) -> None:
-    """The noise of a case is kept when its rate is accepted again, and the change states that; another case has none."""
+def test_accepted_measurement_keeps_the_calibrated_noise(tmp_path: Path) -> None:
+    """An accepted measurement keeps the noise of its case and the change states that; another case has none."""
     store, calibrated = BaselineStore(tmp_path), calibrated_of()
     store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=calibrated)])
-    measured = [candidate([120, 121]), candidate([50, 50], Verdict.NO_BASELINE, gpus=4)]
+    measured = [make_candidate([120, 121]), make_candidate([50, 50], Verdict.NO_BASELINE, gpus=4)]
     first, second = accept(store, measured, mode="all").changes
     assert (first.kept_noise, second.kept_noise) == (calibrated, None)
     found = store.find_for(measured[0].measurement)
@@ -134,8 +136,8 @@ def test_calibrated_noise_outlives_a_new_baseline(tmp_path: Path) -> None:
     assert found.noise == calibrated
 
 
-def test_another_calibration_replaces_the_first(tmp_path: Path) -> None:
-    """An entry that brings its own noise keeps it."""
+def test_new_noise_replaces_the_stored_noise(tmp_path: Path) -> None:
+    """An entry with noise of its own replaces the stored noise."""
     store, better = BaselineStore(tmp_path), calibrated_of(run=0.01)
     store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=calibrated_of())])
     (change,) = store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), noise=better)])
@@ -143,8 +145,8 @@ def test_another_calibration_replaces_the_first(tmp_path: Path) -> None:
     assert change.kept_noise is None
 
 
-def test_what_an_external_command_trained_is_another_baseline(tmp_path: Path) -> None:
-    """A measurement of a changed training program is added beside the old one; each finds its own."""
+def test_changed_program_is_stored_beside_the_old_one(tmp_path: Path) -> None:
+    """A measurement of a changed training program is stored beside the old one, and each finds its own entry."""
     store = BaselineStore(tmp_path)
     old, new = (measurement_of([rate, rate], program=name) for rate, name in [(100, "0123456789ab"), (80, "ba9876543210")])
     accept(store, [Candidate(old, Judgement(Verdict.NO_BASELINE, ""), provenance_of())], mode="new")

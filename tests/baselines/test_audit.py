@@ -25,7 +25,7 @@ TEST = "test_x.py::test_y"  # which examples come from
 QUIET = [100.0, 100.1, 99.9, 100.2, 99.8]
 
 
-def found(
+def run_audit(
     entries: Sequence[Entry] = (),
     *,
     sightings: Sequence[Sighting] = (),
@@ -46,7 +46,7 @@ def found(
     )
 
 
-def seen(rate: float, day: int, *, test: str = f"{TEST}[gpus2]", margin: float | None = None, **made: Any) -> Sighting:
+def make_sighting(rate: float, day: int, *, test: str = f"{TEST}[gpus2]", margin: float | None = None, **made: Any) -> Sighting:
     return Sighting(
         session=f"202602{day:02d}T000000Z-9f3c1a",
         test=test,
@@ -55,32 +55,37 @@ def seen(rate: float, day: int, *, test: str = f"{TEST}[gpus2]", margin: float |
     )
 
 
-def kinds(findings: Sequence[AuditFinding]) -> list[str]:
+def list_kinds(findings: Sequence[AuditFinding]) -> list[str]:
     return [finding.kind for finding in findings]
 
 
-def test_nothing_is_found_where_all_is_well() -> None:
-    """A recent, quiet baseline of a test that exists, not beaten, is no finding."""
-    assert found([entry_of(QUIET)], sightings=[seen(100, day) for day in (1, 2, 3)]) == []
+def test_good_baseline_has_no_findings() -> None:
+    """A recent, quiet baseline of an existing test, which is not exceeded, has no findings."""
+    assert run_audit([entry_of(QUIET)], sightings=[make_sighting(100, day) for day in (1, 2, 3)]) == []
 
 
-def test_a_case_that_nothing_is_stored_of() -> None:
-    """What a session wanted to compare is a case; each is found once, unless its test is gone or something is stored of it."""
-    two = [seen(100, 1), seen(100, 2)]
-    (missing,) = found(sightings=two)
+def test_case_without_an_entry_is_found_once() -> None:
+    """A compared case without an entry is one finding, unless its test does not exist."""
+    two = [make_sighting(100, 1), make_sighting(100, 2)]
+    (missing,) = run_audit(sightings=two)
     assert (missing.kind, missing.system, missing.case) == (MISSING, SYSTEM, "trivial b32 gpus=2 num_ps=1 parameter_server")
     assert "session 20260202T000000Z-9f3c1a had nothing to compare it with" in missing.message
-    assert found([entry_of(QUIET)], sightings=two) == []
-    assert found(sightings=[seen(100, 1, test="test_gone.py::test_z")]) == []
-    assert kinds(found(sightings=two, tests=None)) == [MISSING], "where nobody knows the tests, all may exist"
+    assert run_audit([entry_of(QUIET)], sightings=two) == []
+    assert run_audit(sightings=[make_sighting(100, 1, test="test_gone.py::test_z")]) == []
+    assert list_kinds(run_audit(sightings=two, tests=None)) == [MISSING], "any test may exist if the tests are unknown"
 
 
-def test_a_case_that_changed_its_place_or_program() -> None:
-    """What is stored of other hardware, or of another training program, does not stand for a case."""
+def test_entry_of_other_hardware_or_program_does_not_count() -> None:
+    """A case is missing if its entries are of other hardware or another program."""
     stored = [entry_of(QUIET, program="0123456789ab")]
-    assert kinds(found(stored, sightings=[seen(100, 1, program="ba9876543210")])) == [MISSING]
-    assert kinds(found(stored, sightings=[seen(100, 1, hardware=HARDWARE | {"memory_gib": 64})])) == [MISSING]
-    assert found(stored, sightings=[seen(100, 1, program="ba9876543210"), seen(100, 2, program="0123456789ab")]) == []
+    assert list_kinds(run_audit(stored, sightings=[make_sighting(100, 1, program="ba9876543210")])) == [MISSING]
+    assert list_kinds(run_audit(stored, sightings=[make_sighting(100, 1, hardware=HARDWARE | {"memory_gib": 64})])) == [MISSING]
+    assert (
+        run_audit(
+            stored, sightings=[make_sighting(100, 1, program="ba9876543210"), make_sighting(100, 2, program="0123456789ab")]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,47 +93,47 @@ def test_a_case_that_changed_its_place_or_program() -> None:
     [([TEST], True), ([f"{TEST}[gpus64-ps8]"], True), (["test_x.py::test_yes"], False), ([], False), (None, True)],
     ids=["the function", "the function with other parameters", "another function", "no test", "tests unknown"],
 )
-def test_an_entry_belongs_to_a_test(tests: Sequence[str] | None, owned: bool) -> None:
-    """An entry of a test function that is not collected is found. Its parameters depend on the cluster."""
-    assert kinds(found([entry_of(QUIET)], tests=tests)) == ([] if owned else [UNOWNED])
+def test_entry_without_a_collected_test_is_found(tests: Sequence[str] | None, owned: bool) -> None:
+    """An entry without a collected test function is found; parameters of the test do not count."""
+    assert list_kinds(run_audit([entry_of(QUIET)], tests=tests)) == ([] if owned else [UNOWNED])
 
 
 @pytest.mark.parametrize("now, old", [("2026-07-30T00:00:00+00:00", False), ("2026-08-01T00:00:00+00:00", True)])
-def test_an_entry_grows_old(now: str, old: bool) -> None:
-    """After so many days an entry should be measured again."""
-    findings = found([entry_of(QUIET, date="2026-01-31T02:15:03Z")], now=now)
-    assert kinds(findings) == ([OLD] if old else [])
+def test_old_entry_is_found(now: str, old: bool) -> None:
+    """An entry that is older than the limit is found, with its age."""
+    findings = run_audit([entry_of(QUIET, date="2026-01-31T02:15:03Z")], now=now)
+    assert list_kinds(findings) == ([OLD] if old else [])
     assert all("measured 181 days ago" in finding.message for finding in findings)
 
 
 BEATINGS: dict[str, tuple[list[Sighting], bool]] = {
-    "by all of the last": ([seen(100, 1), seen(110, 2), seen(111, 3), seen(108, 4)], True),
-    "but once": ([seen(110, 1), seen(104, 2), seen(110, 3)], False),
-    "too seldom": ([seen(110, 1), seen(110, 2)], False),
-    "twice in one session": ([seen(110, 1), seen(110, 2), seen(110, 2)], False),
-    "within a wider margin": ([seen(110, day, margin=0.15) for day in (1, 2, 3)], False),
-    "on something else": ([seen(110, day, hardware=HARDWARE | {"cores": 4}) for day in (1, 2, 3)], False),
+    "by all of the last": ([make_sighting(100, 1), make_sighting(110, 2), make_sighting(111, 3), make_sighting(108, 4)], True),
+    "but once": ([make_sighting(110, 1), make_sighting(104, 2), make_sighting(110, 3)], False),
+    "too seldom": ([make_sighting(110, 1), make_sighting(110, 2)], False),
+    "twice in one session": ([make_sighting(110, 1), make_sighting(110, 2), make_sighting(110, 2)], False),
+    "within a wider margin": ([make_sighting(110, day, margin=0.15) for day in (1, 2, 3)], False),
+    "on something else": ([make_sighting(110, day, hardware=HARDWARE | {"cores": 4}) for day in (1, 2, 3)], False),
 }
 
 
 @pytest.mark.parametrize("sightings, beaten", BEATINGS.values(), ids=BEATINGS)
-def test_a_baseline_that_is_beaten(sightings: list[Sighting], beaten: bool) -> None:
-    """A baseline that each of the last sessions exceeded by more than the margin hides a loss of as much."""
-    findings = [each for each in found([entry_of(QUIET)], sightings=sightings) if each.kind == BEATEN]
+def test_exceeded_baseline_is_found(sightings: list[Sighting], beaten: bool) -> None:
+    """A baseline is found if each of the last sessions exceeded it by more than the margin."""
+    findings = [each for each in run_audit([entry_of(QUIET)], sightings=sightings) if each.kind == BEATEN]
     assert bool(findings) == beaten
     assert all("the last 3 sessions were +8.0 % to +11.0 % faster, margin 5.0 %" in finding.message for finding in findings)
 
 
-def test_sessions_before_the_baseline_do_not_beat_it() -> None:
-    """What was measured before the baseline was accepted is not held against it."""
-    earlier = [replace(seen(110, day), session=f"202601{day:02d}T000000Z-9f3c1a") for day in (1, 2, 3)]
-    assert found([entry_of(QUIET)], sightings=earlier) == []
+def test_sessions_before_the_baseline_are_ignored() -> None:
+    """Faster sessions before the baseline was accepted are no finding."""
+    earlier = [replace(make_sighting(110, day), session=f"202601{day:02d}T000000Z-9f3c1a") for day in (1, 2, 3)]
+    assert run_audit([entry_of(QUIET)], sightings=earlier) == []
 
 
 NOISES: dict[str, tuple[Entry, dict[str, Any], str]] = {
     "quiet": (entry_of(QUIET), {}, ""),
     "noisy runs": (entry_of([100, 120, 80, 110, 90]), {}, "noise 16.0 %: to see a loss of twice the margin takes more than"),
-    "a margin of its own": (entry_of(QUIET), {"sightings": [seen(100, 1, margin=0.005)]}, "margin 0.5 %, noise 1.0 %"),
+    "a margin of its own": (entry_of(QUIET), {"sightings": [make_sighting(100, 1, margin=0.005)]}, "margin 0.5 %, noise 1.0 %"),
     "a margin of its system": (entry_of(QUIET), {"margins": {SYSTEM: 0.01}}, "margin 1.0 %, noise 1.0 %"),
     "calibrated to be quiet": (replace(entry_of(QUIET), noise=calibrated_of(0.005, 0.001)), {}, ""),
     "sessions that differ": (
@@ -140,10 +145,10 @@ NOISES: dict[str, tuple[Entry, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("entry, more, words", NOISES.values(), ids=NOISES)
-def test_a_margin_that_noise_forbids(entry: Entry, more: dict[str, Any], words: str) -> None:
-    """A margin that more than ten runs would be needed for is too tight, by what is known of the noise of the case."""
-    findings = found([entry], **more)
-    assert kinds(findings) == ([TIGHT] if words else [])
+def test_margin_below_the_noise_is_found(entry: Entry, more: dict[str, Any], words: str) -> None:
+    """A margin is found if the noise of its case needs more than ten runs for it."""
+    findings = run_audit([entry], **more)
+    assert list_kinds(findings) == ([TIGHT] if words else [])
     assert all(words in finding.message for finding in findings)
 
 
@@ -157,6 +162,6 @@ LABELS = {
 
 
 @pytest.mark.parametrize("changes, label", LABELS.values(), ids=LABELS)
-def test_label_of_a_key(changes: dict[str, Any], label: str) -> None:
-    """A key is shown without default values."""
+def test_label_has_no_default_values(changes: dict[str, Any], label: str) -> None:
+    """The label of a key has no default values."""
     assert label_of(spec_of(**changes).key) == label

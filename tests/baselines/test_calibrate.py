@@ -1,4 +1,4 @@
-"""From measurements of several sessions to the noise of each case: what counts as the same, and what is left out."""
+"""The noise of each case from measurements of several sessions: which measurements are one case, and which are left out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ SESSIONS = ([100.0, 101.0, 99.0], [102.0, 103.5, 101.0], [98.0, 99.0, 97.5])
 
 
 def seen_of(rates: Sequence[float], session: int = 1, *, is_valid: bool = True, **measured: Any) -> SessionMeasurement:
-    """One measurement of the session of that day of January."""
+    """Return one measurement of the session of that day of January."""
     day = f"{session:02}"
     return SessionMeasurement(
         session=f"202601{day}T000000Z-9f3c1a",
@@ -35,8 +35,8 @@ def sessions(**measured: Any) -> list[SessionMeasurement]:
     return [seen_of(rates, number, **measured) for number, rates in enumerate(SESSIONS, start=1)]
 
 
-def test_noise_is_that_of_all_sessions() -> None:
-    """A case's noise is estimated over its sessions, dated by the last, and belongs to the entry it is comparable with."""
+def test_noise_is_estimated_over_all_sessions() -> None:
+    """The noise of a case is estimated over its sessions, dated by the last, and belongs to the comparable entry."""
     entry = entry_of([100, 101])
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
     assert found.calibrated is not None
@@ -47,14 +47,14 @@ def test_noise_is_that_of_all_sessions() -> None:
     assert (found.entry, found.message) == (entry, "")
 
 
-def test_several_measurements_of_a_session_are_one_group() -> None:
-    """Two tests of a session that train the same share what the session has in common."""
+def test_measurements_of_one_session_are_one_group() -> None:
+    """Two measurements of the same training in one session are one group."""
     (case,) = cases_of([seen_of([100, 101], 1), seen_of([99, 98], 1), seen_of([100, 100.5], 2)])
     assert list(case.rates.values()) == [[100, 101, 99, 98], [100, 100.5]]
 
 
-def test_what_cannot_be_believed_is_left_out_and_counted() -> None:
-    """Disturbed runs, all runs of an invalid measurement and those on the wrong hosts are no part of the noise."""
+def test_unreliable_runs_are_left_out_and_counted() -> None:
+    """Disturbed runs, runs of invalid measurements and runs on wrong hosts are left out and counted."""
     (case,) = cases_of(
         [
             seen_of([100, 50, 101], 1, disturbed=[1]),
@@ -68,8 +68,8 @@ def test_what_cannot_be_believed_is_left_out_and_counted() -> None:
     assert (case.runs, case.left_out) == (4, 7)
 
 
-def test_other_hardware_is_another_case() -> None:
-    """What may not be compared is not calibrated together: other hardware, another program, more hosts, other steps."""
+def test_incomparable_measurements_are_different_cases() -> None:
+    """Measurements with other hardware, hosts, steps or programs are different cases."""
     other = [
         seen_of([50, 51], 2, hardware={**HARDWARE, "cores": 4}),
         seen_of([50, 51], 2, hosts=2),
@@ -80,28 +80,28 @@ def test_other_hardware_is_another_case() -> None:
     assert len(cases_of([seen_of([1, 2], 1, program="a" * 12), seen_of([1, 2], 2, program="b" * 12)])) == 2
 
 
-def test_what_changed_otherwise_is_noted() -> None:
-    """Software of another minor version is part of the noise, and reported once."""
+def test_changed_software_is_noted_once() -> None:
+    """Another minor version of software is part of the noise and noted once."""
     newer = {**SOFTWARE, "tensorflow": "2.22.0"}
     (case,) = cases_of([seen_of([100, 101], 1), seen_of([100, 101], 2, software=newer), seen_of([1, 2], 3, software=newer)])
     assert case.changes == ["tensorflow 2.21.0 -> 2.22.0"]
 
 
-def test_an_injected_slow_down_is_refused() -> None:
-    """A session with an injected slow-down is named, with the task."""
+def test_injected_slowdown_is_refused() -> None:
+    """A session with an injected slow-down is refused, with its id and the task."""
     with pytest.raises(UsageError, match=r"session 20260102T000000Z-9f3c1a has an injected slow-down of worker:1"):
         cases_of([seen_of([1, 2], 1), seen_of([1, 2], 2, injected_slowdowns={"worker:1": 0.1})])
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_less_than_two_sessions_are_refused(number: int) -> None:
-    """One session does not show how much sessions differ, with any number of measurements."""
+def test_fewer_than_two_sessions_are_refused(number: int) -> None:
+    """Fewer than two sessions are refused, with any number of measurements."""
     with pytest.raises(UsageError, match=f"{number} sessions? with measurements: .* at least 2"):
         cases_of([seen_of([1, 2], 1)] * 2 * number)
 
 
-def test_too_few_runs_of_one_case_leave_the_others() -> None:
-    """A case of only one session is reported as insufficient, and the others are calibrated."""
+def test_case_with_too_few_runs_does_not_affect_others() -> None:
+    """A case with one session is reported as insufficient, and the others are calibrated."""
     cases = cases_of([*sessions(), seen_of([5, 6], 1, gpus=4)])
     good, poor = calibrate(cases, lambda _: [entry_of([100, 101]), entry_of([5, 6], gpus=4)])
     assert good.entry is not None
@@ -117,8 +117,8 @@ WITHOUT_ENTRY: dict[str, tuple[Entry, str]] = {
 
 
 @pytest.mark.parametrize("entry, words", WITHOUT_ENTRY.values(), ids=WITHOUT_ENTRY)
-def test_why_nothing_is_written(entry: Entry, words: str) -> None:
-    """Without a stored entry of the training, the noise is shown, and a message has the remedy."""
+def test_case_without_an_entry_shows_noise_and_remedy(entry: Entry, words: str) -> None:
+    """A case without a stored entry has its noise, its smallest margin and a message with the remedy."""
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry])
     assert found.calibrated is not None
     assert found.entry is None
@@ -126,8 +126,8 @@ def test_why_nothing_is_written(entry: Entry, words: str) -> None:
     assert found.margin is not None
 
 
-def test_smallest_margin_is_what_ten_runs_can_tell() -> None:
-    """One permille less would take more than ten runs; noise between sessions widens it, and may leave no margin at all."""
+def test_smallest_margin_needs_ten_runs() -> None:
+    """The smallest margin needs at most ten runs and a smaller one more; noise between sessions widens or prevents it."""
     samples, noise = [100.0, 102.0, 98.0], Noise(run=0.02, degrees_of_freedom=10)
     margin = smallest_margin(samples, noise, tests=4)
     assert margin is not None
@@ -141,8 +141,8 @@ def test_smallest_margin_is_what_ten_runs_can_tell() -> None:
     assert smallest_margin(samples, replace(noise, session=0.5), tests=4) is None
 
 
-def test_a_baseline_that_was_replaced_meanwhile_keeps_its_samples(tmp_path: Path) -> None:
-    """Only the noise is written: samples accepted since the entry was read, and all other entries, stay as they are."""
+def test_calibration_keeps_newly_accepted_samples(tmp_path: Path) -> None:
+    """A calibration writes only the noise: newer samples and all other entries stay as they are."""
     store = BaselineStore(tmp_path)
     old, other = entry_of([100, 101]), entry_of([5, 6], gpus=4)
     store.update("mine", [old, other])
@@ -153,8 +153,8 @@ def test_a_baseline_that_was_replaced_meanwhile_keeps_its_samples(tmp_path: Path
     assert store.entries("mine") == [other, change.new] or store.entries("mine") == [change.new, other]
 
 
-def test_an_entry_that_is_gone_is_not_brought_back(tmp_path: Path) -> None:
-    """Noise of an entry that was removed in between is dropped."""
+def test_calibration_does_not_restore_a_removed_entry(tmp_path: Path) -> None:
+    """The noise of an entry that was removed in between is not written."""
     store = BaselineStore(tmp_path)
     store.update("mine", [entry_of([5, 6], gpus=4)])
     before = (tmp_path / "mine.json").read_bytes()
@@ -162,8 +162,8 @@ def test_an_entry_that_is_gone_is_not_brought_back(tmp_path: Path) -> None:
     assert (tmp_path / "mine.json").read_bytes() == before
 
 
-def test_conditions_that_are_not_met_are_named() -> None:
-    """Sessions that are slower as a whole, and runs that resemble the one before, are named; of a quiet case nothing is."""
+def test_violated_conditions_are_named() -> None:
+    """Differing sessions and runs that depend on the run before are named; a quiet case has neither."""
     quiet = [100.0, 100.4, 99.8, 100.1]
     (same,) = cases_of([seen_of(quiet, session) for session in range(1, 6)])
     assert same.broken_conditions == []

@@ -1,4 +1,4 @@
-"""What of a fingerprint must match, what is noted, and what is never looked at."""
+"""Parts of a fingerprint that must match, that are noted, and that are ignored."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,75 +25,79 @@ STORED: Mapping[str, Mapping[str, Any]] = {
 THEN = Fingerprint.from_json(STORED)
 
 
-def changed(**parts: Mapping[str, Any]) -> Fingerprint:
+def change_parts(**parts: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint.from_json({name: {**part, **parts.get(name, {})} for name, part in STORED.items()})
 
 
 CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
-    "nothing": (changed(), [], []),
-    "cores": (changed(hardware={"cores": 2}), ["cores: 4 then, 2 now"], []),
+    "nothing": (change_parts(), [], []),
+    "cores": (change_parts(hardware={"cores": 2}), ["cores: 4 then, 2 now"], []),
     "a slower link": (
-        changed(hardware={"interconnect": "Ethernet 10 Gb/s"}),
+        change_parts(hardware={"interconnect": "Ethernet 10 Gb/s"}),
         ["interconnect: InfiniBand 100 Gb/s then, Ethernet 10 Gb/s now"],
         [],
     ),
     "a link that is not known any more": (
-        changed(hardware={"interconnect": None}),
+        change_parts(hardware={"interconnect": None}),
         [],
         ["interconnect InfiniBand 100 Gb/s -> unknown"],
     ),
     "another kind of CPU under the same name": (
-        changed(hardware={"cpu_kind": "family 26, model 2"}),
+        change_parts(hardware={"cpu_kind": "family 26, model 2"}),
         ["kind of CPU: family 25, model 1 then, family 26, model 2 now"],
         [],
     ),
     "a kind of CPU that is not known any more": (
-        changed(hardware={"cpu_kind": None}),
+        change_parts(hardware={"cpu_kind": None}),
         [],
         ["kind of CPU family 25, model 1 -> unknown"],
     ),
-    "a little less memory": (changed(hardware={"memory_gib": 62}), [], ["memory 64 GiB -> 62 GiB"]),
-    "much less memory": (changed(hardware={"memory_gib": 32}), ["memory: 64 GiB then, 32 GiB now"], []),
-    "a minor version": (changed(software={"tensorflow": "2.21.0"}), [], ["tensorflow 2.20.0 -> 2.21.0"]),
+    "a little less memory": (change_parts(hardware={"memory_gib": 62}), [], ["memory 64 GiB -> 62 GiB"]),
+    "much less memory": (change_parts(hardware={"memory_gib": 32}), ["memory: 64 GiB then, 32 GiB now"], []),
+    "a minor version": (change_parts(software={"tensorflow": "2.21.0"}), [], ["tensorflow 2.20.0 -> 2.21.0"]),
     "a major version": (
-        changed(software={"tensorflow": "3.0.0"}),
+        change_parts(software={"tensorflow": "3.0.0"}),
         ["tensorflow: 2.x then, 3.x now"],
         ["tensorflow 2.20.0 -> 3.0.0"],
     ),
     "hosts with two major versions": (
-        changed(software={"tensorflow": "1.15.5 | 2.20.0"}),
+        change_parts(software={"tensorflow": "1.15.5 | 2.20.0"}),
         ["tensorflow: 2.x then, 1.x | 2.x now"],
         ["tensorflow 2.20.0 -> 1.15.5 | 2.20.0"],
     ),
     "hosts with two minor versions": (
-        changed(software={"tensorflow": "2.19.1 | 2.20.0"}),
+        change_parts(software={"tensorflow": "2.19.1 | 2.20.0"}),
         [],
         ["tensorflow 2.20.0 -> 2.19.1 | 2.20.0"],
     ),
-    "CUDA's major version": (changed(software={"cuda": "13.0.1"}), ["cuda: 12.x then, 13.x now"], ["cuda 12.5.82 -> 13.0.1"]),
-    "a TensorFlow that is not known": (changed(software={"tensorflow": None}), [], ["tensorflow 2.20.0 -> none"]),
+    "CUDA's major version": (
+        change_parts(software={"cuda": "13.0.1"}),
+        ["cuda: 12.x then, 13.x now"],
+        ["cuda 12.5.82 -> 13.0.1"],
+    ),
+    "a TensorFlow that is not known": (change_parts(software={"tensorflow": None}), [], ["tensorflow 2.20.0 -> none"]),
     "a kernel and a driver": (
-        changed(software={"kernel": "7.0", "driver": "580.1"}),
+        change_parts(software={"kernel": "7.0", "driver": "580.1"}),
         [],
         ["driver 535.104 -> 580.1", "kernel 6.1 -> 7.0"],
     ),
     "other kernels": (
-        changed(program={"graph": "ba9876543210", "operations": {"Conv2D": 58, "MatMul": 38, "Relu": 94}}),
+        change_parts(program={"graph": "ba9876543210", "operations": {"Conv2D": 58, "MatMul": 38, "Relu": 94}}),
         ["training graph: 36 Conv2D less, 36 MatMul more"],
         [],
     ),
     "another optimizer": (
-        changed(program={"graph": "ba9876543210", "operations": {f"Op{i}": i for i in range(2, 9)}}),
+        change_parts(program={"graph": "ba9876543210", "operations": {f"Op{i}": i for i in range(2, 9)}}),
         ["training graph: 94 Conv2D less, 94 Relu less, 8 Op8 more, 7 Op7 more, 6 Op6 more, 5 Op5 more, and 4 kinds more"],
         [],
     ),
     "another stride": (
-        changed(program={"graph": "ba9876543210"}),
+        change_parts(program={"graph": "ba9876543210"}),
         ["training graph: the same operations, with other attributes or connections"],
         [],
     ),
     "fewer threads": (
-        changed(program={"settings": {"ps": {"inter_op_parallelism_threads": "2"}, "worker": {"TF_XLA_FLAGS": "--x"}}}),
+        change_parts(program={"settings": {"ps": {"inter_op_parallelism_threads": "2"}, "worker": {"TF_XLA_FLAGS": "--x"}}}),
         [
             "TF_XLA_FLAGS of worker tasks: unset then, --x now",
             "inter_op_parallelism_threads of worker tasks: 2 then, unset now",
@@ -104,33 +108,33 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("now, refused, shown", CHANGES.values(), ids=CHANGES)
-def test_what_a_change_does(now: Fingerprint, refused: list[str], shown: list[str]) -> None:
-    """A change forbids the comparison, is noted, or ignored; in the first two cases its phrase has both values."""
+def test_change_is_refused_noted_or_ignored(now: Fingerprint, refused: list[str], shown: list[str]) -> None:
+    """A changed part forbids the comparison, is noted or is ignored; a message has both values."""
     assert must_match(THEN, now) == refused
     assert describe_notes(THEN, now) == shown
 
 
 @pytest.mark.parametrize("part", ["program", "state"])
-def test_part_that_is_not_known(part: str) -> None:
-    """Records of earlier versions have no program: this is noted, and forbids nothing."""
+def test_missing_part_forbids_nothing(part: str) -> None:
+    """A fingerprint without a program or state is comparable; a missing program is noted."""
     then = Fingerprint.from_json({name: value for name, value in STORED.items() if name != part})
     assert must_match(then, THEN) == must_match(THEN, then) == []
     assert describe_notes(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
 
 
-def test_a_hash_of_the_source_refuses_nothing() -> None:
-    """What early versions kept of the program, a hash of its source, is shown beside the graph, and no reason to refuse."""
+def test_hash_of_the_source_forbids_nothing() -> None:
+    """Another hash of the source is noted and does not forbid the comparison."""
     then, other = (replace(THEN, program=TrainedProgram(training=digest)) for digest in ("ba9876543210", "aaaaaaaaaaaa"))
     assert must_match(then, THEN) == must_match(then, other) == []
     assert describe_notes(then, THEN) == ["training program source ba9876543210 -> graph 0123456789ab"]
     assert describe_notes(then, other) == ["training program source ba9876543210 -> source aaaaaaaaaaaa"]
 
 
-def test_trainings_with_graphs_of_their_own_may_be_on_the_same_hosts() -> None:
-    """One device and many have other graphs by nature: what is asked there is whether the hosts are the same."""
-    many = changed(program={"graph": "ba9876543210"})
+def test_other_hosts_ignores_the_graph() -> None:
+    """Trainings with different graphs have the same hosts; different cores are other hosts."""
+    many = change_parts(program={"graph": "ba9876543210"})
     assert other_hosts(THEN, many) == []
-    assert other_hosts(THEN, changed(hardware={"cores": 2})) == ["cores: 4 then, 2 now"]
+    assert other_hosts(THEN, change_parts(hardware={"cores": 2})) == ["cores: 4 then, 2 now"]
 
 
 WORDS = some.none() | some.text(alphabet="ab |/1.", max_size=6)
@@ -169,44 +173,44 @@ few = settings(max_examples=50, deadline=None, derandomize=True)
 
 @few
 @given(FINGERPRINT, FINGERPRINT, STATE, STATE)
-def test_state_never_matters(then: Fingerprint, now: Fingerprint, one: dict[str, Any], other: dict[str, Any]) -> None:
-    """The hosts' state on the two days does not affect the comparison."""
+def test_state_of_hosts_is_ignored(then: Fingerprint, now: Fingerprint, one: dict[str, Any], other: dict[str, Any]) -> None:
+    """The state of the hosts does not affect the comparison."""
     assert must_match(replace(then, state=one), replace(now, state=other)) == must_match(then, now)
     assert describe_notes(replace(then, state=one), replace(now, state=other)) == describe_notes(then, now)
 
 
 @few
 @given(JSON, JSON)
-def test_order_of_keys_never_matters(then: dict[str, Any], now: dict[str, Any]) -> None:
+def test_order_of_keys_is_ignored(then: dict[str, Any], now: dict[str, Any]) -> None:
     """The order of keys does not affect the comparison."""
     one, other = Fingerprint.from_json(then), Fingerprint.from_json(now)
-    reversed_one, reversed_other = Fingerprint.from_json(_backwards(then)), Fingerprint.from_json(_backwards(now))
+    reversed_one, reversed_other = Fingerprint.from_json(_reverse_keys(then)), Fingerprint.from_json(_reverse_keys(now))
     assert must_match(reversed_one, reversed_other) == must_match(one, other)
     assert describe_notes(reversed_one, reversed_other) == describe_notes(one, other)
 
 
 @few
 @given(FINGERPRINT)
-def test_identical_never_differs(fingerprint: Fingerprint) -> None:
-    """Of a thing and itself there is nothing to refuse, nor to note."""
+def test_identical_fingerprints_have_no_differences(fingerprint: Fingerprint) -> None:
+    """A fingerprint has no differences from itself."""
     assert must_match(fingerprint, fingerprint) == describe_notes(fingerprint, fingerprint) == []
 
 
 @few
 @given(FINGERPRINT, FINGERPRINT)
-def test_what_forbids_does_so_both_ways(then: Fingerprint, now: Fingerprint) -> None:
-    """Two fingerprints are comparable or not, whichever of them came first."""
+def test_comparability_is_symmetric(then: Fingerprint, now: Fingerprint) -> None:
+    """Two fingerprints are comparable or not in either order."""
     assert bool(must_match(then, now)) == bool(must_match(now, then))
 
 
-def _backwards(fingerprint: Any) -> Any:
+def _reverse_keys(fingerprint: Any) -> Any:
     if not isinstance(fingerprint, dict):
         return fingerprint
-    return {key: _backwards(value) for key, value in reversed(fingerprint.items())}
+    return {key: _reverse_keys(value) for key, value in reversed(fingerprint.items())}
 
 
 @few
 @given(JSON)
-def test_a_fingerprint_is_written_as_it_was_read(data: dict[str, Any]) -> None:
-    """A key that is missing stays missing, and one with null or an empty value stays, so that stored files do not change."""
+def test_fingerprint_survives_json(data: dict[str, Any]) -> None:
+    """A fingerprint is written as it was read: missing keys stay missing, and null and empty values stay."""
     assert Fingerprint.from_json(data).to_json() == data

@@ -17,8 +17,8 @@ BASELINE = [99.0, 100.0, 101.0, 100.0, 100.0]  # its median is 100, and its runs
 TERMS = ComparisonPolicy(margin=0.05)
 
 
-def calibrated(entry: Entry, run: float) -> Entry:
-    """The entry as it is once its noise is known from thirty runs."""
+def add_noise(entry: Entry, run: float) -> Entry:
+    """Return the entry with noise that is known from thirty runs."""
     known = CalibratedNoise(run=run, degrees_of_freedom=30, session=0.0, sessions=6, date="2026-01-30T00:00:00Z")
     return replace(entry, noise=known)
 
@@ -42,8 +42,8 @@ RULE: dict[str, tuple[list[float], float, Verdict]] = {
 
 
 @pytest.mark.parametrize("rates, margin, verdict", RULE.values(), ids=RULE)
-def test_rule(rates: list[float], margin: float, verdict: Verdict) -> None:
-    """A verdict is given only where the interval of what the rate may be has left the margin behind."""
+def test_verdict_follows_from_the_interval(rates: list[float], margin: float, verdict: Verdict) -> None:
+    """A verdict is decided only if the interval of the change does not contain the margin; otherwise more runs are needed."""
     judgement = judge(measurement_of(rates), entry_of(BASELINE), replace(TERMS, margin=margin))
     assert judgement.verdict is verdict, judgement.reason
     assert judgement.baseline_rate == 100
@@ -77,22 +77,22 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
 
 
 @pytest.mark.parametrize("stored, rates, words", REASONS.values(), ids=REASONS)
-def test_reason(stored: list[float], rates: list[float], words: str) -> None:
-    """The reason gives the numbers that the verdict rests on, and how to go on where there is none."""
+def test_reason_has_the_numbers_of_the_verdict(stored: list[float], rates: list[float], words: str) -> None:
+    """The reason has the numbers that the verdict depends on, and the next action for an undecided one."""
     reason = judge(measurement_of(rates), entry_of(stored), TERMS).reason
     assert words in reason
     assert "the baseline measured" not in reason, "as many steps"
 
 
-def test_change_is_of_geometric_means() -> None:
-    """What is called the change is what was tested: the ratio of the geometric means over runs."""
+def test_change_is_the_ratio_of_geometric_means() -> None:
+    """The change is the ratio of the geometric means over runs."""
     judgement = judge(measurement_of([90, 110]), entry_of([100, 100]), TERMS)
     assert judgement.change == pytest.approx((90 * 110) ** 0.5 / 100 - 1)
 
 
-def test_calibrated_noise_is_the_least_that_is_assumed() -> None:
-    """Runs that happen to agree are no reason to believe in less noise than was found when the system was calibrated."""
-    quiet, noisy = entry_of(BASELINE), calibrated(entry_of(BASELINE), run=0.04)
+def test_calibrated_noise_is_a_lower_limit() -> None:
+    """Similar runs are judged with the calibrated noise if that is larger."""
+    quiet, noisy = entry_of(BASELINE), add_noise(entry_of(BASELINE), run=0.04)
     measured = measurement_of([97, 97, 97])
     assert judge(measured, quiet, TERMS).verdict is Verdict.PASSED
     judgement = judge(measured, noisy, TERMS)
@@ -100,16 +100,16 @@ def test_calibrated_noise_is_the_least_that_is_assumed() -> None:
     assert "noise 4.0 %" in judgement.reason
 
 
-def test_calibrated_noise_makes_one_run_enough() -> None:
-    """Where the spread is known from many runs, one run that is well within the margin passes; one never accuses."""
-    entry = calibrated(entry_of(BASELINE), run=0.005)
+def test_one_run_passes_with_calibrated_noise() -> None:
+    """With calibrated noise one run can pass but not regress, and `least` requires more runs."""
+    entry = add_noise(entry_of(BASELINE), run=0.005)
     assert judge(measurement_of([100]), entry, TERMS).verdict is Verdict.PASSED
     assert judge(measurement_of([70]), entry, TERMS).verdict is Verdict.INCONCLUSIVE
     assert judge(measurement_of([100]), entry, replace(TERMS, least=2)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_disturbed_runs_are_left_out() -> None:
-    """A disturbed run is no sample, and the reason states that; if all were disturbed, the verdict is TAINTED."""
+    """A disturbed run is left out with a note; if all runs were disturbed, the verdict is TAINTED."""
     measured = measurement_of([100, 60, 100.5])
     one = replace(measured.runs[1], disturbances=[BUSY])
     judgement = judge(replace(measured, runs=[measured.runs[0], one, measured.runs[2]]), entry_of(BASELINE), TERMS)
@@ -120,8 +120,8 @@ def test_disturbed_runs_are_left_out() -> None:
     assert f"{BUSY}. Measure when the machine is quiet" in tainted.reason
 
 
-def test_unsteady_runs_decide_nothing() -> None:
-    """Where the second halves of the runs are slower by more than the margin, the rate depends on when one stops looking."""
+def test_unsteady_runs_are_inconclusive() -> None:
+    """Runs with a second half that is slower by more than the margin are INCONCLUSIVE, and more runs do not help."""
     measured = measurement_of([100, 100])
     step_s = {"worker:0": [0.01 + 0.00001 * (step % 3) for step in range(50)] + [0.012] * 50}
     judgement = judge(replace(measured, runs=[replace(run, step_s=step_s) for run in measured.runs]), entry_of(BASELINE), TERMS)
@@ -140,8 +140,8 @@ STEADY: dict[str, tuple[list[float], Verdict]] = {
 
 
 @pytest.mark.parametrize("seconds, verdict", STEADY.values(), ids=STEADY)
-def test_most_runs_are_steady(seconds: list[float], verdict: Verdict) -> None:
-    """Runs with such second halves: a change within the margin, or of half of them, forbids no verdict."""
+def test_one_unsteady_run_of_two_is_accepted(seconds: list[float], verdict: Verdict) -> None:
+    """Slower second halves within the margin, or in half of the runs, do not make a verdict INCONCLUSIVE."""
     measured = measurement_of([100.0] * len(seconds))
     first = [0.01 + 0.00001 * (step % 3) for step in range(50)]
     runs = [replace(run, step_s={"worker:0": first + [s] * 50}) for run, s in zip(measured.runs, seconds, strict=True)]
@@ -150,16 +150,16 @@ def test_most_runs_are_steady(seconds: list[float], verdict: Verdict) -> None:
     assert ("no steady state" in judgement.reason) is (verdict is Verdict.INCONCLUSIVE)
 
 
-def test_short_windows_are_said() -> None:
-    """A window in which one lost time slice costs as much as the margin is unreliable, and the reason states that."""
+def test_short_windows_are_noted() -> None:
+    """The reason notes windows that are short for the margin."""
     measured = measurement_of([100, 100])
     short = replace(measured, runs=[replace(run, elapsed_s=0.2) for run in measured.runs])
     assert "measured windows of 0.2 s are short for this margin" in judge(short, entry_of(BASELINE), TERMS).reason
     assert "windows of" not in judge(measured, entry_of(BASELINE), TERMS).reason
 
 
-def test_reason_tells_what_else_changed() -> None:
-    """Other software and another number of steps are shown beside the verdict and do not decide it."""
+def test_reason_has_other_changes() -> None:
+    """Changed software and another number of steps are in the reason and do not decide the verdict."""
     measured = measurement_of([100, 100], software=SOFTWARE | {"tensorflow": "2.22.0"}, steps=3)
     judgement = judge(measured, entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.PASSED
@@ -167,7 +167,7 @@ def test_reason_tells_what_else_changed() -> None:
     assert "the baseline measured 100 steps, this 3" in judgement.reason
 
 
-def test_no_baseline_says_how_to_accept() -> None:
+def test_missing_baseline_names_the_option() -> None:
     """Without a baseline the verdict is NO_BASELINE, and its reason has the option that stores one."""
     judgement = judge(measurement_of([100, 100]), None, TERMS)
     assert judgement.verdict is Verdict.NO_BASELINE
@@ -185,7 +185,7 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("where, difference", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_other_fingerprint_is_incomparable(where: dict[str, Any], difference: str) -> None:
-    """Where what must match does not, the verdict is what differs, and the rate with its change beside it."""
+    """A required part that differs makes the verdict INCOMPARABLE, with the difference, both rates and the change."""
     judgement = judge(measurement_of([80, 80], **where), entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert difference in judgement.reason
@@ -194,8 +194,8 @@ def test_other_fingerprint_is_incomparable(where: dict[str, Any], difference: st
     assert judgement.verdict.fails(strict=True)
 
 
-def test_variables_placed_otherwise_are_incomparable() -> None:
-    """What was measured with another placement is named, with both, and not compared."""
+def test_other_variable_placement_is_incomparable() -> None:
+    """Another variable placement makes the verdict INCOMPARABLE, with both placements."""
     now, baseline = measurement_of([10, 10], num_ps=2, variable_placement="split"), entry_of(BASELINE, num_ps=2)
     judgement = judge(now, baseline, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
@@ -204,8 +204,8 @@ def test_variables_placed_otherwise_are_incomparable() -> None:
     assert judgement.change is None
 
 
-def test_another_training_is_no_baseline() -> None:
-    """A baseline of another batch size, whatever the placement, is not used."""
+def test_baseline_of_another_training_is_an_error() -> None:
+    """A baseline of another batch size is a ValueError, also with another placement."""
     with pytest.raises(ValueError, match="says nothing of"):
         judge(measurement_of([10, 10], batch_size=9, variable_placement="split"), entry_of(BASELINE), TERMS)
 
@@ -214,8 +214,8 @@ WHAT_DIFFERS = "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each"
 
 
 @pytest.mark.parametrize("entry", [entry_of(BASELINE), None], ids=["with a baseline", "without one"])
-def test_hosts_other_than_asked_for_are_incomparable(entry: Entry | None) -> None:
-    """If less was allocated than requested, the verdict shows both lists, whatever the rate."""
+def test_hosts_other_than_requested_are_incomparable(entry: Entry | None) -> None:
+    """If less was allocated than requested, the verdict is INCOMPARABLE with both lists."""
     judgement = judge(measurement_of([100, 100], placement=MISPLACED), entry, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert WHAT_DIFFERS in judgement.reason
@@ -223,8 +223,8 @@ def test_hosts_other_than_asked_for_are_incomparable(entry: Entry | None) -> Non
     assert judgement.change is None
 
 
-def test_hosts_as_asked_for_are_judged() -> None:
-    """A placement that is as requested changes no verdict, and is no part of what a baseline must match."""
+def test_hosts_as_requested_are_judged() -> None:
+    """An allocation as requested does not affect the verdict, and a baseline need not match it."""
     measured = measurement_of([100, 100], placement=AS_ASKED)
     assert judge(measured, entry_of(BASELINE), TERMS).verdict is Verdict.PASSED
     assert judge(measured, entry_of(BASELINE, placement=AS_ASKED), TERMS).verdict is Verdict.PASSED
@@ -237,14 +237,14 @@ def test_baseline_of_another_spec_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("margin", [-0.01, 1.0, 5.0, float("nan")])
-def test_margin_that_is_no_part_is_refused(margin: float) -> None:
-    """A margin of 5 where 0.05 was meant would let everything pass."""
+def test_margin_outside_of_its_range_is_refused(margin: float) -> None:
+    """A margin below 0 or from 1 on is refused, with an example."""
     with pytest.raises(UsageError, match=r"margin must be at least 0 and less than 1, not .*: 0.05 means 5 %"):
         ComparisonPolicy(margin=margin)
 
 
-def test_faster_is_never_judged_worse() -> None:
-    """Scaling every run up by the same factor never makes the verdict worse."""
+def test_faster_runs_have_no_worse_verdict() -> None:
+    """A verdict never becomes worse if all rates are multiplied by the same larger factor."""
     order = [Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.PASSED, Verdict.IMPROVED]
     for spread in (0.0, 0.02, 0.2):
         verdicts = [

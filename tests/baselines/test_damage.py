@@ -1,4 +1,4 @@
-"""Whatever is in a file of baselines, it is read, or refused in one line; and what is refused is never overwritten."""
+"""Any file of baselines is read or refused in one line, and a refused file is never overwritten."""
 
 import json
 import string
@@ -70,8 +70,8 @@ entries = st.builds(
 
 @FEW
 @given(entries)
-def test_an_entry_comes_back_from_its_json(entry: Entry) -> None:
-    """Whatever an entry holds, its JSON holds, and is the same when it is written again."""
+def test_entry_survives_json(entry: Entry) -> None:
+    """Any entry is the same after JSON, and has the same JSON again."""
     data = json.loads(json.dumps(entry.to_file_json()))
     assert Entry.from_json({"key": entry.key, **data}) == entry
     assert Entry.from_json({"key": entry.key, **data}).to_file_json() == data
@@ -79,8 +79,8 @@ def test_an_entry_comes_back_from_its_json(entry: Entry) -> None:
 
 @FEW
 @given(st.lists(entries, max_size=4))
-def test_a_file_comes_back_and_is_written_the_same_again(stored: list[Entry]) -> None:
-    """A file is read as it was written; writing it again, in whichever order, gives the same bytes."""
+def test_file_survives_reading_and_writing(stored: list[Entry]) -> None:
+    """A file is read as it was written, and written with the same bytes from any order of keys."""
     cases: dict[str, list[Any]] = {}
     for entry in stored:
         cases.setdefault(entry.key, []).append(entry.to_file_json())
@@ -100,15 +100,15 @@ anything = st.recursive(
 
 @FEW
 @given(anything)
-def test_the_canonical_form_is_one(data: Any) -> None:
-    """Any data has one canonical text with the same content, which is its own canonical text."""
+def test_canonical_text_is_stable(data: Any) -> None:
+    """The canonical text of any data has the same data, and is its own canonical text."""
     text = canonical(data)
     assert json.loads(text) == data
     assert canonical(json.loads(text)) == text
 
 
-def whole_file() -> dict[str, Any]:
-    """A file that has everything a file can have."""
+def make_whole_file() -> dict[str, Any]:
+    """Return a file with everything that a file can have."""
     published = json.loads((published_folder() / "piz-daint.json").read_text(encoding="utf-8"))
     published["references"] = [{**each, "rows": each["rows"][:2]} for each in published["references"][:1]]
     published["thresholds"] = {"margin": 0.05, "efficiency": published["thresholds"]["efficiency"][:2]}
@@ -118,29 +118,29 @@ def whole_file() -> dict[str, Any]:
     return copied
 
 
-WHOLE = canonical(whole_file())
+WHOLE = canonical(make_whole_file())
 BYTES = WHOLE.encode()
 
 
-def refused(content: bytes) -> str | None:
-    """The problem about a file, or None if it is one; nothing but a problem may be raised, and the file must stay."""
+def find_damage(content: bytes) -> str | None:
+    """Return the error about a file, or None if it is valid; no other error is raised, and the file is unchanged."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cpu-x.json"
         path.write_bytes(content)
         store = BaselineStore(path.parent)
-        message = problem(lambda: read_baseline_file(path))
+        message = catch_error(lambda: read_baseline_file(path))
         if message is None:
-            used(store)
+            use_store(store)
             return None
-        assert problem(store.check) == message
-        assert problem(lambda: store.update("cpu-x", [entry_of([1.0, 1.0])])) == message
+        assert catch_error(store.check) == message
+        assert catch_error(lambda: store.update("cpu-x", [entry_of([1.0, 1.0])])) == message
         assert path.read_bytes() == content
         assert message.startswith(f"{path}: ")
         assert message.isprintable()
         return message
 
 
-def problem(use: Callable[[], object]) -> str | None:
+def catch_error(use: Callable[[], object]) -> str | None:
     try:
         use()
     except BaselineFileError as error:
@@ -148,8 +148,8 @@ def problem(use: Callable[[], object]) -> str | None:
     return None
 
 
-def used(store: BaselineStore) -> None:
-    """What is read can be used in every way, and written again."""
+def use_store(store: BaselineStore) -> None:
+    """Use the stored data in every way, and write it again."""
     list(references(store.folder))
     store.entries("cpu-x")
     store.best_num_ps("cpu-x", spec_of())
@@ -159,40 +159,40 @@ def used(store: BaselineStore) -> None:
     store.update("cpu-x", [entry_of([1.0, 1.0])])
 
 
-def test_the_whole_file_is_one() -> None:
-    """What is damaged below is a file of baselines before that."""
-    assert refused(BYTES) is None
+def test_undamaged_file_is_valid() -> None:
+    """The file of these tests is valid before it is damaged."""
+    assert find_damage(BYTES) is None
 
 
 @FEW
 @given(st.integers(0, len(BYTES) - 2))
-def test_a_cut_file(end: int) -> None:
-    """A file that ends anywhere too early is refused; only its last line break may be missing."""
-    message = refused(BYTES[:end])
+def test_truncated_file_is_refused(end: int) -> None:
+    """A truncated file is refused; only its last newline may be missing."""
+    message = find_damage(BYTES[:end])
     assert message is not None
     assert "no valid JSON" in message or "cannot be read" in message
 
 
 @settings(FEW, max_examples=100)
 @given(st.integers(0, len(BYTES) - 1), st.integers(0, 255))
-def test_another_byte(position: int, byte: int) -> None:
-    """A file with any byte changed to any other is still one, or is refused."""
-    refused(BYTES[:position] + bytes([byte]) + BYTES[position + 1 :])
+def test_changed_byte_is_valid_or_refused(position: int, byte: int) -> None:
+    """A file with one changed byte is valid or refused, without any other error."""
+    find_damage(BYTES[:position] + bytes([byte]) + BYTES[position + 1 :])
 
 
-def positions(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def list_positions(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if path:
         yield path
     for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        yield from positions(inner, (*path, key))
+        yield from list_positions(inner, (*path, key))
 
 
-PATHS = sorted(positions(whole_file()), key=str)
+PATHS = sorted(list_positions(make_whole_file()), key=str)
 KEYS = [path for path in PATHS if isinstance(path[-1], str)]
 OTHERS: list[Any] = [None, True, -1, 0, 1.5, 10**400, 1e300, "", "\n", "x", [], {}, [[]], {"x": 1}, "\ud800"]
 
 
-def inside(data: Any, path: tuple[str | int, ...]) -> Any:
+def get_inner(data: Any, path: tuple[str | int, ...]) -> Any:
     for step in path[:-1]:
         data = data[step]
     return data
@@ -200,26 +200,26 @@ def inside(data: Any, path: tuple[str | int, ...]) -> Any:
 
 @settings(FEW, max_examples=150)
 @given(st.sampled_from(PATHS), st.sampled_from(OTHERS))
-def test_another_value(path: tuple[str | int, ...], value: Any) -> None:
-    """A file with anything else at any place is still one, or is refused."""
-    data = whole_file()
-    inside(data, path)[path[-1]] = value
-    refused(json.dumps(data).encode())
+def test_changed_value_is_valid_or_refused(path: tuple[str | int, ...], value: Any) -> None:
+    """A file with one changed value is valid or refused, without any other error."""
+    data = make_whole_file()
+    get_inner(data, path)[path[-1]] = value
+    find_damage(json.dumps(data).encode())
 
 
 @FEW
 @given(st.sampled_from(KEYS), st.text(string.ascii_letters + ' =\n"\\', max_size=8))
-def test_another_key(path: tuple[str | int, ...], name: str) -> None:
-    """A file with any key renamed is refused, but where keys are names of software."""
-    data = whole_file()
-    position = inside(data, path)
+def test_renamed_key_is_refused(path: tuple[str | int, ...], name: str) -> None:
+    """A file with a renamed key is refused, except for keys that are names of software."""
+    data = make_whole_file()
+    position = get_inner(data, path)
     if name not in position:
         position[name] = position.pop(path[-1])
-        assert refused(json.dumps(data).encode()) or path[-2] in ("software", "versions")
+        assert find_damage(json.dumps(data).encode()) or path[-2] in ("software", "versions")
 
 
 @FEW
 @given(st.binary(max_size=60) | words.map(str.encode) | anything.map(lambda data: json.dumps(data).encode()))
-def test_something_else(content: bytes) -> None:
-    """A file that never was one of baselines is refused."""
-    assert refused(content) is not None
+def test_other_content_is_refused(content: bytes) -> None:
+    """Content that is no file of baselines is refused."""
+    assert find_damage(content) is not None

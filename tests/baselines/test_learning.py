@@ -1,4 +1,4 @@
-"""How many steps a target took, against how many it took another: tables of evaluations in, verdicts out."""
+"""Steps to a target accuracy, compared between two trainings: tables of evaluations, and verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,8 +23,8 @@ LEARNING: dict[str, Any] = {
 ASKED = ComparisonPolicy(threshold=1.5)
 
 
-def learnt(*runs: Mapping[int, float], **spec: Any) -> Measurement:
-    """Runs as step -> accuracy; a step took a tenth of a second."""
+def make_training(*runs: Mapping[int, float], **spec: Any) -> Measurement:
+    """Return a measurement with the accuracy at each step of each run; a step takes 0.1 s."""
     measured = measurement_of([100.0] * len(runs), **{**LEARNING, **spec})
     return replace(
         measured, runs=[replace(run, evaluations=evaluations_of(seen)) for run, seen in zip(measured.runs, runs, strict=True)]
@@ -38,29 +38,28 @@ def evaluations_of(seen: Mapping[int, float]) -> list[Evaluation]:
     ]
 
 
-ANCHOR = learnt(*[{100: 0.5, 200: 0.91}] * 3, gpus=1)
+ANCHOR = make_training(*[{100: 0.5, 200: 0.91}] * 3, gpus=1)
 
 
 @pytest.mark.parametrize(
     "many, verdict, ratio",
     [
-        (learnt(*[{100: 0.9}] * 3), Verdict.PASSED, 0.5),
-        (learnt(*[{100: 0.89, 200: 0.95}] * 3), Verdict.PASSED, 1.0),
-        (learnt(*[{200: 0.5, 300: 0.9}] * 3), Verdict.INCONCLUSIVE, 1.5),
-        (learnt(*[{300: 0.8, 600: 0.9}] * 3), Verdict.REGRESSED, 3.0),
-        (learnt({200: 0.9}, {100: 0.9}, {390: 0.9}), Verdict.INCONCLUSIVE, 1.0),
-        (learnt(*[{200: 0.92, 390: 0.85}] * 3), Verdict.PASSED, 1.0),
-        (learnt({200: 0.9}), Verdict.INCONCLUSIVE, 1.0),
-        (learnt({600: 0.9}), Verdict.INCONCLUSIVE, 3.0),
+        (make_training(*[{100: 0.9}] * 3), Verdict.PASSED, 0.5),
+        (make_training(*[{100: 0.89, 200: 0.95}] * 3), Verdict.PASSED, 1.0),
+        (make_training(*[{200: 0.5, 300: 0.9}] * 3), Verdict.INCONCLUSIVE, 1.5),
+        (make_training(*[{300: 0.8, 600: 0.9}] * 3), Verdict.REGRESSED, 3.0),
+        (make_training({200: 0.9}, {100: 0.9}, {390: 0.9}), Verdict.INCONCLUSIVE, 1.0),
+        (make_training(*[{200: 0.92, 390: 0.85}] * 3), Verdict.PASSED, 1.0),
+        (make_training({200: 0.9}), Verdict.INCONCLUSIVE, 1.0),
+        (make_training({600: 0.9}), Verdict.INCONCLUSIVE, 3.0),
     ],
     ids=[
         "sooner", "at once", "on the line", "too late, and confirmed", "runs differ",
         "the first evaluation counts", "a single run", "a single run, too late",
     ],
 )  # fmt: skip
-def test_steps_are_compared(many: Measurement, verdict: Verdict, ratio: float) -> None:
-    """The ratio of steps to the first evaluation that reaches the target decides where its interval leaves the limit behind,
-    and the seconds' is told."""
+def test_verdict_follows_from_the_ratio_of_steps(many: Measurement, verdict: Verdict, ratio: float) -> None:
+    """The interval of the ratio of steps to the target decides the verdict, and the ratio of seconds is shown."""
     judgement = judge_learning(many, ANCHOR, ASKED)
     assert judgement.verdict is verdict, judgement.reason
     assert judgement.value == ratio
@@ -68,18 +67,18 @@ def test_steps_are_compared(many: Measurement, verdict: Verdict, ratio: float) -
     assert f"allowed at most 1.5) and {ratio:.2f} times the seconds" in judgement.reason
 
 
-def test_too_many_steps_are_a_regression_once_confirmed() -> None:
-    """Five runs of either side that take three times the steps leave no doubt."""
-    anchor = learnt(*[{200: 0.91}] * 5, gpus=1)
-    judgement = judge_learning(learnt(*[{600: 0.9}] * 5), anchor, ASKED)
+def test_confirmed_ratio_of_steps_is_a_regression() -> None:
+    """Three times the steps in five runs of each side are a regression."""
+    anchor = make_training(*[{200: 0.91}] * 5, gpus=1)
+    judgement = judge_learning(make_training(*[{600: 0.9}] * 5), anchor, ASKED)
     assert judgement.verdict is Verdict.REGRESSED, judgement.reason
     assert "; 5 runs against 5" in judgement.reason
 
 
-def test_coarse_evaluations_are_noise() -> None:
-    """Where the test set is looked at every 100 steps, 200 steps may have been 101."""
+def test_rare_evaluations_widen_the_interval() -> None:
+    """Evaluations every 100 steps give a wider interval than every 10 steps."""
     fine, coarse = (
-        judge_learning(replace_interval(learnt(*[{200: 0.9}] * 3), every), replace_interval(ANCHOR, every), ASKED)
+        judge_learning(replace_interval(make_training(*[{200: 0.9}] * 3), every), replace_interval(ANCHOR, every), ASKED)
         for every in (10, 100)
     )
     assert fine.low is not None
@@ -93,26 +92,28 @@ def replace_interval(measured: Measurement, every: int) -> Measurement:
     return replace(measured, spec=measured.spec.but(eval_during_training_every_n_steps=every))
 
 
-def test_who_never_gets_there_has_regressed() -> None:
-    """A target that one run never reached is missed, and the best accuracy is shown."""
-    judgement = judge_learning(learnt({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, ASKED)
+def test_missed_target_is_a_regression() -> None:
+    """A run that misses the target is a regression, with the best accuracy."""
+    judgement = judge_learning(make_training({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, ASKED)
     assert judgement.verdict is Verdict.REGRESSED
     assert "never reached a top-1 accuracy of 90.0 %" in judgement.reason
-    judgement = judge_learning(learnt({10: 0.2, 20: 0.61}), ANCHOR, ASKED)
+    judgement = judge_learning(make_training({10: 0.2, 20: 0.61}), ANCHOR, ASKED)
     assert "(best: 61.0 %)" in judgement.reason
 
 
-def test_an_anchor_that_never_gets_there_compares_nothing() -> None:
-    """If the training to compare with missed the target, the verdict is INVALID, not a blame for the other."""
-    judgement = judge_learning(learnt({10: 0.95}), learnt({10: 0.3}), ASKED)
+def test_anchor_that_misses_the_target_is_invalid() -> None:
+    """If the anchor missed the target, the verdict is INVALID."""
+    judgement = judge_learning(make_training({10: 0.95}), make_training({10: 0.3}), ASKED)
     assert judgement.verdict is Verdict.INVALID
 
 
-def test_nonsense_is_refused() -> None:
-    """Another target, no target, or a threshold of zero is an error of the test with a message."""
+def test_invalid_targets_and_thresholds_are_refused() -> None:
+    """Different targets, no target and a threshold of zero are errors with a message."""
     with pytest.raises(SpecError, match="different targets"):
-        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, ASKED)
+        judge_learning(make_training({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, ASKED)
     with pytest.raises(SpecError, match="set stop_at_top_1_accuracy"):
-        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=None), learnt({}, stop_at_top_1_accuracy=None), ASKED)
+        judge_learning(
+            make_training({10: 0.9}, stop_at_top_1_accuracy=None), make_training({}, stop_at_top_1_accuracy=None), ASKED
+        )
     with pytest.raises(UsageError, match="at_most must be more than 0"):
         judge_learning(ANCHOR, ANCHOR, ComparisonPolicy(threshold=0.0))

@@ -24,8 +24,8 @@ MATCHES: dict[str, tuple[list[str], bool]] = {
 
 
 @pytest.mark.parametrize("words, matches", MATCHES.values(), ids=MATCHES)
-def test_all_words_must_hold(words: list[str], matches: bool) -> None:
-    """Each word names a field and its value, as shells write patterns; a field that a key leaves out is as usual."""
+def test_pattern_matches_all_of_its_fields(words: list[str], matches: bool) -> None:
+    """A key matches if each FIELD=PATTERN matches; a field that a key leaves out has its default value."""
     assert BaselinePattern.of(words).matches(KEY) is matches
 
 
@@ -39,7 +39,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("word, words", WRONG.items(), ids=["no field", "no value", "unknown", "twice", "nothing"])
-def test_what_says_nothing_is_refused(word: str, words: str) -> None:
-    """What names no field, or the same one twice, is refused with what would be right."""
+def test_invalid_pattern_is_refused(word: str, words: str) -> None:
+    """A pattern without a known field or with a repeated field is refused with the right form."""
     with pytest.raises(UsageError, match=words):
         BaselinePattern.of([word])

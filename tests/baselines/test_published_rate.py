@@ -22,14 +22,14 @@ RULE: dict[str, tuple[list[float], Verdict]] = {
 }
 
 
-def on(*gpus: dict[str, Any], cpu: str = "Intel Xeon E5-2698 v4") -> dict[str, Any]:
+def make_hardware(*gpus: dict[str, Any], cpu: str = "Intel Xeon E5-2698 v4") -> dict[str, Any]:
     return {**HARDWARE, "cpu": cpu, "gpus": list(gpus)}
 
 
 @pytest.mark.parametrize("rates, verdict", RULE.values(), ids=RULE)
-def test_rule(rates: list[float], verdict: Verdict) -> None:
-    """On eight P100 a rate is compared with Google's DGX-1, with an assumed spread, which the reason states."""
-    measured = measurement_of(rates, gpus=8, hardware=on(*[P100] * 8))
+def test_verdict_against_a_published_rate(rates: list[float], verdict: Verdict) -> None:
+    """A rate on eight P100 is compared with Google's DGX-1, and the reason states the assumed noise."""
+    measured = measurement_of(rates, gpus=8, hardware=make_hardware(*[P100] * 8))
     judgement = judge_published(measured, DGX1, ComparisonPolicy(margin=0.08))
     assert judgement.verdict is verdict, judgement.reason
     assert f"against {DGX1.images_per_sec:.6g} images/sec (Google" in judgement.reason
@@ -37,15 +37,18 @@ def test_rule(rates: list[float], verdict: Verdict) -> None:
 
 
 ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
-    "another model": (on(*[{"name": "NVIDIA A100-SXM4-40GB"}] * 8), "hosts of 8 x NVIDIA Tesla P100, this on 8 x NVIDIA A100"),
-    "fewer per host": (on(P100), "this on 1 x Tesla P100-SXM2-16GB"),
-    "none": (on(cpu="AMD EPYC 9B45"), "this on AMD EPYC 9B45"),
+    "another model": (
+        make_hardware(*[{"name": "NVIDIA A100-SXM4-40GB"}] * 8),
+        "hosts of 8 x NVIDIA Tesla P100, this on 8 x NVIDIA A100",
+    ),
+    "fewer per host": (make_hardware(P100), "this on 1 x Tesla P100-SXM2-16GB"),
+    "none": (make_hardware(cpu="AMD EPYC 9B45"), "this on AMD EPYC 9B45"),
 }
 
 
 @pytest.mark.parametrize("hardware, words", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_other_hardware_is_incomparable(hardware: dict[str, Any], words: str) -> None:
-    """On other GPUs, or another number of them in a host, a published rate says nothing of the measurement."""
+    """Other GPUs, or another number of them in a host, make the verdict INCOMPARABLE with both hardwares."""
     judgement = judge_published(measurement_of([2000, 2000], hardware=hardware, software=SOFTWARE), DGX1, ComparisonPolicy())
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert words in judgement.reason
@@ -55,15 +58,15 @@ def test_other_hardware_is_incomparable(hardware: dict[str, Any], words: str) ->
     "cpu, verdict",
     [("Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz", Verdict.PASSED), ("Intel(R) Xeon(R) CPU E5-2698 v4", Verdict.INCOMPARABLE)],
 )
-def test_processors_are_told_by_their_model(cpu: str, verdict: Verdict) -> None:
-    """A number published of a CPU holds for that model of it, however the kernel writes its name."""
+def test_cpu_is_matched_by_its_model(cpu: str, verdict: Verdict) -> None:
+    """A published rate of a CPU is compared with rates of the same model only."""
     published = PublishedRate(
         system="x", citation="Google", images_per_sec=100, gpu=None, cpu="Intel Xeon E5-2686 v4 (Broadwell)", gpus_per_node=0
     )
-    measured = measurement_of([100, 100, 100], hardware=on(cpu=cpu))
+    measured = measurement_of([100, 100, 100], hardware=make_hardware(cpu=cpu))
     assert judge_published(measured, published, ComparisonPolicy(margin=0.1)).verdict is verdict
 
 
-def test_it_comes_back_from_json() -> None:
-    """What a check keeps of a published number is read as it was written."""
+def test_published_rate_survives_json() -> None:
+    """A published rate is the same after JSON."""
     assert PublishedRate.from_json(DGX1.to_json()) == DGX1

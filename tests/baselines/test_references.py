@@ -48,7 +48,7 @@ EFFICIENCIES = {
 
 @pytest.mark.parametrize("row, percent", EFFICIENCIES.items(), ids=["-".join(map(str, row)) for row in EFFICIENCIES])
 def test_published_efficiency(row: tuple[str, int, str], percent: float) -> None:
-    """InceptionV3's published efficiencies come out of the published rates."""
+    """The published efficiencies of InceptionV3 are those of the published rates."""
     system, gpus, data = row
     assert round(100 * published_efficiency(system, gpus, data=data), 2) == percent
 
@@ -87,12 +87,12 @@ OVERHEADS = {
 
 @pytest.mark.parametrize("row, percent", OVERHEADS.items(), ids=["-".join(map(str, row)) for row in OVERHEADS])
 def test_published_overhead(row: tuple[str, int], percent: float) -> None:
-    """The I/O overheads come out of the published rates, and may be negative."""
+    """The I/O overheads are those of the published rates, and may be negative."""
     assert round(100 * published_overhead(*row), 2) == percent
 
 
-def test_every_published_number_is_there() -> None:
-    """All 339 published rates are kept, each under the system and the source it belongs to; none was merged."""
+def test_every_published_rate_is_stored() -> None:
+    """All 339 published rates are stored under their system and source."""
     assert Counter((row.system, row.source.authors, row.source.measured) for row in references()) == {
         ("dgx1", "Google", "2017-05"): 71,
         ("gce-n1-standard-32-k80x8", "Google", "2017-05"): 56,
@@ -112,16 +112,16 @@ def test_every_published_number_is_there() -> None:
     assert len(references()) == 339
 
 
-def test_no_two_references_are_confused() -> None:
-    """Whatever a number depends on tells any two rows apart, so that none hides another."""
-    told_apart = Counter(
+def test_references_are_distinct() -> None:
+    """No two published rates have the same configuration."""
+    counts = Counter(
         (
             row.system, row.source, row.table, row.model, row.batch_size, row.gpus, row.data, row.mode, row.precision, row.xla,
             row.variable_update, row.implementation, row.build,
         )
         for row in map(_hashable, references())
     )  # fmt: skip
-    assert max(told_apart.values()) == 1
+    assert max(counts.values()) == 1
 
 
 def _hashable(reference: Reference) -> Any:
@@ -130,7 +130,7 @@ def _hashable(reference: Reference) -> Any:
 
 
 def test_full_precision_is_kept() -> None:
-    """Where the report's notebook knows more digits than its tables print, or others, both are kept."""
+    """A more precise or different rate of the report's notebook is stored beside the printed one."""
     kept = {row.images_per_sec: row.images_per_sec_notebook for row in references() if row.images_per_sec_notebook}
     assert len(kept) == 26
     assert kept[1077.59] == 1077.59125
@@ -151,14 +151,14 @@ NOTES = {
 
 
 @pytest.mark.parametrize("row, words", NOTES.items(), ids=["-".join(map(str, row)) for row in NOTES])
-def test_what_does_not_hold_is_noted(row: tuple[str, int, str], words: str) -> None:
-    """A number that the publication contradicts, derives wrongly or uses twice says so beside itself."""
+def test_wrong_published_numbers_have_notes(row: tuple[str, int, str], words: str) -> None:
+    """A published number that is contradicted, wrongly derived or repeated has a note."""
     system, gpus, data = row
     assert re.search(words, " ".join(find(system, gpus, model="inception3", batch_size=64, data=data).notes))
 
 
 def test_assumptions_and_wrong_names_are_noted() -> None:
-    """Assumed configurations, single runs and a misnamed instance are told apart from what was published."""
+    """Assumed configurations, single runs and a misnamed instance have notes."""
     other = find("dgx1", 8, model="inception3", batch_size=32, data="synthetic")
     assert "assumed" in " ".join(other.notes)
     tensorpack = [row.source for row in references() if row.system == "8xp100"]
@@ -168,14 +168,14 @@ def test_assumptions_and_wrong_names_are_noted() -> None:
 
 
 def test_no_published_efficiency_is_stored() -> None:
-    """No reference has a field for an efficiency or an overhead: they are derived from rates. Thresholds are demands."""
+    """No stored reference has a field for an efficiency or an overhead."""
     for path in published_folder().glob("*.json"):
         published = json.dumps(json.loads(path.read_text(encoding="utf-8"))["references"])
         assert not re.search(r'"[a-z_]*(efficiency|overhead)[a-z_]*":', published), path
 
 
-def test_references_of_a_spec_are_of_its_model() -> None:
-    """Beside a measurement stand trainings of the same model, never inference."""
+def test_references_for_a_spec_have_its_model() -> None:
+    """The references for a spec are trainings of its model, never inference."""
     found = references_for(INCEPTION)
     assert {row.model for row in found} == {"inception3"}
     assert {row.mode for row in found} == {"training"}
@@ -183,8 +183,8 @@ def test_references_of_a_spec_are_of_its_model() -> None:
     assert references_for(Spec(model="trivial", batch_size=32)) == []
 
 
-def test_a_reference_cites_its_source() -> None:
-    """A published number says who published it, when it was measured, where it stands and with what."""
+def test_reference_cites_its_source() -> None:
+    """A published rate has its authors, date, table, machine and configuration."""
     row = find("piz-daint", 8, model="inception3", data="synthetic")
     assert row.citation == "E. Bugliarello (CSCS) 2017-08, Table 1"
     assert str(row.source).startswith("E. Bugliarello (CSCS): Distributed TensorFlow: A performance evaluation (e-bug/")
@@ -193,8 +193,8 @@ def test_a_reference_cites_its_source() -> None:
     assert "force_gpu_compatible" in " ".join(row.source.notes)
 
 
-def test_a_row_without_an_anchor_has_no_efficiency() -> None:
-    """Where no 1-device row was published, none is borrowed from another table."""
+def test_row_without_an_anchor_has_no_efficiency() -> None:
+    """A row without a published 1-device row of its own table has no efficiency."""
     row = find("ec2-p3.16xlarge", 8, model="resnet50", variable_update="horovod", table="Performance @ May 2019")
     assert row.efficiency is None
     with pytest.raises(BaselineFileError, match="no 1-device row"):
@@ -209,14 +209,14 @@ ASKED_WRONG: dict[str, tuple[tuple[str, int], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("row, wanted, words", ASKED_WRONG.values(), ids=ASKED_WRONG)
-def test_asking_for_no_single_number(row: tuple[str, int], wanted: dict[str, Any], words: str) -> None:
-    """A question that has no answer, or several, is answered with what was wrong in it."""
+def test_find_needs_exactly_one_match(row: tuple[str, int], wanted: dict[str, Any], words: str) -> None:
+    """A search with no match or several matches is refused with the reason."""
     with pytest.raises(BaselineFileError, match=re.escape(words)):
         find(*row, **wanted)
 
 
-def test_published_files_hold_no_measured_baseline() -> None:
-    """A developer's own machine is nobody else's baseline; what is accepted in a checkout has files of its own."""
+def test_published_files_have_no_measured_baseline() -> None:
+    """The shipped files have no measured baselines."""
     published = {row.system for row in references()}
     assert len(published) == 12
     shipped = {path.stem: path.read_text(encoding="utf-8") for path in published_folder().glob("*.json")}
@@ -224,7 +224,7 @@ def test_published_files_hold_no_measured_baseline() -> None:
     assert [name for name, text in shipped.items() if '"entries"' in text] == []
 
 
-def test_folder_of_ones_own(tmp_path: Path) -> None:
-    """References may be kept in a user's own baselines, too."""
+def test_references_are_read_from_a_given_folder(tmp_path: Path) -> None:
+    """References of a user's own folder are read."""
     (tmp_path / "piz-daint.json").write_bytes((published_folder() / "piz-daint.json").read_bytes())
     assert {row.system for row in references_for(INCEPTION, tmp_path)} == {"piz-daint"}

@@ -36,16 +36,16 @@ def file_of(store: BaselineStore) -> Path:
     return store.folder / f"{SYSTEM}.json"
 
 
-def test_an_empty_place_has_no_baselines(store: BaselineStore) -> None:
-    """Without folder or file nothing is found, and nothing is made by looking."""
+def test_missing_folder_has_no_baselines(store: BaselineStore) -> None:
+    """Without a folder nothing is found, and no folder is made."""
     assert store.find(SYSTEM, spec_of()) is None
     assert store.best_num_ps(SYSTEM, spec_of()) is None
     assert store.systems() == []
     assert not store.folder.exists()
 
 
-def test_what_is_stored_is_found(store: BaselineStore) -> None:
-    """An entry comes back whole, by its spec, also in another process's store."""
+def test_stored_entry_is_found(store: BaselineStore) -> None:
+    """An entry is found by its spec and system, also by another store."""
     entry = entry_of([100.0, 101.5, 99.25])
     [change] = store.update(SYSTEM, [entry])
     assert (change.old, change.new) == (None, entry)
@@ -56,8 +56,8 @@ def test_what_is_stored_is_found(store: BaselineStore) -> None:
     assert store.systems() == [SYSTEM]
 
 
-def test_what_hosts_can_do_is_stored_beside_the_rate(store: BaselineStore) -> None:
-    """A measurement's probes come back with its baseline, rounded; storing that again changes nothing. They may be missing."""
+def test_probes_are_stored_with_the_entry(store: BaselineStore) -> None:
+    """Probes are stored with their entry, rounded, and stay the same when stored again; they are optional."""
     per_s = FULL.hosts["a"].readings[CORE].per_s
     measured = replace(measurement_of([100.0, 101.0]), probes=FULL)
     entry = Entry.of(measured, provenance_of())
@@ -71,8 +71,8 @@ def test_what_hosts_can_do_is_stored_beside_the_rate(store: BaselineStore) -> No
     assert file_of(store).read_bytes() == written
 
 
-def test_of_many_hosts_as_many_are_kept_as_tell_what_is_usual(store: BaselineStore) -> None:
-    """A baseline of 128 hosts keeps what 32 of them could do, and of each fan as many streams: its file stays readable."""
+def test_probes_of_many_hosts_are_limited(store: BaselineStore) -> None:
+    """An entry of 128 hosts has the probes of 32 hosts, and 32 streams of each of their links."""
     names = [f"node{i:03}" for i in range(128)]
     fans = {name: link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
     many = Probes(hosts=dict.fromkeys(names, FULL.hosts["a"]), links=fans)
@@ -84,8 +84,8 @@ def test_of_many_hosts_as_many_are_kept_as_tell_what_is_usual(store: BaselineSto
     assert file_of(store).stat().st_size < 150_000
 
 
-def test_only_what_is_given_is_touched(store: BaselineStore) -> None:
-    """Updating one spec leaves every other byte of the file as it was."""
+def test_update_changes_only_the_given_entry(store: BaselineStore) -> None:
+    """An update of one spec changes no other entry of the file."""
     store.update(SYSTEM, [entry_of([100.0, 101.0], gpus=gpus) for gpus in (1, 2, 4)])
     before = json.loads(file_of(store).read_text())
     [change] = store.update(SYSTEM, [entry_of([120.0, 121.0], gpus=2, date="2026-02-01T00:00:00Z")])
@@ -96,8 +96,8 @@ def test_only_what_is_given_is_touched(store: BaselineStore) -> None:
     assert after.keys() == before.keys()
 
 
-def test_rewriting_without_change_is_byte_identical(store: BaselineStore) -> None:
-    """Measuring the very same again leaves no diff, and neither does the order in which entries were stored."""
+def test_unchanged_entries_leave_the_file_unchanged(store: BaselineStore) -> None:
+    """The same entries in any order leave the file byte for byte the same."""
     entries = [entry_of([100.123456789, 1e6 / 3], gpus=gpus) for gpus in (4, 1, 2)]
     store.update(SYSTEM, entries)
     written = file_of(store).read_bytes()
@@ -110,7 +110,7 @@ def test_rewriting_without_change_is_byte_identical(store: BaselineStore) -> Non
     assert stored.samples == [100.123, 333333.0]
 
 
-def test_updating_keeps_references(tmp_path: Path) -> None:
+def test_update_keeps_references(tmp_path: Path) -> None:
     """Measured entries can be added to a file of published references, which stay as they were."""
     path = tmp_path / "piz-daint.json"
     path.write_bytes((published_folder() / "piz-daint.json").read_bytes())
@@ -121,8 +121,8 @@ def test_updating_keeps_references(tmp_path: Path) -> None:
     assert BaselineStore(tmp_path).find("piz-daint", spec_of()) is not None
 
 
-def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore) -> None:
-    """Accepting what was INCOMPARABLE adds an entry; each hardware finds its own, an unknown one the latest."""
+def test_each_hardware_has_its_own_entry(store: BaselineStore) -> None:
+    """Hardware with the same system name has separate entries; unknown hardware finds the latest."""
     small, large = HARDWARE, HARDWARE | {"memory_gib": 64}
     old = entry_of([100.0, 101.0], hardware=small, date="2026-01-01T00:00:00Z")
     new = entry_of([150.0, 151.0], hardware=large, date="2026-02-01T00:00:00Z")
@@ -135,8 +135,8 @@ def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore)
     assert store.find(SYSTEM, spec_of(), Fingerprint.from_json({"hardware": HARDWARE | {"memory_gib": 512}})) == new
 
 
-def test_the_baseline_of_the_same_hardware_is_named(store: BaselineStore) -> None:
-    """Where no stored graph is that of the measurement, the entry of its hardware is found, not a later one of another."""
+def test_entry_of_the_same_hardware_is_preferred(store: BaselineStore) -> None:
+    """If no stored graph is that of the measurement, the entry of its hardware is found, not a later one."""
     graphs = ["a" * 12, "b" * 12]
     here = entry_of([100.0, 101.0], hardware=HARDWARE, program=graphs[0], date="2026-01-01T00:00:00Z")
     there = entry_of([150.0, 151.0], hardware=HARDWARE | {"memory_gib": 512}, program=graphs[0], date="2026-02-01T00:00:00Z")
@@ -144,8 +144,8 @@ def test_the_baseline_of_the_same_hardware_is_named(store: BaselineStore) -> Non
     assert store.find_for(measurement_of([1.0], hardware=HARDWARE, program=graphs[1])) == here
 
 
-def test_a_baseline_of_another_placement_is_found_where_there_is_no_other(store: BaselineStore) -> None:
-    """The latest that differs in nothing else is found to be told of; once there is one of the same placement, that."""
+def test_entry_of_another_placement_is_a_fallback(store: BaselineStore) -> None:
+    """The latest entry of another variable placement is found only if none has the same placement."""
     older = entry_of([90.0, 91.0], num_ps=2, variable_placement="round_robin", date="2026-01-01T00:00:00Z")
     greedy = entry_of([100.0, 101.0], num_ps=2, date="2026-02-01T00:00:00Z")
     store.update(SYSTEM, [older, greedy])
@@ -158,8 +158,8 @@ def test_a_baseline_of_another_placement_is_found_where_there_is_no_other(store:
     assert store.find_for(now) == split
 
 
-def test_best_number_of_parameter_servers(store: BaselineStore) -> None:
-    """The fastest num_ps of the same training is known; others' rates and other trainings do not count."""
+def test_best_num_ps_is_that_of_the_fastest_entry(store: BaselineStore) -> None:
+    """The best num_ps is that of the fastest entry of the same training; the smaller one of equals."""
     store.update(SYSTEM, [entry_of([rate, rate], num_ps=num_ps) for num_ps, rate in {1: 90.0, 2: 120.0, 4: 100.0}.items()])
     store.update(SYSTEM, [entry_of([999.0, 999.0], num_ps=8, batch_size=64), entry_of([900.0, 900.0], num_ps=3, gpus=12)])
     assert store.best_num_ps(SYSTEM, spec_of(num_ps=7)) == 2
@@ -169,8 +169,8 @@ def test_best_number_of_parameter_servers(store: BaselineStore) -> None:
     assert store.best_num_ps(SYSTEM, spec_of()) == 2, "of two that are equally fast, the fewer"
 
 
-def test_the_best_number_of_servers_is_of_the_same_placement(store: BaselineStore) -> None:
-    """What was measured with another placement does not count, but one server has everything by any."""
+def test_best_num_ps_is_of_the_same_placement(store: BaselineStore) -> None:
+    """Entries of another variable placement do not count for the best num_ps, except with one server."""
     store.update(SYSTEM, [entry_of([rate, rate], num_ps=num_ps) for num_ps, rate in {1: 90.0, 2: 120.0}.items()])
     split = {"variable_placement": "split"}
     assert store.best_num_ps(SYSTEM, spec_of(num_ps=1, **split)) == 1
@@ -179,8 +179,8 @@ def test_the_best_number_of_servers_is_of_the_same_placement(store: BaselineStor
     assert store.best_num_ps(SYSTEM, spec_of(num_ps=1)) == 2
 
 
-def test_a_file_changed_by_somebody_else_is_read_again(store: BaselineStore) -> None:
-    """A store that has read a file notices that another process has replaced it."""
+def test_file_changed_by_another_process_is_read_again(store: BaselineStore) -> None:
+    """A store that has read a file finds what another store has written since."""
     store.update(SYSTEM, [entry_of([100.0, 100.0])])
     assert store.find(SYSTEM, spec_of()) is not None
     BaselineStore(store.folder).update(SYSTEM, [entry_of([200.0, 200.0])])
@@ -189,8 +189,8 @@ def test_a_file_changed_by_somebody_else_is_read_again(store: BaselineStore) -> 
     assert found.images_per_sec == 200
 
 
-def test_broken_file_is_refused_and_kept(store: BaselineStore) -> None:
-    """An update never overwrites a file that it cannot read."""
+def test_broken_file_is_not_overwritten(store: BaselineStore) -> None:
+    """An update refuses a file that it cannot read, and does not change it."""
     store.folder.mkdir()
     file_of(store).write_text("{broken")
     with pytest.raises(BaselineFileError, match=re.escape(str(file_of(store)))):
@@ -200,8 +200,8 @@ def test_broken_file_is_refused_and_kept(store: BaselineStore) -> None:
     assert file_of(store).read_text() == "{broken"
 
 
-def test_what_could_not_be_read_again_is_not_written(store: BaselineStore) -> None:
-    """An entry that breaks the schema is refused before it replaces anything."""
+def test_invalid_entry_is_not_written(store: BaselineStore) -> None:
+    """An entry that breaks the schema is refused, and the file is unchanged."""
     store.update(SYSTEM, [entry_of([1.0, 1.0])])
     before = file_of(store).read_bytes()
     impossible = replace(entry_of([2.0, 2.0]), fingerprint=Fingerprint(hardware=Hardware(cores=-1)).select_compared())
@@ -216,8 +216,8 @@ def add_entries(folder: Path, first: int, count: int) -> None:
         store.update(SYSTEM, [entry_of([float(gpus), float(gpus)], gpus=gpus)])
 
 
-def test_parallel_sessions_merge(store: BaselineStore) -> None:
-    """Processes that update one file at once lose nothing of each other's."""
+def test_parallel_updates_are_merged(store: BaselineStore) -> None:
+    """Processes that update one file at once keep each other's entries."""
     writers = [PROCESSES.Process(target=add_entries, args=(store.folder, 1 + 10 * i, 10)) for i in range(3)]
     for writer in writers:
         writer.start()
@@ -227,7 +227,7 @@ def test_parallel_sessions_merge(store: BaselineStore) -> None:
     assert len(json.loads(file_of(store).read_text())["entries"]) == 30
 
 
-def update_for_ever(folder: Path, ready: Any) -> None:
+def update_repeatedly(folder: Path, ready: Any) -> None:
     store = BaselineStore(folder)
     entries = [entry_of([float(gpus), float(gpus)], gpus=gpus) for gpus in range(1, 40)]
     while True:
@@ -235,11 +235,11 @@ def update_for_ever(folder: Path, ready: Any) -> None:
         ready.set()
 
 
-def test_a_killed_writer_leaves_a_whole_file_and_no_lock(store: BaselineStore) -> None:
-    """Wherever SIGKILL hits a writer: readers meanwhile saw whole files, the file is whole, and the next writer gets in."""
+def test_killed_writer_leaves_a_valid_file_and_no_lock(store: BaselineStore) -> None:
+    """While a process writes and after SIGKILL, the file is valid; the next update succeeds."""
     for _ in range(2):
         ready = PROCESSES.Event()
-        writer = PROCESSES.Process(target=update_for_ever, args=(store.folder, ready))
+        writer = PROCESSES.Process(target=update_repeatedly, args=(store.folder, ready))
         writer.start()
         assert ready.wait(60)
         for _ in range(20):
@@ -253,16 +253,16 @@ def test_a_killed_writer_leaves_a_whole_file_and_no_lock(store: BaselineStore) -
     assert sorted(path.name for path in store.folder.iterdir() if not path.name.startswith(".")) == [f"{SYSTEM}.json"]
 
 
-def test_a_lock_that_is_never_freed_is_named(store: BaselineStore) -> None:
-    """Who holds the folder for too long is reported, with the lock's path, and nothing hangs."""
+def test_held_lock_is_an_error_with_its_path(store: BaselineStore) -> None:
+    """A lock that is held for too long is an error with its path."""
     hasty = BaselineStore(store.folder, lock_timeout_s=0.0)
     store.folder.mkdir()
     with filelock.FileLock(store.folder / ".lock"), pytest.raises(BaselineFileError, match=r"\.lock: another process has held"):
         hasty.update(SYSTEM, [entry_of([1.0, 1.0])])
 
 
-def test_threads_of_one_process_merge_too(store: BaselineStore) -> None:
-    """The lock holds between stores of one process."""
+def test_updates_of_threads_are_merged(store: BaselineStore) -> None:
+    """Threads that update one file at once keep each other's entries."""
     threads = [threading.Thread(target=add_entries, args=(store.folder, 1 + 5 * i, 5)) for i in range(3)]
     for thread in threads:
         thread.start()
@@ -271,15 +271,15 @@ def test_threads_of_one_process_merge_too(store: BaselineStore) -> None:
     assert len(json.loads(file_of(store).read_text())["entries"]) == 15
 
 
-def test_a_verdict_is_no_part_of_a_baseline(store: BaselineStore) -> None:
-    """A baseline keeps what was measured; how it compared with its forerunner is history's."""
+def test_baseline_has_no_verdict(store: BaselineStore) -> None:
+    """A stored baseline has no verdict."""
     store.update(SYSTEM, [entry_of([1.0, 1.0])])
     text = file_of(store).read_text()
     assert not any(f'"{verdict}"' in text for verdict in Verdict)
 
 
 def test_thresholds_of_a_system(store: BaselineStore) -> None:
-    """A system's file says its margin, and the least efficiency of a model on exactly so many devices."""
+    """A system's file has its margin and the least efficiency of a model for exactly one number of devices."""
     rows = [
         {"model": "inception3", "gpus": gpus, "at_least": least, "source": "measured by us"}
         for gpus, least in [(8, 0.9), (64, 0.7)]
@@ -304,21 +304,19 @@ REPORTED = [
 
 
 @pytest.mark.parametrize("system, gpus, least", REPORTED)
-def test_thresholds_of_published_systems_are_known_everywhere(
-    store: BaselineStore, system: str, gpus: int, least: float
-) -> None:
-    """What comes with the package is known to a folder without that file; a file of one's own replaces it."""
+def test_published_thresholds_are_the_default(store: BaselineStore, system: str, gpus: int, least: float) -> None:
+    """The shipped thresholds apply unless a file of the user has thresholds of its own."""
     assert store.least_efficiency(system, "inception3", gpus) == least
     assert system in store.systems_with_thresholds()
     store.update(system, [entry_of([100.0, 101.0])])
-    assert store.least_efficiency(system, "inception3", gpus) == least, "one that says nothing of thresholds does not"
+    assert store.least_efficiency(system, "inception3", gpus) == least, "a file without thresholds keeps the default"
     own = {"schema": 1, "system": system, "thresholds": {"margin": 0.1}}
     (store.folder / f"{system}.json").write_text(json.dumps(own))
     assert (store.least_efficiency(system, "inception3", gpus), store.margin(system)) == (None, 0.1)
 
 
 def test_published_thresholds_follow_from_the_published_rates() -> None:
-    """Every threshold of a published system is its efficiency on synthetic images less two points, rounded down."""
+    """Each shipped threshold is the published efficiency on synthetic images less two points, rounded down."""
     found = 0
     for reference in references():
         if reference.system in {"piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"} and reference.data == "synthetic":
@@ -331,14 +329,14 @@ def test_published_thresholds_follow_from_the_published_rates() -> None:
     assert found == 3 * 7
 
 
-def test_an_unknown_system_has_no_thresholds(store: BaselineStore) -> None:
-    """Of a system without a file nothing is demanded."""
+def test_unknown_system_has_no_thresholds(store: BaselineStore) -> None:
+    """A system without a file has no thresholds."""
     assert (store.margin("cpu-x"), store.least_efficiency("cpu-x", "inception3", 8)) == (None, None)
     assert "cpu-x" not in store.systems_with_thresholds()
 
 
-def test_a_file_in_place_of_the_folder_is_refused(store: BaselineStore) -> None:
-    """--baselines that names a file is one clear line, for whoever reads and for whoever writes."""
+def test_file_instead_of_a_folder_is_refused(store: BaselineStore) -> None:
+    """A file instead of the folder of baselines is refused by readers and writers, and not changed."""
     store.folder.write_text("")
     with pytest.raises(BaselineFileError, match="is no folder; baselines are kept in one"):
         store.check()
@@ -349,8 +347,8 @@ def test_a_file_in_place_of_the_folder_is_refused(store: BaselineStore) -> None:
     assert store.folder.read_text() == ""
 
 
-def test_a_full_disk_leaves_what_stood(store: BaselineStore) -> None:
-    """Where a file cannot be written, that is said, and the old one is whole. A limit of 100 bytes is a small disk."""
+def test_full_disk_keeps_the_old_file(store: BaselineStore) -> None:
+    """A file that cannot be written is an error, and the old file is unchanged."""
     store.update(SYSTEM, [entry_of([1.0, 1.0])])
     before = file_of(store).read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -369,8 +367,8 @@ def replace_entry(folder: Path, gpus: int, times: int) -> None:
         store.update(SYSTEM, [entry_of([100.0 + number, 100.0 + number], gpus=gpus)])
 
 
-def test_parallel_sessions_replace_only_their_own(store: BaselineStore) -> None:
-    """Processes that replace entries of one file over and over leave each other's as last written, and all else."""
+def test_parallel_updates_replace_only_their_entries(store: BaselineStore) -> None:
+    """Processes that replace entries of one file keep the entries of the others and its title."""
     store.folder.mkdir()
     file_of(store).write_text(json.dumps({"schema": 1, "system": SYSTEM, "title": "ours"}))
     writers = [PROCESSES.Process(target=replace_entry, args=(store.folder, gpus, 15)) for gpus in (1, 2, 4)]
@@ -384,8 +382,8 @@ def test_parallel_sessions_replace_only_their_own(store: BaselineStore) -> None:
     assert json.loads(file_of(store).read_text())["title"] == "ours"
 
 
-def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
-    """The file that a link leads to is replaced, and the link stays one; with the last entry both go."""
+def test_link_within_the_project_is_followed(tmp_path: Path) -> None:
+    """The target of a link within the project is updated; without entries, link and target are removed."""
     store = BaselineStore(tmp_path / "baselines")
     store.update("cpu-a", [entry_of([100.0, 101.0])])
     link, kept = tmp_path / "baselines" / "cpu-a.json", tmp_path / "kept" / "cpu-a.json"
@@ -402,8 +400,8 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
     assert not kept.exists()
 
 
-def test_a_link_out_of_the_project_is_not_written_through(tmp_path: Path) -> None:
-    """It is read, and refused before anything trains that is to be accepted: the message says how to go on."""
+def test_link_out_of_the_project_is_not_written(tmp_path: Path) -> None:
+    """A link out of the project is read and not written, with an error that has the option to use."""
     elsewhere = BaselineStore(tmp_path / "elsewhere")
     elsewhere.update("cpu-a", [entry_of([100.0, 101.0])])
     store = BaselineStore(tmp_path / "project" / "baselines")

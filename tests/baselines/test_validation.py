@@ -94,7 +94,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("data, words", WRONG.values(), ids=WRONG)
 def test_wrong_files_are_refused_in_one_line(data: Any, words: str, tmp_path: Path) -> None:
-    """The message names the file, the place in it, what is wrong and what is allowed, in one line."""
+    """The message has the file, the position, the error and the allowed values in one short line."""
     path = tmp_path / "cpu-x.json"
     path.write_text(json.dumps(data))
     with pytest.raises(BaselineFileError) as caught:
@@ -111,6 +111,7 @@ TEXTS = {
     "not a number": ('{"schema": NaN}', "NaN is no number"),
     "a key twice": ('{"schema": 1, "schema": 1}', "the key 'schema' stands twice"),
     "a conflict marker": ("<<<<<<< HEAD\n{}", "no valid JSON"),
+    "too large a whole number": (f'{{"schema": {10**400}}}', "10000000000000000000... is too large a number"),
     "too large a number": ('{"schema": 1e999}', "1e999 is too large a number"),
     "half a character": ('{"schema": "\\ud800"}', "surrogates not allowed"),
     "a pit": ("[" * 100_000, "nested too deeply to be read"),
@@ -123,7 +124,7 @@ TEXTS = {
         json.dumps(baseline_file()).replace("gpus=2", "gpus=two"),
         "gpus must be a whole number, not 'two'",
     ),
-    "a field that says nothing": (
+    "a field without a value": (
         json.dumps(baseline_file()).replace("optimizer=sgd", "optimizer="),
         "optimizer must be something",
     ),
@@ -137,7 +138,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text, words", TEXTS.values(), ids=TEXTS)
 def test_broken_files_are_refused_in_one_line(text: str, words: str, tmp_path: Path) -> None:
-    """What JSON Schema cannot see is seen all the same: broken JSON, doubled keys, keys and sources that nothing finds."""
+    """Invalid JSON, repeated keys, and unknown keys and sources are refused in one line."""
     path = tmp_path / "cpu-x.json"
     path.write_text(text)
     with pytest.raises(BaselineFileError) as caught:
@@ -146,7 +147,7 @@ def test_broken_files_are_refused_in_one_line(text: str, words: str, tmp_path: P
     assert "\n" not in str(caught.value)
 
 
-def test_file_that_is_no_text(tmp_path: Path) -> None:
+def test_binary_file_is_refused(tmp_path: Path) -> None:
     """A binary file is refused by name."""
     (tmp_path / "cpu-x.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BaselineFileError, match=r"cpu-x\.json: cannot be read"):
@@ -159,7 +160,7 @@ def test_file_that_is_no_text(tmp_path: Path) -> None:
     ids=["baseline", "record", "session_info"],
 )
 def test_schemas_are_closed_and_valid(schema: dict[str, Any]) -> None:
-    """Every schema is a valid one of draft 2020-12, and every object in it says what else it may hold."""
+    """Every schema is valid for draft 2020-12, and each of its objects defines which other keys it may have."""
     from jsonschema import Draft202012Validator
 
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -182,8 +183,8 @@ def record(measurement: Measurement, **changes: Any) -> dict[str, Any]:
     return Record(id="9f3c1a", test="test_x.py::test_y", measurement=measurement).to_json() | changes
 
 
-def test_a_measurement_passes_its_schema_and_comes_back() -> None:
-    """What Measurement and Run write is what the schema of measurements.jsonl describes, field for field."""
+def test_measurement_passes_its_schema() -> None:
+    """A stored measurement passes its schema and is read again; the schema has exactly the fields of Spec and Run."""
     measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], injected_slowdowns={"worker:1": 0.1}, placement=MISPLACED)
     data = json.loads(json.dumps(record(measured)))
     validate(Record, data, "measurements.jsonl:1")
@@ -196,16 +197,16 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
         "unexplained": "it was not traced",
     }
     network = NetworkFacts(image_shape=(8, 8, 3), classes=10, parameters=20, trained_parameters=18, uncounted="a loop")
-    told: dict[str, Any] = {"task_hosts": {"worker:0": "n1"}, "task_threads": {"worker:0": 2}, "network": network}
-    told |= {"task_devices": {"worker:0": 1}, "out_of_step": {"worker:1": -0.2}, "round_s": 1.5}
-    with_all = replace(measured.runs[0], **told, **optional)
+    others: dict[str, Any] = {"task_hosts": {"worker:0": "n1"}, "task_threads": {"worker:0": 2}, "network": network}
+    others |= {"task_devices": {"worker:0": 1}, "out_of_step": {"worker:1": -0.2}, "round_s": 1.5}
+    with_all = replace(measured.runs[0], **others, **optional)
     of_own = record(replace(measured, runs=[replace(measured.runs[0], network=network)]))
     validate(Record, json.loads(json.dumps(of_own)), "measurements.jsonl:1")
     assert set(schema["$defs"]["run"]["properties"]) == set(with_all.to_json())
 
 
-def test_a_judged_measurement_passes_its_schema() -> None:
-    """Efficiency with its anchor, baseline, verdict and reason stand beside the measurement."""
+def test_judged_measurement_passes_its_schema() -> None:
+    """A record with efficiency, anchor, baseline, verdict and reason passes its schema."""
     judged = record(
         measurement_of([100.0]),
         efficiency=1.02,
@@ -219,8 +220,8 @@ def test_a_judged_measurement_passes_its_schema() -> None:
 
 
 @pytest.mark.parametrize("entry", [None, replace(entry_of([99.0, 101.0]), noise=calibrated_of())], ids=["none", "calibrated"])
-def test_a_check_passes_its_schema_with_and_without_a_baseline(entry: Entry | None) -> None:
-    """A check is stored with the baseline of that time, or with none, and is read again."""
+def test_check_passes_its_schema(entry: Entry | None) -> None:
+    """A check with or without a baseline passes its schema, and is read again."""
     measured = measurement_of([100.0, 101.0])
     check = Judgement(Verdict.NO_BASELINE, "none is stored", terms=ComparisonPolicy(), runs=2, entry=entry)
     data = json.loads(json.dumps(record(measured, checks=[check.to_json()])))
@@ -228,8 +229,8 @@ def test_a_check_passes_its_schema_with_and_without_a_baseline(entry: Entry | No
     assert Judgement.from_json(data["checks"][0]) == check
 
 
-def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
-    """What a session really writes, judged and unjudged, running and ended, is what the schemas describe."""
+def test_session_folder_passes_its_schemas(tmp_path: Path) -> None:
+    """The files of a running and an ended session pass their schemas, with and without verdicts."""
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={"python": "3.11.2"})
     validate(SessionInfo, folder.session.to_json(), "session.json")
     judged = folder.add("test_x.py::test_y", measurement_of([100.0, 101.0]))
@@ -256,16 +257,16 @@ BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("changes, words", BAD_RECORDS.values(), ids=BAD_RECORDS)
-def test_wrong_measurements_are_refused(changes: dict[str, Any], words: str) -> None:
-    """A line of measurements.jsonl that is none is refused by its number."""
+def test_invalid_measurement_is_refused(changes: dict[str, Any], words: str) -> None:
+    """An invalid line of measurements.jsonl is refused with its number."""
     with pytest.raises(BaselineFileError) as caught:
         validate(Record, record(measurement_of([100.0]), **changes), "measurements.jsonl:7")
     assert str(caught.value).startswith("measurements.jsonl:7: ")
     assert words in str(caught.value)
 
 
-def test_schemas_know_every_verdict() -> None:
-    """A verdict that is given can be written, with the measurement and in the session's counts."""
+def test_schemas_have_every_verdict() -> None:
+    """Every verdict passes the schemas of a measurement and of a session."""
     for verdict in Verdict:
         validate(Record, record(measurement_of([100.0]), verdict=str(verdict), reason="so"), "measurements.jsonl:1")
     validate(SessionInfo, SESSION | {"verdicts": dict.fromkeys(map(str, Verdict), 1)}, "session.json")
@@ -303,21 +304,21 @@ COST = {
     [{}, {"wall_s": None, "exit_code": None, "verdicts": {}}, {"costs": [COST]}],
     ids=["ended", "running", "paid"],
 )
-def test_a_session_passes_its_schema(changes: dict[str, Any]) -> None:
-    """A session.json is valid when the session has ended, and while it runs."""
+def test_session_passes_its_schema(changes: dict[str, Any]) -> None:
+    """A session.json passes its schema during and after the session, and with costs."""
     validate(SessionInfo, SESSION | changes, "session.json")
 
 
-def test_an_unknown_verdict_in_a_session_is_refused() -> None:
-    """Counts are of verdicts, and of nothing else."""
+def test_unknown_verdict_in_a_session_is_refused() -> None:
+    """A count of an unknown verdict is refused."""
     with pytest.raises(
         BaselineFileError, match=r'^session\.json: verdicts: must be one of "REGRESSED", .*"PASSED", not "PASED"'
     ):
         validate(SessionInfo, SESSION | {"verdicts": {"PASED": 1}}, "session.json")
 
 
-def test_jsonschema_waits_for_the_first_file() -> None:
-    """Importing everything here imports neither jsonschema nor filelock: a session that reads no baseline pays nothing."""
+def test_import_of_baselines_does_not_import_jsonschema() -> None:
+    """The import of the modules of baselines does not import jsonschema or filelock."""
     code = (
         "import sys\n"
         "from pytest_dtfperf.baselines import accept, comparability, compare, files, references, store, verdict\n"
@@ -335,8 +336,8 @@ def is_valid_syntax(term, value):
 """
 
 
-def test_the_grammar_of_iris_waits_for_the_first_of_them(tmp_path: Path) -> None:
-    """Where JupyterLab has brought one, reading our files does not build it; who has an IRI checked has it checked by it."""
+def test_grammar_of_iris_is_built_on_first_use(tmp_path: Path) -> None:
+    """A validation of our files does not build JupyterLab's grammar of IRIs; the first check of an IRI does."""
     (tmp_path / f"{IRI_GRAMMAR}.py").write_text(GRAMMAR)
     code = (
         "from pytest_dtfperf.baselines.files import validate\n"

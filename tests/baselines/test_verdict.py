@@ -24,8 +24,8 @@ TABLE = {
 
 
 @pytest.mark.parametrize("verdict", TABLE, ids=str)
-def test_what_follows_from_a_verdict(verdict: Verdict) -> None:
-    """Each verdict has the consequences the design gives it, with and without --strict-verdicts."""
+def test_consequences_of_each_verdict(verdict: Verdict) -> None:
+    """Each verdict has its consequences, with and without --strict-verdicts."""
     lenient, strict, history, baseline, reason = TABLE[verdict]
     assert (verdict.outcome(strict=False), verdict.outcome(strict=True)) == (lenient, strict)
     assert (verdict.fails(strict=False), verdict.fails(strict=True)) == (lenient == "fail", strict == "fail")
@@ -33,14 +33,14 @@ def test_what_follows_from_a_verdict(verdict: Verdict) -> None:
     assert (verdict.may_become_baseline, verdict.needs_reason) == (baseline, reason)
 
 
-def test_verdicts_are_their_names() -> None:
-    """A verdict can be written into a file and read back as text."""
+def test_verdict_is_its_name() -> None:
+    """The text of a verdict is its name, and the name is the verdict."""
     assert {str(verdict) for verdict in Verdict} == set(Verdict.__members__)
     assert Verdict("REGRESSED") is Verdict.REGRESSED
 
 
-def test_what_comes_of_two_verdicts() -> None:
-    """Gravest first is the table's own order; what nobody has judged comes after all of them."""
+def test_gravest_first_sorts_by_the_table() -> None:
+    """Verdicts are sorted in the order of their table, and a missing verdict is last."""
     assert sorted([Verdict.PASSED, None, Verdict.TAINTED, Verdict.REGRESSED, Verdict.NO_BASELINE], key=gravest_first) == [
         Verdict.REGRESSED,
         Verdict.TAINTED,
@@ -50,8 +50,8 @@ def test_what_comes_of_two_verdicts() -> None:
     ]
 
 
-def test_what_is_no_verdict_is_refused() -> None:
-    """A word that has no row is no verdict, so that nothing can be graver than all the table knows."""
+def test_unknown_verdict_is_refused() -> None:
+    """An unknown word is no verdict."""
     with pytest.raises(ValueError, match="'SLOW' is not a valid Verdict"):
         Verdict("SLOW")
 
@@ -59,7 +59,7 @@ def test_what_is_no_verdict_is_refused() -> None:
 TESTS = {"pass": "passes", "warn": "passes; fails with `--strict-verdicts`", "fail": "fails", "error": "error, not failure"}
 
 
-def test_the_docs_have_the_table() -> None:
+def test_docs_have_the_table_of_verdicts() -> None:
     """docs/numbers.md has every verdict in its order, with its condition and its consequences."""
     wanted = [f"| {each} | {each.row.when} | {TESTS[each.row.outcome]} | {each.row.baseline} |" for each in Verdict]
     lines = NUMBERS.read_text().splitlines()
@@ -67,8 +67,8 @@ def test_the_docs_have_the_table() -> None:
     assert lines[start : lines.index("", start)] == wanted
 
 
-def test_what_the_option_calls_undecided_is() -> None:
-    """The verdicts that --strict-verdicts names as examples are of those that it changes."""
+def test_option_names_only_verdicts_that_it_changes() -> None:
+    """The help of --strict-verdicts names only verdicts that it changes."""
     (strict,) = (option for option in OPTIONS if option.name == "strict-verdicts")
     named = [verdict for verdict in Verdict if re.search(rf"\b{verdict}\b", strict.help)]
     assert named

@@ -1,4 +1,4 @@
-"""A folder that every command has something to say of, and for each command how it is called there.
+"""A folder in which every command has some output, and the arguments of each command there.
 
 Commands that need more than files (hosts, Slurm, Amazon, S3, a training) are called in tests of their own: ELSEWHERE.
 """
@@ -77,8 +77,8 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def make(folder: Path) -> Path:
-    """With a session, its history, baselines, tests without any, and a cluster that can be used beside one that cannot."""
+def make_folder(folder: Path) -> Path:
+    """Make a session, its history, baselines, empty tests, a usable cluster and an unusable one."""
     whole_session(folder / "perf_results")
     BaselineStore(folder / "baselines").update("cpu-x", [entry_of([1.0, 1.1])])
     (folder / "perf_tests").mkdir()
@@ -89,8 +89,8 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def before(folder: Path) -> None:
-    """As it was before anybody made anything there."""
+def reset_folder(folder: Path) -> None:
+    """Remove the files that commands made."""
     for name in MADE:
         shutil.rmtree(folder / name, ignore_errors=True)
     shutil.copytree(folder / "baselines", folder / "doomed")

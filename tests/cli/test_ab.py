@@ -1,4 +1,4 @@
-"""`dtfperf ab`: software stacks compared by runs in turn on the same hosts. What is measured is made up, and exact."""
+"""`dtfperf ab`: software stacks compared by runs in turn on the same hosts. The measured times are invented and exact."""
 
 import csv
 import io
@@ -42,27 +42,27 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf_tests_in(tmp_path)
 
 
-def compare(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    """Run `dtfperf ab` on the toys' cluster: a hundredth of a second a step of ten images."""
+def run_ab(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    """Run `dtfperf ab` on the toys' cluster with 0.01 s for a step of ten images."""
     return perf.run_python("-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml", **environment)
 
 
-def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
+def read_comparisons(perf: PerfTests) -> list[dict[str, Any]]:
     """Return the lines of comparisons.jsonl of the latest session."""
     folder = max((perf.folder / "perf_results").iterdir())
     return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
 
 
-def test_a_slower_stack_is_found(perf: PerfTests) -> None:
+def test_slower_stack_is_found(perf: PerfTests) -> None:
     """A variable that doubles a step gives SLOWER with its ratio, from runs of both stacks in turn."""
-    ended = compare(perf, "old:", SLOW, "trivial", "gpus=2", "--seed=1")
+    ended = run_ab(perf, "old:", SLOW, "trivial", "gpus=2", "--seed=1")
     assert ended.code == 1, ended.err
     ended.line("A/B on local", "1 host", "seed 1")
     ended.line('old -> new: environment: as usual -> ["TOY_STEP_S=0.02"]')
     ended.line("trivial b10 gpus=2 num_ps=1", "old 2000", "new 1000", "SLOWER")
     ended.line("trivial b10 gpus=2 num_ps=1 parameter_server (new), run 1 of 40")
     assert session(perf)["exit_code"] == 1
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.01)
     assert {block["order"] for block in found["blocks"]} == {"ABBA", "BAAB"}
@@ -73,57 +73,57 @@ def test_a_slower_stack_is_found(perf: PerfTests) -> None:
         )
 
 
-def test_fields_of_the_training_can_differ(perf: PerfTests) -> None:
+def test_variant_can_change_a_field(perf: PerfTests) -> None:
     """A variant's field is in its spec, and equal rates are EQUIVALENT."""
-    ended = compare(perf, "one:", "two: num_intra_threads=1", "trivial", "--json")
+    ended = run_ab(perf, "one:", "two: num_intra_threads=1", "trivial", "--json")
     assert ended.code == 0, ended.err
     (found,) = read("ab", ended.out)
     assert found["verdict"] == "EQUIVALENT"
     assert [found[side]["spec"]["num_intra_threads"] for side in ("reference", "variant")] == [None, 1]
 
 
-def test_what_the_hosts_report_of_both_stacks_is_compared(perf: PerfTests) -> None:
+def test_change_of_the_graph_is_reported(perf: PerfTests) -> None:
     """Another graph is a change, in the record and beside the verdict."""
-    ended = compare(perf, "one:", "two: xla=true", "trivial")
+    ended = run_ab(perf, "one:", "two: xla=true", "trivial")
     assert ended.code == 0, ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert any(each.startswith("training graph: ") for each in found["changes"])
     ended.line("changed: training graph: ")
 
 
-def test_several_variants_and_trainings_are_compared_with_the_first(perf: PerfTests) -> None:
-    """Each training has a comparison for each further variant."""
+def test_each_variant_is_compared_with_the_first(perf: PerfTests) -> None:
+    """Each training has a comparison of each further variant with the first."""
     (perf.folder / "ab.toml").write_text(
         '[old]\n[slow]\nenvironment = ["TOY_STEP_S=0.02"]\n[fast]\nenvironment = ["TOY_STEP_S=0.005"]\n'
     )
-    ended = compare(perf, "--variants=ab.toml", "trivial", "trivial", "gpus=2")
+    ended = run_ab(perf, "--variants=ab.toml", "trivial", "trivial", "gpus=2")
     assert ended.code == 1, ended.err
-    found = [(each["spec"]["gpus"], each["variant"]["name"], each["verdict"]) for each in comparisons(perf)]
+    found = [(each["spec"]["gpus"], each["variant"]["name"], each["verdict"]) for each in read_comparisons(perf)]
     assert found == [(1, "slow", "SLOWER"), (1, "fast", "FASTER"), (2, "slow", "SLOWER"), (2, "fast", "FASTER")]
 
 
-def test_a_stack_is_compared_with_itself(perf: PerfTests) -> None:
+def test_same_compares_a_stack_with_itself(perf: PerfTests) -> None:
     """--same needs no variant, and shows the smallest difference that can be found."""
-    ended = compare(perf, "--same", "trivial", "--max-blocks=6")
+    ended = run_ab(perf, "--same", "trivial", "--max-blocks=6")
     assert ended.code == 0, ended.err
     ended.line("trivial b10 gpus=1", "reference", "reference-again", "EQUIVALENT")
     ended.line("the smallest difference that 6 blocks find here:")
 
 
-def test_baselines_and_history_stay_as_they_are(perf: PerfTests) -> None:
+def test_comparison_writes_no_measurements_or_baselines(perf: PerfTests) -> None:
     """A comparison writes no measurements, no baselines and no history."""
-    assert compare(perf, "--same", "trivial", "--max-blocks=4").code == 0
+    assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0
     (folder,) = (perf.folder / "perf_results").iterdir()
     assert not (folder / "measurements.jsonl").read_text()
     assert not (perf.folder / "baselines").exists()
     assert json.loads((folder / "session.json").read_text())["exit_code"] == 0
 
 
-def test_a_comparison_is_a_file_a_table_and_a_page(perf: PerfTests) -> None:
-    """Each line has its schema and is read again, all exports have it, and the page has no empty table of rates."""
-    assert compare(perf, "old:", SLOW, "trivial", "gpus=2").code == 1
+def test_comparison_is_in_all_exports(perf: PerfTests) -> None:
+    """Each line passes its schema and is read again, and the table, page and Markdown have the comparison."""
+    assert run_ab(perf, "old:", SLOW, "trivial", "gpus=2").code == 1
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
-    (line,) = comparisons(perf)
+    (line,) = read_comparisons(perf)
     jsonschema.validate(line, json_schema(ComparisonRecord))
     (record,) = load_comparisons(folder)
     assert record.to_json() == line
@@ -145,12 +145,12 @@ def test_a_comparison_is_a_file_a_table_and_a_page(perf: PerfTests) -> None:
     assert [each for each in lines if each.startswith(f"| {record.spec.label} |") and each.endswith("| SLOWER |")]
 
 
-def test_a_comparison_on_simulated_hosts_is_marked_everywhere(perf: PerfTests) -> None:
+def test_comparison_on_simulated_hosts_is_marked(perf: PerfTests) -> None:
     """Terminal, CSV, page, Markdown and record of a comparison have the same verdict and the mark of simulated hosts."""
     write_simulated(perf)
-    ended = compare(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    ended = run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
-    (line,) = comparisons(perf)
+    (line,) = read_comparisons(perf)
     marked = f"{line['verdict']} SIMULATED"
     assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in ended.out
     ended.line(marked)
@@ -161,17 +161,17 @@ def test_a_comparison_on_simulated_hosts_is_marked_everywhere(perf: PerfTests) -
     assert line["reference"]["fingerprint"]["hardware"]["simulated"] == "sim"
 
 
-def test_variants_with_other_tasks_are_compared(perf: PerfTests) -> None:
-    """A variant with another parameter server is compared, since all tasks that both have are on the same hosts."""
+def test_variants_with_different_tasks_are_compared(perf: PerfTests) -> None:
+    """A variant with another parameter server is compared, because the common tasks are on the same hosts."""
     write_simulated(perf)
-    ended = compare(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
-    (line,) = comparisons(perf)
+    ended = run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    (line,) = read_comparisons(perf)
     assert line["verdict"] == "FASTER", ended.out
 
 
-def test_a_damaged_line_of_a_comparison_is_one_line(perf: PerfTests) -> None:
-    """The message has the file, the line and the key."""
-    assert compare(perf, "--same", "trivial", "--max-blocks=4").code == 0
+def test_damaged_comparison_is_one_line(perf: PerfTests) -> None:
+    """The message about a damaged comparison has the file, the line and the key."""
+    assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
     path = folder.path / "comparisons.jsonl"
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 9', 1))
@@ -182,20 +182,20 @@ def test_a_damaged_line_of_a_comparison_is_one_line(perf: PerfTests) -> None:
         load_comparisons(folder)
 
 
-def test_the_time_limit_ends_a_comparison(perf: PerfTests) -> None:
-    """No block begins that would end after the limit, and the verdict has the reason."""
-    ended = compare(perf, "old:", "new: num_intra_threads=1", "trivial", "--time-limit=1s", TOY_STEP_S="0.3")
+def test_time_limit_ends_a_comparison(perf: PerfTests) -> None:
+    """After the time limit no block begins, and the verdict has the reason."""
+    ended = run_ab(perf, "old:", "new: num_intra_threads=1", "trivial", "--time-limit=1s", TOY_STEP_S="0.3")
     assert ended.code == 0, ended.err
     ended.line("the time limit was reached")
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert (found["verdict"], len(found["blocks"])) == ("INCONCLUSIVE", 1)
 
 
-def test_a_failing_variant_ends_only_its_comparison(perf: PerfTests) -> None:
-    """A variant that cannot train is FAILED, named with its task, and the others get their verdicts."""
-    ended = compare(perf, "old:", "bad: environment='TOY_DO=die worker:0'", SLOW, "trivial")
+def test_failing_variant_ends_only_its_comparison(perf: PerfTests) -> None:
+    """A variant that cannot train is FAILED with its name, and the others have their verdicts."""
+    ended = run_ab(perf, "old:", "bad: environment='TOY_DO=die worker:0'", SLOW, "trivial")
     assert ended.code == 1, ended.err
-    found = {each["variant"]["name"]: each for each in comparisons(perf)}
+    found = {each["variant"]["name"]: each for each in read_comparisons(perf)}
     assert {name: each["verdict"] for name, each in found.items()} == {"bad": "FAILED", "new": "SLOWER"}
     assert "with variant bad" in found["bad"]["reason"]
 
@@ -216,9 +216,9 @@ def test_a_failing_variant_ends_only_its_comparison(perf: PerfTests) -> None:
         (["old:", "new: xla=true", "trivial", "--steps=0"], "--steps must be 1 or more, not 0"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
-    """Nothing is started, and the message shows what is wrong."""
-    ended = compare(perf, *arguments)
+def test_invalid_comparison_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """Arguments that cannot be compared are one line with exit code 2, and nothing is started."""
+    ended = run_ab(perf, *arguments)
     assert ended.code == 2, ended.out
     assert message in ended.err
     assert len(ended.err.splitlines()) == 1
@@ -226,62 +226,63 @@ def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[st
 
 
 def write_interpreter(path: Path, printed: str) -> Path:
-    """Write a program that prints a version and whether there is TensorFlow, as the check of an interpreter reads it."""
+    """Write a program that prints a version and whether it has TensorFlow, as the check of an interpreter reads it."""
     path.write_text(f"#!/bin/sh\necho {printed}\n")
     path.chmod(0o755)
     return path
 
 
-def test_an_interpreter_that_is_not_there_is_one_line(perf: PerfTests) -> None:
-    """A variant that cannot start is refused before hosts are allocated."""
-    ended = compare(perf, "old:", "new: python=/no/such/python", "trivial")
+def test_missing_interpreter_is_one_line(perf: PerfTests) -> None:
+    """A variant with a missing interpreter is refused before hosts are allocated."""
+    ended = run_ab(perf, "old:", "new: python=/no/such/python", "trivial")
     assert ended.code == 2, ended.out
     assert "variant new: python: /no/such/python cannot be started" in ended.err
     assert len(ended.err.splitlines()) == 1
+    assert not (perf.folder / "perf_results").exists()
 
 
-def test_an_interpreter_that_is_too_old_is_one_line(perf: PerfTests) -> None:
-    """The version is named, and the one that is needed."""
+def test_old_interpreter_is_one_line(perf: PerfTests) -> None:
+    """An interpreter that is too old is refused with its version and the required one."""
     old = write_interpreter(perf.folder / "python", "3 9 True")
-    ended = compare(perf, "old:", f"new: python={old}", "trivial")
+    ended = run_ab(perf, "old:", f"new: python={old}", "trivial")
     assert ended.code == 2, ended.out
     assert ended.err == f"dtfperf: variant new: python: {old} is Python 3.9: 3.11 or newer is needed\n"
 
 
-def test_an_interpreter_without_tensorflow_is_one_line(perf: PerfTests) -> None:
-    """What trains with TensorFlow needs it in each variant's environment."""
+def test_interpreter_without_tensorflow_is_one_line(perf: PerfTests) -> None:
+    """An interpreter without TensorFlow is refused with the command that installs it."""
     (perf.folder / "perf" / "clusters.toml").write_text('[local]\nbackend = "local"\n')
     bare = write_interpreter(perf.folder / "python", "3 12 False")
-    ended = compare(perf, "old:", f"new: python={bare}", "trivial")
+    ended = run_ab(perf, "old:", f"new: python={bare}", "trivial")
     assert ended.code == 2, ended.out
     assert ended.err == f"dtfperf: variant new: python: {bare} has no TensorFlow: {bare} -m pip install tensorflow\n"
 
 
-def test_an_environment_needs_no_package_of_ours(perf: PerfTests, tmp_path: Path) -> None:
-    """Another interpreter of this machine finds this package, though its environment has nothing of it."""
+def test_environment_without_this_package_trains(perf: PerfTests, tmp_path: Path) -> None:
+    """An interpreter of this machine without this package can train."""
     venv.create(tmp_path / "bare", symlinks=True)
     bare = tmp_path / "bare" / "bin" / "python"
     (tmp_path / "toys").mkdir()
     (tmp_path / "toys" / "tests").symlink_to(REPOSITORY / "tests")
     perf.cold = True
-    ended = compare(perf, "old:", f"new: python={bare}", "trivial", PYTHONPATH=str(tmp_path / "toys"))
+    ended = run_ab(perf, "old:", f"new: python={bare}", "trivial", PYTHONPATH=str(tmp_path / "toys"))
     assert ended.code == 0, ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "EQUIVALENT", ended.out + ended.err
 
 
-def test_the_slower_stack_is_explained(perf: PerfTests) -> None:
-    """A traced run of both shows where the time of the slower one goes."""
-    ended = compare(perf, "old:", SLOW, "trivial", TOY_TRACES="1")
+def test_slower_stack_is_explained(perf: PerfTests) -> None:
+    """A comparison with traced runs has an explanation of the slower stack against the other."""
+    ended = run_ab(perf, "old:", SLOW, "trivial", TOY_TRACES="1")
     assert ended.code == 1, ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["unexplained"] == ""
     explanation = found["explanation"]
     assert explanation["against"] == "old"
     assert explanation["step_s"] - explanation["baseline_step_s"] == pytest.approx(0.01, rel=0.1)
 
 
-def test_a_session_in_python_compares_stacks(perf: PerfTests) -> None:
+def test_session_in_python_compares_stacks(perf: PerfTests) -> None:
     """`Session.compare` returns the comparisons, and refuses a session that changes baselines."""
     source = """
 from pytest_dtfperf.compare.variants import parse_variant
@@ -305,12 +306,12 @@ with Session.open(clusters_file="perf/clusters.toml", settings=Settings(update_b
     ], ended.err
 
 
-def test_stacks_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:
-    """Set-up lines make the difference on two hosts, whose agents of both variants run beside each other."""
+def test_stacks_are_compared_over_ssh(perf: PerfTests, lab: Lab) -> None:
+    """Stacks that differ in set-up lines are compared on two hosts over SSH, and no session is left there."""
     Laboratory(perf, lab)
-    ended = compare(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=lab")
+    ended = run_ab(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=lab")
     assert ended.code == 1, ended.out + ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.05)
     assert {host for block in found["blocks"] for run in block["runs"] for host in run["hosts"]} == {"m1", "m2"}
@@ -318,25 +319,25 @@ def test_stacks_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:
         assert not each.sessions()
 
 
-def test_stacks_on_nodes_of_slurm(perf: PerfTests, site: Site) -> None:
-    """Variants train in one job, in steps of their own."""
+def test_stacks_are_compared_on_slurm(perf: PerfTests, site: Site) -> None:
+    """Stacks that differ in set-up lines are compared in one Slurm job."""
     mini = Mini(perf, site)
-    ended = compare(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=mini")
+    ended = run_ab(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=mini")
     assert ended.code == 1, ended.out + ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.05)
     assert len(mini.jobs) == 1
 
 
-def test_an_interrupted_comparison_keeps_its_blocks(perf: PerfTests) -> None:
-    """Ctrl-C ends all agents, and the blocks up to then are in the session's folder."""
+def test_interrupted_comparison_keeps_its_blocks(perf: PerfTests) -> None:
+    """A comparison that is interrupted ends with exit code 130, and its session has the finished blocks."""
     arguments = ["ab", "old:", "new: num_intra_threads=1", "trivial", "--clusters-file=perf/clusters.toml"]
     with perf.start_command(*arguments, TOY_STEP_S="0.2") as process:
         wait_until("a block is made", lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=ENDS_S)
     assert process.returncode == 130
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["blocks"]
     assert found["blocks"][0]["order"] in ("ABBA", "BAAB")

@@ -1,4 +1,4 @@
-"""`dtfperf bisect`: the slow commit, version or variant of a series is found, on programs with steps of a known length."""
+"""`dtfperf bisect`: the slow commit, version or variant of a series is found, with steps of known lengths."""
 
 import json
 import signal
@@ -48,24 +48,24 @@ def programs(perf: PerfTests) -> PerfTests:
     return perf
 
 
-def bisect(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+def run_bisect(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     argv = ["-m", "pytest_dtfperf.cli", "bisect", *arguments, "--clusters-file=perf/clusters.toml"]
     return perf.run_python(*argv, **environment)
 
 
-def result(perf: PerfTests) -> dict[str, Any]:
+def read_result(perf: PerfTests) -> dict[str, Any]:
     """Return bisection.json of the latest session."""
     folder = max((perf.folder / "perf_results").iterdir())
     found: dict[str, Any] = json.loads((folder / "bisection.json").read_text())
     return found
 
 
-def series(*steps: float) -> list[str]:
+def make_series(*steps: float) -> list[str]:
     """Return variants with these seconds of a step."""
     return [f"v{at}: environment=TOY_STEP_S={each}" for at, each in enumerate(steps)]
 
 
-def git(repo: Path, *arguments: str) -> str:
+def run_git(repo: Path, *arguments: str) -> str:
     named = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main"]
     return subprocess.run(["git", "-C", repo, *named, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -73,21 +73,21 @@ def git(repo: Path, *arguments: str) -> str:
 def make_repository(folder: Path, steps: Sequence[float], broken: Sequence[int] = ()) -> list[str]:
     """Make a repository with a commit for each of these seconds of a step, and return the commits."""
     folder.mkdir()
-    git(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     (folder / "train.py").write_text(PROGRAM.format(module="speed"))
     commits = []
     for number, step_s in enumerate(steps):
         (folder / "speed.py").write_text(f"STEP_S = {step_s}\n")
         (folder / "build.sh").write_text("exit 3\n" if number in broken else f"echo {number} > built\n")
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", f"Change number {number}")
-        commits.append(git(folder, "rev-parse", "HEAD"))
+        run_git(folder, "add", "-A")
+        run_git(folder, "commit", "-qm", f"Change number {number}")
+        commits.append(run_git(folder, "rev-parse", "HEAD"))
     return commits
 
 
-def test_the_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
-    """The first slow one is FOUND with its effect, in fewer blocks than there are candidates, and nothing is judged."""
-    ended = bisect(perf, *series(*[0.01] * 7, *[0.02] * 9), "trivial", "--seed=1", "--json")
+def test_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
+    """The first slow variant is FOUND with its effect, in fewer blocks than candidates, without a baseline."""
+    ended = run_bisect(perf, *make_series(*[0.01] * 7, *[0.02] * 9), "trivial", "--seed=1", "--json")
     assert ended.code == 0, ended.err
     found = read("bisect", ended.out)
     assert found["result"] == "FOUND"
@@ -97,113 +97,116 @@ def test_the_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
     assert change["low"] < change["ratio"] < change["high"]
     assert found["candidates"][7]["probability"] > 0.95
     assert len({block["candidate"] for block in found["blocks"]}) < 8
-    assert result(perf) == found
+    assert read_result(perf) == found
     assert not (perf.folder / "baselines").exists()
 
 
-def test_the_result_is_printed_with_its_reason(perf: PerfTests) -> None:
-    """A table has what was measured, and traced runs show where the time of the slower one goes."""
-    ended = bisect(perf, *series(0.01, 0.01, 0.02, 0.02), "trivial", TOY_TRACES="1")
+def test_result_is_printed_with_its_probability(perf: PerfTests) -> None:
+    """The output has a table of the candidates, the found one with its probability, and an explanation from traced runs."""
+    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02), "trivial", TOY_TRACES="1")
     assert ended.code == 0, ended.err
     ended.line("candidate", "blocks", "against the first", "probability")
     ended.line("FOUND: with a probability of")
     ended.line("v2: -50")
     ended.line("instead of it: v")
-    assert result(perf)["explanation"]["against"] == "v1"
+    assert read_result(perf)["explanation"]["against"] == "v1"
 
 
-def set_up_series(*steps: float) -> list[str]:
-    """Return variants that hosts of SSH and Slurm clusters set up, with these seconds of a step."""
+def make_setup_series(*steps: float) -> list[str]:
+    """Return variants with these seconds of a step, set by set-up lines of SSH and Slurm clusters."""
     return [f"v{at}: setup='export TOY_STEP_S={each}'" for at, each in enumerate(steps)]
 
 
-def test_the_slow_variant_is_found_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:
-    """Agents of candidates start and end on two hosts in turn, and none stays."""
+def test_slow_variant_is_found_over_ssh(perf: PerfTests, lab: Lab) -> None:
+    """The slow variant is found on two hosts over SSH, and no session is left there."""
     Laboratory(perf, lab)
-    ended = bisect(perf, *set_up_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab", "--seed=1")
+    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab", "--seed=1")
     assert ended.code == 0, ended.out + ended.err
-    found = result(perf)
+    found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
     assert {host for block in found["blocks"] for run in block["runs"] for host in run["hosts"]} == {"m1", "m2"}
     for each in lab.machines:
         assert not each.sessions()
 
 
-def test_the_slow_variant_is_found_on_nodes_of_slurm(perf: PerfTests, site: Site) -> None:
-    """All candidates train in one job."""
+def test_slow_variant_is_found_on_slurm(perf: PerfTests, site: Site) -> None:
+    """The slow variant is found on Slurm in one job."""
     mini = Mini(perf, site)
-    ended = bisect(perf, *set_up_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini", "--seed=1")
+    ended = run_bisect(
+        perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini", "--seed=1"
+    )
     assert ended.code == 0, ended.out + ended.err
-    found = result(perf)
+    found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
     assert len(mini.jobs) == 1
 
 
-def test_two_slow_variants_are_several(perf: PerfTests) -> None:
-    """Two changes are reported with an effect each, and not as one wrong candidate."""
-    ended = bisect(perf, *series(0.01, 0.01, 0.02, 0.02, 0.02, 0.04, 0.04), "trivial")
+def test_two_slow_variants_are_found(perf: PerfTests) -> None:
+    """Two changes are SEVERAL, with both candidates."""
+    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02, 0.02, 0.04, 0.04), "trivial")
     assert ended.code == 0, ended.err
-    found = result(perf)
+    found = read_result(perf)
     assert found["result"] == "SEVERAL"
     assert [change["candidates"] for change in found["changes"]] == [["v2"], ["v5"]]
 
 
-def test_an_equal_series_has_no_difference(perf: PerfTests) -> None:
-    """If the last candidate is as fast as the first, the search ends with that."""
-    ended = bisect(perf, "a:", "b: num_intra_threads=1", "c: num_intra_threads=2", "trivial")
+def test_equal_series_has_no_difference(perf: PerfTests) -> None:
+    """If the last candidate is as fast as the first, the result is NO_DIFFERENCE."""
+    ended = run_bisect(perf, "a:", "b: num_intra_threads=1", "c: num_intra_threads=2", "trivial")
     assert ended.code == 0, ended.err
     ended.line("NO_DIFFERENCE: good and bad differ by less than 0.01")
 
 
-def test_a_variant_that_does_not_run_is_skipped(perf: PerfTests) -> None:
-    """A candidate whose tasks die is skipped with its reason, and the change is found beside it."""
-    variants = series(0.01, 0.01, 0.01, 0.02, 0.02)
+def test_failing_variant_is_skipped(perf: PerfTests) -> None:
+    """A candidate with failing tasks is skipped with its reason, and the change is found beside it."""
+    variants = make_series(0.01, 0.01, 0.01, 0.02, 0.02)
     variants[2] = "v2: environment='TOY_DO=die worker:0'"
-    ended = bisect(perf, *variants, "trivial")
+    ended = run_bisect(perf, *variants, "trivial")
     assert ended.code == 0, ended.err
-    found = result(perf)
+    found = read_result(perf)
     assert "with variant v2" in found["broken"]["2"]
     assert found["changes"][0]["candidates"] == ["v2", "v3"]
     ended.line("skipped: v2: ")
 
 
-def test_a_series_that_begins_with_what_cannot_run_fails(perf: PerfTests) -> None:
-    """The first and the last candidate must run."""
-    ended = bisect(perf, "a: environment='TOY_DO=die worker:0'", *series(0.01, 0.02), "trivial")
+def test_series_with_a_failing_first_candidate_fails(perf: PerfTests) -> None:
+    """A search with a first candidate that cannot run is an error."""
+    ended = run_bisect(perf, "a: environment='TOY_DO=die worker:0'", *make_series(0.01, 0.02), "trivial")
     assert ended.code == 1, ended.err
     assert "with variant a" in ended.err
 
 
-def test_blocks_that_are_spent_decide_nothing(perf: PerfTests) -> None:
-    """The exit code is 1, and the change is among the candidates that are left."""
-    ended = bisect(perf, *series(*[0.01] * 20, *[0.02] * 20), "trivial", "--max-blocks=3")
+def test_search_without_blocks_is_undecided(perf: PerfTests) -> None:
+    """If the blocks are used, the result is UNDECIDED with exit code 1 and the remaining candidates."""
+    ended = run_bisect(perf, *make_series(*[0.01] * 20, *[0.02] * 20), "trivial", "--max-blocks=3")
     assert ended.code == 1, ended.err
     ended.line("UNDECIDED: the blocks do not decide, after 3 blocks")
-    ended.line("one of ")
+    (change,) = read_result(perf)["changes"]
+    assert "v20" in change["candidates"]
 
 
-def test_a_slow_commit_is_found(programs: PerfTests) -> None:
-    """Each commit runs in a worktree of its own; the culprit is named with its subject and files, and worktrees are kept."""
+def test_slow_commit_is_found(programs: PerfTests) -> None:
+    """The slow commit is named with its subject and files; the repository is unchanged, and cached worktrees can be cleared."""
     repo = programs.folder / "repo"
     commits = make_repository(repo, [FAST] * 8 + [SLOW] * 8)
     argv = [f"--repo={repo}", f"--good={commits[0]}", "--bad=main", "--command=python train.py"]
-    ended = bisect(programs, *argv)
+    ended = run_bisect(programs, *argv)
     assert ended.code == 0, ended.err
-    ended.line(f"{git(repo, 'rev-parse', '--short', commits[8])} Change number 8: -")
+    ended.line(f"{run_git(repo, 'rev-parse', '--short', commits[8])} Change number 8: -")
     ended.line("speed.py | 2")
-    found = result(programs)
+    found = read_result(programs)
     assert found["changes"][0]["candidates"] == [commits[8][:12]]
-    assert git(repo, "status", "--porcelain") == ""
+    assert run_git(repo, "status", "--porcelain") == ""
     listed = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
     assert commits[8][:12] in listed.out
     cleared = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache=clear")
     assert cleared.code == 0, cleared.err
-    assert git(repo, "worktree", "list").count("\n") == 0
+    assert run_git(repo, "worktree", "list").count("\n") == 0
     assert "0 stacks" in programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache").out
 
 
-def test_commits_that_cannot_be_built_are_skipped(programs: PerfTests) -> None:
-    """Set-up lines build each commit; where they fail, the commit is skipped with the reason and stays in the result."""
+def test_commits_with_a_failing_build_are_skipped(programs: PerfTests) -> None:
+    """A commit with a failing set-up line is skipped with the reason and remains a possible candidate."""
     repo = programs.folder / "repo"
     commits = make_repository(repo, [FAST] * 3 + [SLOW] * 3, broken=[2, 3])
     argv = [
@@ -213,9 +216,9 @@ def test_commits_that_cannot_be_built_are_skipped(programs: PerfTests) -> None:
         "--setup=sh build.sh",
         "--setup=test -f built",
     ]
-    ended = bisect(programs, *argv)
+    ended = run_bisect(programs, *argv)
     assert ended.code == 0, ended.err
-    found = result(programs)
+    found = read_result(programs)
     assert sorted(found["broken"]) == ["2", "3"]
     assert "setup ended with exit code 3: it printed nothing" in found["broken"]["3"]
     assert found["changes"][0]["candidates"] == [each[:12] for each in commits[2:5]]
@@ -234,19 +237,19 @@ def make_wheels(folder: Path, steps: Sequence[float]) -> None:
             wheel.writestr(f"{info}/RECORD", "")
 
 
-def test_a_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
-    """Each version is installed into an environment of its own, above the cluster's."""
+def test_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
+    """The slow version of a package is found, with each version in an environment of its own."""
     make_wheels(programs.folder / "wheels", [FAST, SLOW, SLOW])
     (programs.folder / "train.py").write_text(PROGRAM.format(module="toyspeed"))
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(programs.folder / "wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    ended = bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", "--command=python train.py", **index)
+    ended = run_bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", "--command=python train.py", **index)
     assert ended.code == 0, ended.err
     ended.line("toyspeed==1.1: -")
 
 
-def test_a_killed_bisection_continues(perf: PerfTests) -> None:
-    """--resume has the blocks of a session that was killed, and makes only further ones."""
-    variants = series(*[0.01] * 9, *[0.02] * 3)
+def test_killed_bisection_is_resumed(perf: PerfTests) -> None:
+    """--resume continues with the blocks of a killed session, and refuses other candidates."""
+    variants = make_series(*[0.01] * 9, *[0.02] * 3)
     arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml"]
     with perf.start_command("bisect", *arguments) as process:
         wait_until("two blocks are made", lambda: _count_blocks(perf) >= 2)
@@ -254,13 +257,13 @@ def test_a_killed_bisection_continues(perf: PerfTests) -> None:
         process.wait(ENDS_S)
     (folder,) = (perf.folder / "perf_results").iterdir()
     before = json.loads((folder / "bisection.json").read_text())["blocks"]
-    ended = bisect(perf, *variants, "trivial", f"--resume={folder}")
+    ended = run_bisect(perf, *variants, "trivial", f"--resume={folder}")
     assert ended.code == 0, ended.err
-    found = result(perf)
+    found = read_result(perf)
     assert found["resumed"] == folder.name
     assert found["blocks"][: len(before)] == before
     assert found["changes"][0]["candidates"] == ["v9"]
-    other = bisect(perf, *variants[1:], "trivial", f"--resume={folder}")
+    other = run_bisect(perf, *variants[1:], "trivial", f"--resume={folder}")
     assert other.code == 2
     assert "has other candidates" in other.err
 
@@ -289,22 +292,22 @@ def _count_blocks(perf: PerfTests) -> int:
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--resume=nowhere"], "nowhere/bisection.json cannot be read"),
     ],
 )
-def test_what_cannot_be_searched_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
-    """Nothing is started, and the message shows what is wrong."""
-    ended = bisect(perf, *arguments)
+def test_invalid_search_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """Wrong arguments are one line with exit code 2, and nothing is started."""
+    ended = run_bisect(perf, *arguments)
     assert ended.code == 2, ended.out
     assert message in ended.err
     assert len(ended.err.splitlines()) == 1
     assert not (perf.folder / "perf_results").exists()
 
 
-def test_a_commit_that_is_missing_or_not_earlier_is_one_line(programs: PerfTests) -> None:
-    """Refs are resolved before anything is built."""
+def test_missing_or_later_commit_is_one_line(programs: PerfTests) -> None:
+    """A missing commit and a good commit after the bad one are errors with exit code 2."""
     repo = programs.folder / "repo"
     commits = make_repository(repo, [FAST, FAST, SLOW])
     where = [f"--repo={repo}", "--command=python train.py"]
-    missing = bisect(programs, *where, "--good=v9")
+    missing = run_bisect(programs, *where, "--good=v9")
     assert missing.err == f"dtfperf: git: {repo} has no commit v9\n"
-    later = bisect(programs, *where, f"--good={commits[2]}", f"--bad={commits[0]}")
+    later = run_bisect(programs, *where, f"--good={commits[2]}", f"--bad={commits[0]}")
     assert "does not come after" in later.err
     assert (missing.code, later.code) == (2, 2)

@@ -1,4 +1,4 @@
-"""`dtfperf baselines calibrate`, as a person runs it: in a folder with perf tests and baselines, with noise as told."""
+"""`dtfperf baselines calibrate` in a folder with perf tests and baselines, with known noise."""
 
 import json
 import shutil
@@ -21,10 +21,10 @@ DRIFT = 0.001  # by which part each run of the toy training is slower than the o
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
-    """Baselines of one and two devices, and the calibration of the former by two sessions of three runs each."""
+    """Return baselines of one and two devices, and the calibration of the first by two sessions of three runs."""
     perf = perf_tests_in(tmp_path_factory.mktemp("calibrated"))
     assert perf.run("--update-baselines").code == 0
-    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **noisy(perf))
+    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **make_noisy_environment(perf))
     return perf, ended
 
 
@@ -33,7 +33,7 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf_tests_in(tmp_path)
 
 
-def noisy(perf: PerfTests) -> dict[str, str]:
+def make_noisy_environment(perf: PerfTests) -> dict[str, str]:
     return {"TOY_NOISE": str(DRIFT), "TOY_COUNTER": str(perf.folder / "runs")}
 
 
@@ -42,8 +42,8 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     return replace(perf, starts_forks=True).run_python(*command, **{**LIGHT, **environment})
 
 
-def copy_of(perf: PerfTests, folder: Path) -> PerfTests:
-    """So that a test may change what all share."""
+def copy_perf_tests(perf: PerfTests, folder: Path) -> PerfTests:
+    """Copy the shared folder, so that a test can change it."""
     shutil.copytree(perf.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runtime"))
     (folder / "runtime").mkdir(exist_ok=True)
     return PerfTests(folder, {"XDG_RUNTIME_DIR": str(folder / "runtime")})
@@ -54,23 +54,23 @@ def file_of(perf: PerfTests) -> Path:
     return found
 
 
-def entries(perf: PerfTests) -> dict[int, dict[str, Any]]:
-    """By number of devices."""
+def read_entries(perf: PerfTests) -> dict[int, dict[str, Any]]:
+    """Return the stored entries by number of devices."""
     found = json.loads(file_of(perf).read_text())["entries"]
     return {int(key.partition("gpus=")[2].partition(" ")[0]): entry for key, (entry,) in found.items()}
 
 
-def sessions(perf: PerfTests) -> list[str]:
-    """Those of the calibration, which came after the one that made the baselines."""
+def list_sessions(perf: PerfTests) -> list[str]:
+    """Return the sessions of the calibration, without the first one, which made the baselines."""
     return [str(folder.path) for folder in session_folders(perf.folder / "perf_results")][1:]
 
 
-def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> None:
-    """Each session makes all runs; their noise is written into the entry of what was measured, and into no other."""
+def test_noise_is_measured_and_stored(calibrated: tuple[PerfTests, Ended]) -> None:
+    """Each session makes all runs, and their noise is stored in the entry of the measured case only."""
     perf, ended = calibrated
     assert ended.code == 0, ended.out + ended.err
-    assert [len(json.loads((Path(path) / "measurements.jsonl").read_text())["runs"]) for path in sessions(perf)] == [3, 3]
-    one, two = entries(perf)[1], entries(perf)[2]
+    assert [len(json.loads((Path(path) / "measurements.jsonl").read_text())["runs"]) for path in list_sessions(perf)] == [3, 3]
+    one, two = read_entries(perf)[1], read_entries(perf)[2]
     assert one["noise"]["run"] == pytest.approx(DRIFT, rel=0.05)
     assert one["noise"]["session"] == pytest.approx(DRIFT * 3 / 2**0.5, rel=0.1)
     assert (one["noise"]["sessions"], one["noise"]["degrees_of_freedom"]) == (2, 4)
@@ -80,8 +80,8 @@ def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> N
     assert text == canonical(json.loads(text))
 
 
-def test_it_says_what_it_does_and_found(calibrated: tuple[PerfTests, Ended]) -> None:
-    """Each session is announced and shown; in a log the case is one line with runs, noise and the detectable margin."""
+def test_calibration_prints_sessions_and_result(calibrated: tuple[PerfTests, Ended]) -> None:
+    """Each session is announced and shown, and the case is one line with runs, noise and the detectable margin."""
     _, ended = calibrated
     ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
     assert ended.out.count("1 passed") == 2
@@ -91,35 +91,35 @@ def test_it_says_what_it_does_and_found(calibrated: tuple[PerfTests, Ended]) -> 
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 1 baseline written to baselines."
 
 
-def test_stored_sessions_give_the_same_again(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """--from trains nothing, and writes the very same file that measuring has written."""
-    perf = copy_of(calibrated[0], tmp_path)
+def test_from_gives_the_same_file(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """--from trains nothing, and writes the same file as the measurement."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
     before = file_of(perf).read_bytes()
     plain = json.loads(before)
     for (entry,) in plain["entries"].values():
         entry.pop("noise", None)
     file_of(perf).write_text(canonical(plain))
-    ended = dtfperf(perf, "--from", *sessions(perf))
+    ended = dtfperf(perf, "--from", *list_sessions(perf))
     assert ended.code == 0
     assert "pytest" not in ended.out
     assert file_of(perf).read_bytes() == before
 
 
 def test_json_has_the_noise(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """With --json each case has its noise as numbers, those that are written."""
-    perf = copy_of(calibrated[0], tmp_path)
-    ended = dtfperf(perf, "--json", "--from", *sessions(perf))
+    """With --json each case has its noise as numbers."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
+    ended = dtfperf(perf, "--json", "--from", *list_sessions(perf))
     told = read("baselines calibrate", ended.out)
     (case,) = told["cases"]
     assert (case["what"], case["runs"], case["sessions"], told["written"]) == ("calibrated", 6, 2, 1)
-    assert case["noise_run"] == pytest.approx(entries(perf)[1]["noise"]["run"], rel=1e-3)
+    assert case["noise_run"] == pytest.approx(read_entries(perf)[1]["noise"]["run"], rel=1e-3)
 
 
-def test_what_a_session_measured_is_measured_again(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """--like makes the trainings of a stored session anew, in sessions that pytest has no part in, and keeps their noise."""
-    perf = copy_of(calibrated[0], tmp_path)
-    known = sessions(perf)
-    environment = {**noisy(perf), "TOY_COUNTER": str(tmp_path / "anew")}
+def test_like_measures_the_trainings_of_a_session(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """--like repeats the trainings of a stored session without pytest, and stores their noise."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
+    known = list_sessions(perf)
+    environment = {**make_noisy_environment(perf), "TOY_COUNTER": str(tmp_path / "anew")}
     like = [f"--like={known[0]}", "--clusters-file=perf/clusters.toml"]
     ended = dtfperf(perf, "--sessions=2", "--repeats=3", *like, **environment)
     assert ended.code == 0, ended.out + ended.err
@@ -128,39 +128,39 @@ def test_what_a_session_measured_is_measured_again(calibrated: tuple[PerfTests, 
     ended.line(
         "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "detectable margin: 1."
     )
-    new = [Path(path) for path in sessions(perf) if path not in known]
+    new = [Path(path) for path in list_sessions(perf) if path not in known]
     assert [len(json.loads((path / "measurements.jsonl").read_text())["runs"]) for path in new] == [3, 3]
     assert all("pytest" not in json.loads((path / "session.json").read_text())["versions"] for path in new)
 
 
-def test_what_has_no_baseline_is_said(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """Noise of a case without a baseline is shown, with the way to keep it; if none was written the exit code is 1."""
-    perf = copy_of(calibrated[0], tmp_path)
+def test_case_without_a_baseline_is_not_written(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """Noise of a case without a baseline is shown with the remedy, and the exit code is 1 if none was written."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
     file_of(perf).unlink()
-    ended = dtfperf(perf, "--from", *sessions(perf))
+    ended = dtfperf(perf, "--from", *list_sessions(perf))
     assert ended.code == 1
     ended.line("not written: cpu-", "noise of runs 0.10%", "it has no baseline yet; accept one (--update-baselines=new)")
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 0 baselines written to baselines."
 
 
-def test_a_red_session_counts(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """That all sessions are slower than the baseline does not keep them from being alike: a failed test is no end."""
-    perf = copy_of(calibrated[0], tmp_path)
-    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **noisy(perf), TOY_STEP_S="0.02")
+def test_failed_session_is_used(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """Sessions with failed tests are used for the noise."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
+    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **make_noisy_environment(perf), TOY_STEP_S="0.02")
     assert ended.code == 0
     assert ended.out.count("FAILED (REGRESSED)") == 2
     ended.line("calibrated: ", "6 runs in 2 sessions")
 
 
-def test_an_injected_slow_down_is_no_calibration(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """Neither an injected slow-down now, nor a session that had one."""
-    perf = copy_of(calibrated[0], tmp_path)
+def test_injected_slowdown_is_refused(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """An injected slow-down is refused, also in a stored session."""
+    perf = copy_perf_tests(calibrated[0], tmp_path)
     ended = dtfperf(perf, "perf", DTFPERF_SLOWDOWN="worker:1=0.1")
     assert (ended.code, ended.out) == (2, "")
     ended.line("DTFPERF_SLOWDOWN is set", "unset it")
-    known = sessions(perf)
+    known = list_sessions(perf)
     assert perf.run("--gpus=2", DTFPERF_SLOWDOWN="worker:1=0.1").code == 1
-    ended = dtfperf(perf, "--from", *known, *(path for path in sessions(perf) if path not in known))
+    ended = dtfperf(perf, "--from", *known, *(path for path in list_sessions(perf) if path not in known))
     assert (ended.code, ended.out) == (2, "")
     ended.line("has an injected slow-down of worker:1", "leave this one out")
 
@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
 def test_wrong_arguments_are_one_line(perf: PerfTests, arguments: list[str], words: str) -> None:
-    """The last line has the error, and nothing is trained."""
+    """The last line of stderr is the error, and nothing is trained."""
     (perf.folder / "baselines").mkdir()
     ended = dtfperf(perf, *arguments)
     assert ended.code == 2
@@ -197,8 +197,8 @@ CALM = [[100.0, 101.0, 99.0], [100.5, 99.5, 101.5], [99.8, 100.2, 100.1]]
 RESTLESS = [[100.0, 104.0, 97.0], [95.0, 102.0, 99.0], [106.0, 103.0, 98.0]]
 
 
-def noise_of(folder: Path, rates: list[list[float]], *options: str, more: list[list[float]] | None = None) -> int:
-    """`calibrate --from` sessions that measured these rates of a case with a baseline, and `more` of another; its exit code."""
+def calibrate_from(folder: Path, rates: list[list[float]], *options: str, more: list[list[float]] | None = None) -> int:
+    """Run `calibrate --from` on sessions with these rates of a case with a baseline, and `more` of another."""
     store = BaselineStore(folder / "baselines")
     store.update(SYSTEM, [entry_of([100.0, 101.0, 99.0]), entry_of([100.0, 101.0, 99.0], gpus=4)])
     paths = []
@@ -212,37 +212,36 @@ def noise_of(folder: Path, rates: list[list[float]], *options: str, more: list[l
     return main(["baselines", "calibrate", f"--baselines={store.folder}", *options, "--from", *paths])
 
 
-def calibrated_in(folder: Path) -> dict[int, bool]:
-    """Whether the case of so many devices has noise."""
+def list_calibrated(folder: Path) -> dict[int, bool]:
+    """Return, by number of devices, whether the case has noise."""
     entries = BaselineStore(folder / "baselines").entries(SYSTEM)
     return {int(entry.key.partition("gpus=")[2].partition(" ")[0]): entry.noise is not None for entry in entries}
 
 
-def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If ten runs could not detect a loss of 60 %, the case is not written, with a remedy; the others are."""
-    assert noise_of(tmp_path, WILD, more=CALM) == 1
+def test_noise_without_a_possible_margin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A case with too much noise is not written and has a remedy; the others are written."""
+    assert calibrate_from(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
     assert "detectable margin: none; 10 runs could not even detect a loss of 60%: with that noise all verdicts would be" in wild
     assert wild.endswith("or write it with --allow-noisy")
     assert calm.startswith("calibrated: ")
     assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")
-    assert calibrated_in(tmp_path) == {2: False, 4: True}
+    assert list_calibrated(tmp_path) == {2: False, 4: True}
 
 
-def test_a_session_that_is_named_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Patterns of a shell that overlap name a session twice: its runs are as many as they are, and so is the noise."""
-    assert noise_of(tmp_path, CALM) == 0
+def test_repeated_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session that is named twice counts once."""
+    assert calibrate_from(tmp_path, CALM) == 0
     once = capsys.readouterr().out
     paths = [str(path) for path in sorted(tmp_path.glob("2026*"))]
     assert main(["baselines", "calibrate", f"--baselines={tmp_path / 'baselines'}", "--from", *paths, paths[0]]) == 0
     assert capsys.readouterr().out == once
 
 
-def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A session whose folder was copied is one, whichever of the two is named first: its runs and its noise are as without the
-    copy, which is named on stderr and counted."""
-    assert noise_of(tmp_path, CALM) == 0
+def test_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copied session counts once, in any order of names, with a message about the copy."""
+    assert calibrate_from(tmp_path, CALM) == 0
     once = capsys.readouterr().out.splitlines()
     first, *others = sorted(tmp_path.glob("2026*"))
     copy = tmp_path / "20250101T000000Z-c0c0c0"
@@ -258,31 +257,31 @@ def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (told["sessions"], told["copies"]) == ([path.name for path in (first, *others)], 1)
 
 
-def test_noise_is_written_all_the_same_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--allow-noisy writes what would be refused."""
-    assert noise_of(tmp_path, WILD, "--allow-noisy") == 0
+def test_allow_noisy_writes_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--allow-noisy writes noise that is otherwise refused."""
+    assert calibrate_from(tmp_path, WILD, "--allow-noisy") == 0
     assert "calibrated: " in capsys.readouterr().out
-    assert calibrated_in(tmp_path) == {2: True, 4: False}
+    assert list_calibrated(tmp_path) == {2: True, 4: False}
 
 
-def test_a_margin_that_noise_makes_too_tight_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Noise that allows only a wider margin than the case has is written, with the consequence for its verdicts."""
-    assert noise_of(tmp_path, RESTLESS) == 0
+def test_tight_margin_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Noise that needs a wider margin is written, with the consequence for verdicts."""
+    assert calibrate_from(tmp_path, RESTLESS) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("calibrated: ")
     assert "; its margin is 5.0%, so that many verdicts will be INCONCLUSIVE: allow " in line
 
 
-def test_one_session_is_too_few(calibrated: tuple[PerfTests, Ended]) -> None:
-    """A single stored session is refused with the number it takes."""
+def test_one_session_is_refused(calibrated: tuple[PerfTests, Ended]) -> None:
+    """A single stored session is refused with the required number."""
     perf = calibrated[0]
-    ended = dtfperf(perf, "--from", sessions(perf)[0])
+    ended = dtfperf(perf, "--from", list_sessions(perf)[0])
     assert (ended.code, ended.out) == (2, "")
     ended.line("1 session with measurements: the noise between sessions needs at least 2 of them")
 
 
-def test_a_broken_off_session_says_what_is_left(perf: PerfTests) -> None:
-    """When a session is interrupted, calibration ends, and lists the folders of the earlier sessions."""
+def test_interrupted_session_names_usable_sessions(perf: PerfTests) -> None:
+    """An interrupted session ends the calibration with exit code 1, and the message has the option for finished sessions."""
     (perf.folder / "baselines").mkdir()
     perf.write("import pytest\ndef test_it(train):\n    train(model='trivial', gpus=1)\n    pytest.exit('enough')\n")
     ended = dtfperf(perf, "perf")

@@ -1,4 +1,4 @@
-"""`dtfperf clusters`: what a file describes is listed, shown as it holds, and checked."""
+"""`dtfperf clusters`: clusters of a file are listed, shown and checked."""
 
 import json
 import tomllib
@@ -33,8 +33,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each with its backend and size, as far as that is known, and the file that it is read from; `local` is always there."""
+def test_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`clusters list` has the file, each cluster with its backend and size, and `local`."""
     assert main(["clusters", "list"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].startswith("From ")
@@ -46,16 +46,16 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["files"]["hosts"] is None
 
 
-def test_names_in_quotes_are_shown_in_quotes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster and a model of one's own may have dots and blanks in their names: what is shown is their table all the same."""
+def test_quoted_names_are_shown_quoted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of clusters and models with dots and blanks are shown as a valid table."""
     table = '["p2.8xlarge big"]\nbackend = "local"\n["p2.8xlarge big".models."mine.cnn"]\nsteps = 7\n'
     (project / "clusters.toml").write_text(table)
     assert main(["clusters", "show", "p2.8xlarge big"]) == 0
     assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(table)
 
 
-def test_what_is_shown_is_what_the_file_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """The lines that are no comments are the cluster's table again; the others have the defaults, none twice."""
+def test_shown_table_is_that_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """`clusters show` prints the cluster's table, and the defaults as comments without repeating a key."""
     assert main(["clusters", "show", "lab"]) == 0
     out = capsys.readouterr().out
     assert tomllib.loads(out) == {"lab": tomllib.loads(FILE)["lab"]}
@@ -67,7 +67,7 @@ def test_what_is_shown_is_what_the_file_says(capsys: pytest.CaptureFixture[str])
 
 
 def test_limits_of_a_backend_are_shown_as_defaults(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A backend's own default limits are not shown as limits of the file, and the file overrides each of them."""
+    """A backend's own default limits are shown as defaults, and the file overrides each of them."""
     (project / "clusters.toml").write_text(
         '[sim]\nbackend = "simulated"\ngpus_per_host = 1\n'
         '[set]\nbackend = "simulated"\ngpus_per_host = 1\nlimits = { silence_s = 5 }\n'
@@ -81,8 +81,8 @@ def test_limits_of_a_backend_are_shown_as_defaults(project: Path, capsys: pytest
     assert found["set"]["given"]["limits"] == {"silence_s": 5}
 
 
-def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster with a missing file fails the check with the reason, and no other; an unknown name is refused."""
+def test_unusable_cluster_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster with a missing file fails the check with the reason, others pass; an unknown name is refused."""
     assert main(["clusters", "check"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "lab: can be used"
@@ -94,8 +94,8 @@ def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None
     assert "Did you mean 'lab'?" in capsys.readouterr().err
 
 
-def test_without_a_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a file there is `local`, and a message about that."""
+def test_local_exists_without_a_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file there is `local`, and a message."""
     (project / "clusters.toml").unlink()
     assert main(["clusters", "list"]) == 0
     assert "There is no clusters.toml" in capsys.readouterr().out

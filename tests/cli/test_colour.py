@@ -1,4 +1,4 @@
-"""Colours: every command and pytest's summary write them in the same cases."""
+"""Colours: every command and pytest's summary use them in the same cases."""
 
 import io
 import os
@@ -39,8 +39,10 @@ class Stream(io.StringIO):
 
 
 @pytest.mark.parametrize("is_terminal, variables, expected", RULE.values(), ids=RULE)
-def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR goes before FORCE_COLOR, both where they are not empty, and both before what the stream is; as in pytest."""
+def test_wants_colour_follows_pytests_rule(
+    is_terminal: bool, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NO_COLOR has precedence over FORCE_COLOR, and both over the kind of stream, as in pytest."""
     from _pytest._io.terminalwriter import should_do_markup
 
     for name in VARIABLES:
@@ -52,8 +54,8 @@ def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monk
     assert should_do_markup(stream) is expected
 
 
-def shown(arguments: Sequence[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
-    """What `dtfperf ARGUMENTS` writes to its stdout."""
+def run_command(arguments: Sequence[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
+    """Return the stdout of `dtfperf ARGUMENTS`."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     argv = ["-m", zygote.COMMANDS, *arguments]
     environment |= {**LIGHT, "TERM": "xterm", **variables, **zygote.SEARCH_PATH}
@@ -77,30 +79,30 @@ def shown(arguments: Sequence[str], on_terminal: bool, variables: dict[str, str]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return place.make(tmp_path_factory.mktemp("place"))
+    return place.make_folder(tmp_path_factory.mktemp("place"))
 
 
 @pytest.mark.parametrize("name", ["judge", "baselines audit", "history list", "clusters list"])
 def test_tables_have_colours(name: str, folder: Path) -> None:
-    """On a terminal there are colours or bold letters, and in a log with FORCE_COLOR."""
-    assert "\x1b[" in shown(place.SAMPLES[name][0], True, {}, folder)
-    assert name == "baselines audit" or "\x1b[" in shown(place.SAMPLES[name][0], False, {"FORCE_COLOR": "1"}, folder)
+    """Tables have escape sequences on a terminal, and in a log with FORCE_COLOR."""
+    assert "\x1b[" in run_command(place.SAMPLES[name][0], True, {}, folder)
+    assert name == "baselines audit" or "\x1b[" in run_command(place.SAMPLES[name][0], False, {"FORCE_COLOR": "1"}, folder)
 
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("name", place.SAMPLES)
-def test_commands_keep_to_it(name: str, folder: Path) -> None:
-    """With NO_COLOR a terminal gets no escape sequence of any command; nor does JSON output, even with forced colours."""
-    place.before(folder)
-    assert "\x1b" not in shown(place.SAMPLES[name][0], True, {"NO_COLOR": "1"}, folder)
-    place.before(folder)
-    found = shown([*place.SAMPLES[name][0], "--json"], False, {"FORCE_COLOR": "1"}, folder)
+def test_commands_follow_no_color(name: str, folder: Path) -> None:
+    """With NO_COLOR no command writes escape sequences to a terminal; JSON never has any."""
+    place.reset_folder(folder)
+    assert "\x1b" not in run_command(place.SAMPLES[name][0], True, {"NO_COLOR": "1"}, folder)
+    place.reset_folder(folder)
+    found = run_command([*place.SAMPLES[name][0], "--json"], False, {"FORCE_COLOR": "1"}, folder)
     assert found
     assert "\x1b" not in found
 
 
-def test_nobody_else_decides() -> None:
-    """All commands ask one function whether there is a terminal to draw on: a second way would be another rule."""
+def test_only_one_module_reads_the_variables() -> None:
+    """Only options.py reads NO_COLOR and FORCE_COLOR."""
     folder = Path(pytest_dtfperf.cli.__file__).parent
     asking = {path.name for path in folder.rglob("*.py") if "NO_COLOR" in (text := path.read_text()) or "FORCE_COLOR" in text}
     assert asking == {"options.py"}

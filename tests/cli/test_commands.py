@@ -1,4 +1,4 @@
-"""What holds for every command: help, examples, --json, exit codes, errors. A new command is tested by being in the table."""
+"""Tests of every command: help, examples, --json, exit codes and errors. A new command is tested by its row in the table."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from pytest_dtfperf.clusters.local import get_machine
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli import place
-from tests.cli.table import commands, everything, read
+from tests.cli.table import get_commands, get_parsers, read
 from tests.plugin import zygote
 from tests.plugin.conftest import LIGHT
 
@@ -36,7 +36,7 @@ WITHOUT_JSON = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return place.make(tmp_path_factory.mktemp("place"))
+    return place.make_folder(tmp_path_factory.mktemp("place"))
 
 
 def examples_of(help_: str) -> list[list[str]]:
@@ -54,10 +54,10 @@ def examples_of(help_: str) -> list[list[str]]:
     return calls
 
 
-@pytest.mark.parametrize("name", everything())
-def test_help_has_examples_that_are_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command, and each group, shows at least one call, and all of them are valid."""
-    help_ = everything()[name].format_help()
+@pytest.mark.parametrize("name", get_parsers())
+def test_help_has_valid_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of each command and group has at least one example, and all examples are valid."""
+    help_ = get_parsers()[name].format_help()
     examples = examples_of(help_)
     assert any(" ".join(words).startswith(name) for words in examples), help_
     for words in examples:
@@ -68,18 +68,18 @@ def test_help_has_examples_that_are_understood(name: str, capsys: pytest.Capture
     assert capsys.readouterr() == ("", "")
 
 
-def takes_its_words_in_any_order(name: str) -> bool:
-    """Unless what follows is a program's, or pytest's."""
-    made = commands()[name]
+def accepts_any_order(name: str) -> bool:
+    """Return whether options may be at any position; not if the rest belongs to a program or to pytest."""
+    made = get_commands()[name]
     return not made.get_default("passes_on") and all(action.nargs != argparse.REMAINDER for action in made._actions)
 
 
-@pytest.mark.parametrize("name", [name for name in commands() if takes_its_words_in_any_order(name)])
-def test_words_may_stand_before_and_behind_options(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in get_commands() if accepts_any_order(name)])
+def test_options_may_be_at_any_position(name: str) -> None:
     """Each example of a help has the same meaning with its options first, last, or between its arguments."""
     ours = len(name.split())
-    options = {word for action in commands()[name]._actions for word in action.option_strings if action.nargs == 0}
-    of_it = [words for words in examples_of(commands()[name].format_help()) if words[:ours] == name.split()]
+    options = {word for action in get_commands()[name]._actions for word in action.option_strings if action.nargs == 0}
+    of_it = [words for words in examples_of(get_commands()[name].format_help()) if words[:ours] == name.split()]
     assert of_it
     for words in of_it:
         moved = [word for word in words[ours:] if word in options or re.match("--.*=", word)] or ["--json"]
@@ -92,10 +92,10 @@ def test_words_may_stand_before_and_behind_options(name: str) -> None:
         assert all({**vars(each), "parser": None} == {**vars(read[0]), "parser": None} for each in read), words
 
 
-@pytest.mark.parametrize("name", everything())
-def test_help_says_how_it_ends(name: str) -> None:
-    """The last lines of each help are its exit codes, those of all commands and its own, and the signals."""
-    made = everything()[name]
+@pytest.mark.parametrize("name", get_parsers())
+def test_help_ends_with_exit_codes(name: str) -> None:
+    """The last paragraph of each help has the common exit codes, its own, and those of signals."""
+    made = get_parsers()[name]
     *_, last = made.format_help().split("\n\n")
     assert last.startswith("Exit codes: 0 ")
     told = " ".join(last.split())
@@ -105,10 +105,10 @@ def test_help_says_how_it_ends(name: str) -> None:
         assert f"{code} {signal.Signals(code - 128).name}" in told
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_has_json_or_a_reason(name: str) -> None:
-    """The help of --json documents its keys; a command without it is in the table of exceptions, and no other."""
-    made = commands()[name]
+@pytest.mark.parametrize("name", get_commands())
+def test_every_command_has_json_or_an_exception(name: str) -> None:
+    """Each command has --json with a documented shape, except for the commands in the table of exceptions."""
+    made = get_commands()[name]
     assert ("--json" in made.format_help()) is (name not in WITHOUT_JSON)
     if name not in WITHOUT_JSON:
         assert made.get_default("shape")
@@ -116,43 +116,43 @@ def test_every_command_has_json_or_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", place.ELSEWHERE)
-def test_what_needs_more_than_files_is_tested_elsewhere(name: str) -> None:
-    """The test that the table names reads what this command prints."""
+def test_json_of_other_commands_is_tested_elsewhere(name: str) -> None:
+    """The test file in the table reads the JSON output of its command."""
     assert f'read("{name}", ' in (REPOSITORY / place.ELSEWHERE[name]).read_text()
 
 
 @pytest.mark.parametrize("name", place.SAMPLES)
-def test_json_is_all_that_is_on_stdout(
+def test_json_is_the_only_output(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output is one document, or a line for each, with the documented keys; the exit code is that of the text output."""
+    """With --json stdout has only the documented keys, and the exit code is that of the text output."""
     arguments, code = place.SAMPLES[name]
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", zygote.zygote().python)  # a pytest that it starts is a fork
     for variable, value in {**zygote.SEARCH_PATH, **LIGHT}.items():
         monkeypatch.setenv(variable, value)
-    place.before(folder)
+    place.reset_folder(folder)
     assert main(arguments) == code
     assert "".join(capsys.readouterr())
-    place.before(folder)
+    place.reset_folder(folder)
     assert main([*arguments, "--json"]) == code
     assert read(name, capsys.readouterr().out)
 
 
-def test_a_stray_word_is_not_on_stdout(folder: Path, tmp_path: Path) -> None:
-    """What another package prints when its model is looked at goes to stderr while somebody reads JSON."""
+def test_other_output_goes_to_stderr_with_json(folder: Path, tmp_path: Path) -> None:
+    """Output that a model's package prints goes to stderr with --json."""
     (tmp_path / "sitecustomize.py").write_text(
         "import builtins\nfrom pytest_dtfperf import spec\nold = spec.inputs_of\n"
         "import pytest_dtfperf.cli.run as run\nrun.inputs_of = lambda name: print('stray') or old(name)\n"
     )
-    told = dtfperf(folder, "run", "--models", "--json", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    told = run_dtfperf(folder, "run", "--models", "--json", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
     assert "stray" in told.stderr
     assert json.loads(told.stdout)["models"]
 
 
-@pytest.mark.parametrize("name", [name for name, made in commands().items() if not made.get_default("passes_on")])
-def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing on stdout, one line on stderr with the help to read, and exit code 2; what is pytest's, pytest refuses."""
+@pytest.mark.parametrize("name", [name for name, made in get_commands().items() if not made.get_default("passes_on")])
+def test_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown option is one line on stderr with the help to read, and exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--no-such-option"])
     assert ended.value.code == 2
@@ -174,8 +174,10 @@ def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[
         (["doctor", "--cluster=x", "--gpus=many\x1b[31m"], "invalid int value: 'many\\x1b[31m'"),
     ],
 )
-def test_wrong_arguments_say_what_was_meant(arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid argument is reported with the nearest valid one, and what is allowed."""
+def test_wrong_arguments_name_the_nearest_valid_one(
+    arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong argument is one line with the nearest valid one, and the allowed ones."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -184,21 +186,21 @@ def test_wrong_arguments_say_what_was_meant(arguments: Sequence[str], words: str
     assert err.count("\n") == 1
 
 
-def test_an_error_is_the_same_with_json(folder: Path) -> None:
-    """One line on stderr, nothing on stdout, and the exit code."""
+def test_error_is_the_same_with_json(folder: Path) -> None:
+    """An error is one line on stderr with the same exit code, with and without --json."""
     for json_ in ([], ["--json"]):
-        told = dtfperf(folder, "clusters", "show", "labb", *json_)
+        told = run_dtfperf(folder, "clusters", "show", "labb", *json_)
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr == "dtfperf: unknown cluster 'labb'. Did you mean 'lab'? Known: lab, local, lost.\n"
 
 
-def dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return zygote.dtfperf(*arguments, cwd=folder, **environment)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
-def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
-    """128 + the signal's number, whatever it is at, without a traceback: here it waits for this machine, which others have."""
+def test_signal_ends_a_command(number: signal.Signals, tmp_path: Path) -> None:
+    """A signal ends a command that waits for the machine with exit code 128 + its number, without a traceback."""
     (tmp_path / "clusters.toml").write_text('[local]\nbackend = "local"\n')
     locks = tmp_path / "dtfperf"
     locks.mkdir(mode=0o700)
@@ -223,8 +225,8 @@ def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["run", "--models"], ["run", "--models", "--json"]], ids=["help", "words", "json"]
 )
-def test_a_reader_that_has_gone_ends_it(arguments: Sequence[str], tmp_path: Path) -> None:
-    """Exit code 141, as of `| head`, and not a word of it."""
+def test_closed_reader_is_exit_code_141(arguments: Sequence[str], tmp_path: Path) -> None:
+    """A closed reader of stdout, as after `| head`, is exit code 141 without output on stderr."""
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run([*DTFPERF, *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=ENDS_S, check=False)
@@ -232,8 +234,8 @@ def test_a_reader_that_has_gone_ends_it(arguments: Sequence[str], tmp_path: Path
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    """What cannot be written to stdout is one line on stderr, and exit code 1."""
+def test_full_disk_is_one_line(tmp_path: Path) -> None:
+    """A stdout that cannot be written is one line on stderr and exit code 1."""
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [*DTFPERF, "run", "--models"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False
@@ -243,8 +245,8 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -> None:
-    """A character that its encoding lacks, or an invalid byte of a path, is escaped, and the rest is printed."""
+def test_unprintable_characters_are_escaped(encoding: str, tmp_path: Path) -> None:
+    """A character that the encoding of stdout lacks, or an invalid byte of a path, is escaped."""
     folder = os.path.join(os.fsencode(tmp_path), "\u0416".encode() + b"\xff")
     os.mkdir(folder)
     with open(os.path.join(folder, b"clusters.toml"), "w") as file:
@@ -261,7 +263,7 @@ def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -
 @pytest.mark.parametrize("words", ["run --models --json", "clusters list", "init project"])
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_error(words: str, closed: str, tmp_path: Path) -> None:
-    """Without stdin, stdout or stderr it works, with the right exit code."""
+    """Commands work without stdin, stdout or stderr, with the right exit code."""
     script = f"exec {shlex.join(DTFPERF)} {words} {closed}"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(
@@ -284,20 +286,20 @@ NAMED = {
 }
 WITH_CLUSTERS = [
     name
-    for name, made in commands().items()
+    for name, made in get_commands().items()
     if name in NAMED or {"--cluster", "--clusters-file"} <= {word for each in made._actions for word in each.option_strings}
 ]
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
-def test_clusters_are_those_of_pytest(name: str, tmp_path: Path) -> None:
-    """Where the project names a file of clusters, each command that knows clusters reads that one, also from a folder below."""
+def test_commands_read_the_clusters_of_the_project(name: str, tmp_path: Path) -> None:
+    """Each command with clusters reads the file that the project's configuration names, also from a subfolder."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_clusters_file = sites/ours.toml\n")
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "ours.toml").write_text('[ours]\nbackend = "local"\n')
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "clusters.toml").write_text('[theirs]\nbackend = "local"\n')
-    told = dtfperf(tmp_path / "below", *name.split(), *NAMED.get(name, ["--cluster=theirs"]), COLUMNS="200")
+    told = run_dtfperf(tmp_path / "below", *name.split(), *NAMED.get(name, ["--cluster=theirs"]), COLUMNS="200")
     assert told.returncode == (0 if name == "clusters list" else 2), told.stderr
     assert "ours" in told.stdout + told.stderr
     assert "Did you mean" not in told.stderr

@@ -1,4 +1,4 @@
-"""What a shell completes: asked as bash asks, and in real shells as somebody meets it."""
+"""Completions of shells: by bash's protocol, and in real shells."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ SESSION = "20260131T021503Z-9f3c1a"
 PATIENCE_S = 60.0
 
 
-def completed(folder: Path, line: str) -> list[str]:
+def complete(folder: Path, line: str) -> list[str]:
     """Return the completions at the end of the line."""
     answer = folder / "answer"
     asked = {
@@ -28,38 +28,38 @@ def completed(folder: Path, line: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With two clusters and a session."""
+    """Return a folder with two clusters and a session."""
     (tmp_path / "clusters.toml").write_text('[daint]\nbackend = "local"\n[dom]\nbackend = "local"\n')
     (tmp_path / "perf_results" / SESSION).mkdir(parents=True)
     return tmp_path
 
 
 def test_commands_options_and_clusters_are_completed(folder: Path) -> None:
-    """Commands by their beginning, options of a command, and clusters by the file that the command would read."""
-    assert completed(folder, "dtfperf do") == ["doctor"]
-    assert completed(folder, "dtfperf history cha") == ["changes"]
-    assert "--fail" in completed(folder, "dtfperf history changes --")
-    assert completed(folder, "dtfperf doctor --cluster d") == ["daint", "dom"]
+    """Commands, options and clusters of the cluster file are completed; a damaged cluster file gives none."""
+    assert complete(folder, "dtfperf do") == ["doctor"]
+    assert complete(folder, "dtfperf history cha") == ["changes"]
+    assert "--fail" in complete(folder, "dtfperf history changes --")
+    assert complete(folder, "dtfperf doctor --cluster d") == ["daint", "dom"]
     (folder / "clusters.toml").write_text("[daint")
-    assert completed(folder, "dtfperf doctor --cluster d") == [""]
+    assert complete(folder, "dtfperf doctor --cluster d") == [""]
 
 
 def test_models_modes_and_sessions_are_completed(folder: Path) -> None:
-    """Models and fields of a training, modes behind variable_update=, and sessions by the folders that there are."""
-    assert completed(folder, "dtfperf run incep") == ["inception3", "inception4"]
-    assert completed(folder, "dtfperf run mnist variable_u") == ["variable_update="]
-    assert "distributed_replicated" in completed(folder, "dtfperf run mnist variable_update=distributed_r")[0]
-    assert completed(folder, "dtfperf history trend num_p") == ["num_ps="]
-    assert completed(folder, "dtfperf judge perf") == [f"perf_results/{SESSION}"]
-    assert completed(folder, "dtfperf history show 2026") == [SESSION]
-    assert completed(folder, "dtfperf history compare last l") == ["last"]
+    """Models, fields, modes behind variable_update=, and existing sessions are completed."""
+    assert complete(folder, "dtfperf run incep") == ["inception3", "inception4"]
+    assert complete(folder, "dtfperf run mnist variable_u") == ["variable_update="]
+    assert "distributed_replicated" in complete(folder, "dtfperf run mnist variable_update=distributed_r")[0]
+    assert complete(folder, "dtfperf history trend num_p") == ["num_ps="]
+    assert complete(folder, "dtfperf judge perf") == [f"perf_results/{SESSION}"]
+    assert complete(folder, "dtfperf history show 2026") == [SESSION]
+    assert complete(folder, "dtfperf history compare last l") == ["last"]
 
 
-def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real bash accepts the printed script, and then offers the right completions."""
-    told = in_bash(script_for("bash", capsys), folder, "dtfperf", "history", "cha")
+def test_bash_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real bash accepts the printed script, and has the right completions."""
+    told = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "history", "cha")
     assert told.split() == ["changes"]
-    told = in_bash(script_for("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
+    told = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
     assert told.split() == ["daint", "dom"]
 
 
@@ -68,14 +68,14 @@ def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.Captur
     ("dtfperf doctor --cluster da", "dtfperf doctor --cluster daint "),
     ("dtfperf run mnist variable_u", "dtfperf run mnist variable_update="),
 ])  # fmt: skip
-def test_zsh_completes_it(folder: Path, capsys: pytest.CaptureFixture[str], typed: str, becomes: str) -> None:
-    """In a real zsh at a terminal, a tab completes the typed text."""
+def test_zsh_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str], typed: str, becomes: str) -> None:
+    """A tab in a real zsh at a terminal completes the typed text."""
     if not shutil.which("zsh"):
         pytest.skip("zsh is not installed")
     (folder / ".zshrc").write_text(
         f"""
 autoload -Uz compinit && compinit -u -d {folder}/dump
-{script_for("zsh", capsys)}
+{print_script("zsh", capsys)}
 ready() {{ : > {folder}/ready }}
 show() {{ print -rn -- "$BUFFER" > {folder}/shown.new; mv {folder}/shown.new {folder}/shown }}
 zle -N zle-line-init ready
@@ -91,33 +91,38 @@ zpty -w -n shell "{typed}"$'\\t\\C-t'
 until [[ -e {folder}/shown ]]; do sleep 0.02; done
 zpty -d shell
 """
-    variables = {**environment(), "ZDOTDIR": str(folder), "TERM": "xterm"}
+    variables = {**make_environment(), "ZDOTDIR": str(folder), "TERM": "xterm"}
     subprocess.run(["zsh", "-f", "-c", keys], cwd=folder, env=variables, check=True, timeout=PATIENCE_S)
     assert (folder / "shown").read_text() == becomes
 
 
-def test_fish_completes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real fish accepts the printed script, and offers the right completions."""
+def test_fish_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real fish accepts the printed script, and has the right completions."""
     if not shutil.which("fish"):
         pytest.skip("fish is not installed")
     for line, offered in (("dtfperf history cha", {"changes"}), ("dtfperf doctor --cluster d", {"daint", "dom"})):
-        script = f"{script_for('fish', capsys)}\ncomplete --do-complete '{line}'"
+        script = f"{print_script('fish', capsys)}\ncomplete --do-complete '{line}'"
         told = subprocess.run(
-            ["fish", "--no-config", "-c", script], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+            ["fish", "--no-config", "-c", script],
+            cwd=folder,
+            env=make_environment(),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert {row.split("\t")[0].strip() for row in told.stdout.splitlines()} == offered
 
 
-def script_for(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
 
 
-def environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{DTFPERF.parent}:{os.environ['PATH']}"}
 
 
-def in_bash(script: str, folder: Path, *words: str) -> str:
+def complete_in_bash(script: str, folder: Path, *words: str) -> str:
     """Return bash's completions for the last of these arguments."""
     line = " ".join(words)
     asked = f"""
@@ -126,6 +131,6 @@ $(complete -p dtfperf | sed 's/.*-F \\([^ ]*\\).*/\\1/') dtfperf {words[-1]} {wo
 echo "${{COMPREPLY[@]}}"
 """
     told = subprocess.run(
-        ["bash", "--norc", "-c", script + asked], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+        ["bash", "--norc", "-c", script + asked], cwd=folder, env=make_environment(), capture_output=True, text=True, check=True
     )
     return told.stdout

@@ -23,8 +23,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(whole_session(tmp_path_factory.mktemp("whole")))
 
 
-def test_the_whole_session_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is damaged below is judged again to the same verdicts before that."""
+def test_undamaged_session_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The session of these tests is judged with the same verdicts before it is damaged."""
     folder = whole_session(tmp_path)
     assert main(["judge", str(folder.path)]) == FAILED  # some of its verdicts fail their tests
     assert "All verdicts are the same as in the session." in capsys.readouterr().out
@@ -32,10 +32,10 @@ def test_the_whole_session_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_damage_is_a_traceback(
+def test_damaged_session_is_judged_or_refused(
     part: int, whole: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A damaged session is judged, or refused in one printable line with its path; what is judged can be summed up, too."""
+    """A damaged session is judged, or refused in one printable line with its path, and is never a traceback."""
     path = tmp_path / "20260131T021503Z-9f3c1a"
     for number in range(part, MANY, PARTS):
         write(path, damaged(whole, number))

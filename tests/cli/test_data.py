@@ -1,4 +1,4 @@
-"""`dtfperf data` as its user meets it."""
+"""`dtfperf data`: uploads and downloads."""
 
 import json
 import os
@@ -34,7 +34,7 @@ Dtfperf = Callable[..., Ended]
 
 @pytest.fixture
 def dtfperf(capsys: pytest.CaptureFixture[str]) -> Dtfperf:
-    """`dtfperf ...` in this process, which has boto3 imported."""
+    """Run `dtfperf ...` in this process, which has boto3 imported."""
 
     def call(*arguments: object) -> Ended:
         capsys.readouterr()
@@ -44,15 +44,15 @@ def dtfperf(capsys: pytest.CaptureFixture[str]) -> Dtfperf:
     return call
 
 
-def _dtfperf(*arguments: object, before: str = "") -> Ended:
-    """The same in a process of its own."""
+def _run_in_process(*arguments: object, before: str = "") -> Ended:
+    """Run `dtfperf ...` in a process of its own."""
     ended = zygote.python("-c", f"import sys\n{before}{MAIN}", *arguments)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Path:
-    """A session folder."""
+    """Return a session folder."""
     folder = tmp_path / "perf_results" / "2026-01-01T00-00-00-abc"
     for path, content in SESSION.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -60,30 +60,30 @@ def session(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path: Path) -> None:
-    """Push and pull report their result in one line; either order of pull's arguments is valid."""
-    assert _dtfperf("data", "push", session, URL) == Ended(
+def test_session_folder_is_pushed_and_pulled(s3: S3, session: Path, tmp_path: Path) -> None:
+    """Push and pull of a folder and a file report their result in one line, with pull's arguments in any order."""
+    assert _run_in_process("data", "push", session, URL) == Ended(
         0, f"dtfperf: {session} -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n", ""
     )
     assert s3.contents() == {f"results/{path}": content for path, content in SESSION.items()}
-    assert "0 sent, 3 were there" in _dtfperf("data", "push", session, URL).out
+    assert "0 sent, 3 were there" in _run_in_process("data", "push", session, URL).out
 
     (tmp_path / "one").write_bytes(b"12345")
-    pushed = read("data push", _dtfperf("data", "push", tmp_path / "one", f"{URL}/one", "--json").out)
+    pushed = read("data push", _run_in_process("data", "push", tmp_path / "one", f"{URL}/one", "--json").out)
     assert (pushed["files"], pushed["bytes"], pushed["moved"]) == (1, 5, 1)
-    pulled = read("data pull", _dtfperf("data", "pull", f"{URL}/one", tmp_path / "again", "--json").out)
+    pulled = read("data pull", _run_in_process("data", "pull", f"{URL}/one", tmp_path / "again", "--json").out)
     assert (pulled["from"], pulled["files"], pulled["bytes"]) == (f"{URL}/one", 1, 5)
     s3.client.delete_object(Bucket=NAME, Key="results/one/one")
 
     for number, way in enumerate(("there", "back")):
         back = tmp_path / way
-        ended = _dtfperf("data", "pull", *([back, URL] if number else [URL, back]))
+        ended = _run_in_process("data", "pull", *([back, URL] if number else [URL, back]))
         assert ended == Ended(0, f"dtfperf: {URL} -> {back}: 3 files, 0.0 MB; 3 fetched, 0 were here.\n", "")
         assert {path: (back / path).read_bytes() for path in SESSION} == SESSION
 
 
-def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -> None:
-    """An upload to a public bucket is reported with a warning, and continues."""
+def test_public_bucket_is_a_warning(s3: S3, dtfperf: Dtfperf, session: Path) -> None:
+    """An upload to a public bucket has a warning, and continues."""
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
     ended = dtfperf("data", "push", session, URL)
     assert ended.code == 0
@@ -105,7 +105,9 @@ def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -
     ],
     ids=["nothing here", "no URL", "nothing there", "no bucket"],
 )
-def test_one_message(s3: S3, dtfperf: Dtfperf, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_error_is_one_line_with_its_exit_code(
+    s3: S3, dtfperf: Dtfperf, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     """An error is one line, and an exit code for its kind."""
     assert dtfperf("data", *arguments) == Ended(code, "", words)
 
@@ -131,26 +133,26 @@ PULL = "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL
         "push, bucket to bucket", "push, swapped", "push, a file's URL", "push, no bucket",
     ],
 )  # fmt: skip
-def test_a_url_is_no_folder(
+def test_source_and_target_must_be_url_and_path(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of the two is a place in S3, the other a file or folder here: what is neither is refused before S3 is asked."""
+    """One argument must be a URL of S3 and the other a path; anything else is refused without a request."""
     monkeypatch.chdir(tmp_path)
     assert main(["data", *arguments]) == 2
     assert capsys.readouterr() == ("", f"dtfperf: {words}\n")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_may_be_called_as_a_url_is(
+def test_path_that_begins_with_a_dot_is_a_folder(
     s3: S3, dtfperf: Dtfperf, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`./s3:` and whatever is named from the root is a folder."""
+    """`./s3:` is a folder."""
     monkeypatch.chdir(tmp_path)
     session.rename("s3:")
     assert dtfperf("data", "push", "./s3:", URL).out == f"dtfperf: s3: -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n"
 
 
-def test_denied(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_write_is_one_line(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user without write permission gets an error of one line without a credential."""
     allowed = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
     user = s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]})
@@ -163,14 +165,14 @@ def test_denied(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.Mon
     assert not any(value in ended.err for value in user.values())
 
 
-def test_without_boto3(s3: S3, session: Path) -> None:
-    """Where boto3 is not installed, the extra that brings it is named."""
-    ended = _dtfperf("data", "push", session, URL, before="sys.modules['boto3'] = None\n")
+def test_missing_boto3_names_the_extra(s3: S3, session: Path) -> None:
+    """Without boto3, the error names the extra that installs it."""
+    ended = _run_in_process("data", "push", session, URL, before="sys.modules['boto3'] = None\n")
     assert ended == Ended(2, "", 'dtfperf: S3 needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"\n')
 
 
-def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
-    """An interrupted push reports only that, and leaves no parts that cost money."""
+def test_interrupted_push_leaves_no_parts(s3: S3, tmp_path: Path) -> None:
+    """An interrupted push has exit code 130, one line, and no unfinished upload."""
     (tmp_path / "big").write_bytes(bytes(40 << 20))
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/results/big", skip=1)
     flag = tmp_path / "interrupted"
@@ -185,8 +187,8 @@ def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
     assert s3.unfinished() == []
 
 
-def test_it_says_nothing_of_credentials(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the journal, nor what is remembered, nor what is uploaded holds a credential."""
+def test_no_credentials_are_stored(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the cache nor the metadata of uploads has a credential."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-secret-token")
     assert dtfperf("data", "push", session, URL).code == 0
     cache = Path(os.environ["XDG_CACHE_HOME"])

@@ -1,4 +1,4 @@
-"""`dtfperf doctor` as a person runs it, on this machine made into two hosts."""
+"""`dtfperf doctor` on this machine as two hosts."""
 
 import os
 import pty
@@ -25,25 +25,25 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and locks of the test's own, and this package for interpreters that do not have it."""
+    """Set a home and locks of the test's own, and this package for interpreters without it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
-def write(folder: Path, python: Path, *lines: str) -> None:
+def write_cluster(folder: Path, python: Path, *lines: str) -> None:
     usual = ["[twins]", 'backend = "local"', "hosts = 2", "devices_per_host = 1", 'device = "cpu"', f'python = "{python}"']
     (folder / "clusters.toml").write_text("\n".join([*usual, *lines, ""]))
 
 
-def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return zygote.python("-c", SHORT_STREAMS, "doctor", *arguments, cwd=folder)
 
 
 def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
-    """The table has a row per host, the meaning of numbers, and a last line without findings."""
-    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
-    ended = doctor(tmp_path, "--cluster=twins")
+    """Hosts without problems are exit code 0, a table with a row per host, and a last line without findings."""
+    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = run_doctor(tmp_path, "--cluster=twins")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     heading, _, first, second, *rest = ended.stdout.splitlines()
     for column in ("host", "reachable", "python", "TensorFlow", "devices", "clock offset", "ports", "round trip", "files"):
@@ -57,10 +57,10 @@ def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
     assert "\x1b" not in ended.stdout + ended.stderr
 
 
-def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
-    """With --json each host's row is numbers, with its findings; progress stays on stderr."""
-    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
-    ended = doctor(tmp_path, "--cluster=twins", "--json")
+def test_json_has_the_numbers_of_the_table(tmp_path: Path) -> None:
+    """With --json each host has its values as numbers, and its findings."""
+    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = run_doctor(tmp_path, "--cluster=twins", "--json")
     assert ended.returncode == 0, ended.stderr
     told = read("doctor", ended.stdout)
     assert [host["tensorflow"] for host in told["hosts"]] == ["2.99.0"] * 2
@@ -72,20 +72,20 @@ def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
     assert not any(finding["wrong"] for finding in told["findings"])
 
 
-def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:
-    """Findings are below the table with remedies, and the exit code shows them."""
-    write(tmp_path, interpreter(tmp_path / "venv", None))
-    ended = doctor(tmp_path, "--cluster=twins", "--gpus=1")
+def test_problem_is_exit_code_1(tmp_path: Path) -> None:
+    """Findings are below the table with remedies, and the exit code is 1."""
+    write_cluster(tmp_path, interpreter(tmp_path / "venv", None))
+    ended = run_doctor(tmp_path, "--cluster=twins", "--gpus=1")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "wrong: TensorFlow is missing on " in ended.stdout
     assert "pip install tensorflow-cpu==" in ended.stdout
     assert ended.stdout.splitlines()[-1].startswith("cluster twins: 1 host, 1 thing is wrong")
 
 
-def test_no_hosts_are_exit_code_1(tmp_path: Path) -> None:
-    """Without allocated hosts there is no table, only the reason."""
-    write(tmp_path, tmp_path / "python-that-is-not-there")
-    ended = doctor(tmp_path, "--cluster=twins")
+def test_no_hosts_is_exit_code_1(tmp_path: Path) -> None:
+    """Without allocated hosts there is no table, only the reason, and exit code 1."""
+    write_cluster(tmp_path, tmp_path / "python-that-is-not-there")
+    ended = run_doctor(tmp_path, "--cluster=twins")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1].startswith("dtfperf: cannot start ")
 
@@ -101,32 +101,32 @@ def test_no_hosts_are_exit_code_1(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """The last line has the error of the arguments, and nothing is checked."""
-    write(tmp_path, tmp_path / "python")
-    ended = doctor(tmp_path, *arguments)
+    """Wrong arguments are exit code 2, and the last line of stderr is the error."""
+    write_cluster(tmp_path, tmp_path / "python")
+    ended = run_doctor(tmp_path, *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert words in ended.stderr.splitlines()[-1]
 
 
-def test_more_than_there_is(tmp_path: Path) -> None:
-    """More devices than the cluster has are refused with the numbers, as in a test."""
-    write(tmp_path, tmp_path / "python")
-    ended = doctor(tmp_path, "--cluster=twins", "--gpus=3")
+def test_too_many_devices_are_refused(tmp_path: Path) -> None:
+    """More devices than the cluster has are refused with the numbers."""
+    write_cluster(tmp_path, tmp_path / "python")
+    ended = run_doctor(tmp_path, "--cluster=twins", "--gpus=3")
     assert ended.returncode == 1
     assert "has 2 hosts of 1 device, but 3 devices need 3 hosts" in ended.stderr
 
 
-def test_help_says_what_is_looked_at_and_how_it_ends(tmp_path: Path) -> None:
-    """The help describes the output and the exit codes."""
-    ended = doctor(tmp_path, "--help")
+def test_help_has_checks_and_exit_codes(tmp_path: Path) -> None:
+    """The help describes the checks and the exit codes."""
+    ended = run_doctor(tmp_path, "--help")
     assert ended.returncode == 0
     for words in ("and release them", "TensorFlow (which is imported)", "Exit codes: 0 no problems", "--gpus N"):
         assert words.replace("\n", " ") in ended.stdout.replace("\n", " ")
 
 
-def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) -> None:
-    """A terminal shows what is going on in one line that is cleared, and a table as wide as it is, in colours."""
-    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+def test_terminal_has_progress_and_colours(tmp_path: Path) -> None:
+    """On a terminal the progress is one line that is erased, and the table has colours."""
+    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", "--cluster=twins", "--gpus=1"],
@@ -151,13 +151,13 @@ def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) 
     assert b"\x1b[32myes" in output
 
 
-def test_hosts_by_name(tmp_path: Path) -> None:
-    """If hosts have no names of their own, all are checked, with a message; --gpus and --hosts exclude each other."""
-    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
-    ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
+def test_hosts_without_names_are_all_checked(tmp_path: Path) -> None:
+    """If hosts cannot be allocated by name, all are checked, with a message; --gpus and --hosts exclude each other."""
+    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = run_doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "dtfperf: twins does not allocate hosts by name: checking all" in ended.stderr
     assert "cluster twins: 2 hosts, nothing is wrong" in ended.stdout
-    ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
+    ended = run_doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "--gpus and --hosts both choose hosts" in ended.stderr

@@ -1,4 +1,4 @@
-"""`dtfperf ec2`: what a person sees of it without an Amazon. tests/clusters/ec2/test_commands.py has one."""
+"""`dtfperf ec2` without an AWS account. tests/clusters/ec2/test_commands.py has a simulated one."""
 
 from pathlib import Path
 
@@ -16,29 +16,20 @@ count = 2
 """
 
 
-def dtfperf(folder: Path, *arguments: str, path: str = "") -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `dtfperf ec2 ...`."""
+def run_ec2(folder: Path, *arguments: str, path: str = "") -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of `dtfperf ec2 ...`."""
     where = {"PYTHONPATH": f"{path}:{REPOSITORY}"} if path else {}
     ended = zygote.dtfperf("ec2", *arguments, cwd=folder, COLUMNS="120", **where)
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_help_tells_all_commands(tmp_path: Path) -> None:
+def test_help_has_all_commands(tmp_path: Path) -> None:
     """`dtfperf ec2 --help` has a line for each command."""
-    code, out, _ = dtfperf(tmp_path, "--help")
+    code, out, _ = run_ec2(tmp_path, "--help")
 
     assert code == 0
     for command in COMMANDS:
         assert f"    {command} " in out
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_how_it_ends(tmp_path: Path, command: str) -> None:
-    """The help of each command has its effect and its exit codes."""
-    code, out, _ = dtfperf(tmp_path, command, "--help")
-
-    assert code == 0
-    assert "Exit code" in out
 
 
 @pytest.mark.parametrize(
@@ -53,22 +44,22 @@ def test_every_command_says_how_it_ends(tmp_path: Path, command: str) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """The last line has the error, and no question is asked."""
+    """Wrong arguments are exit code 2, and the last line of stderr is the error."""
     (tmp_path / "clusters.toml").write_text(CLUSTERS)
 
-    code, out, err = dtfperf(tmp_path, *arguments)
+    code, out, err = run_ec2(tmp_path, *arguments)
 
     assert (code, out) == (2, "")
     assert words in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["reap"], ["cost", "--cluster=g5"]])
-def test_without_boto3(tmp_path: Path, arguments: list[str]) -> None:
+def test_missing_boto3_names_the_extra(tmp_path: Path, arguments: list[str]) -> None:
     """Without boto3, one line shows how to install it."""
     (tmp_path / "clusters.toml").write_text(CLUSTERS)
     (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.modules['boto3'] = None\n")
 
-    code, out, err = dtfperf(tmp_path, *arguments, path=str(tmp_path))
+    code, out, err = run_ec2(tmp_path, *arguments, path=str(tmp_path))
 
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""dtfperf explain: where the time of stored measurements went."""
+"""`dtfperf explain`: the time of stored measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.explain.sides import side
 from tests.explain.sides import slower as slower_by
 
 
-def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
-    """A session of one measurement for each, with two runs that have the given traces: the first one none."""
+def make_session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
+    """Return a session with a measurement of two runs for each argument, the second with these traces."""
     made = SessionFolder.create(
         folder, cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
     )
@@ -37,9 +37,9 @@ def breakdown() -> StepBreakdown:
     return compute_step_breakdown(real("parameter_server"))
 
 
-def test_time_of_a_step_is_shown(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The path, each task's time, the links and how well clocks are known stand in the text."""
-    assert main(["explain", str(session(tmp_path, {"step_breakdown": breakdown}).path)]) == 0
+def test_step_breakdown_is_shown(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text has the path, tasks, links and clock error of a step, and the times of the path add up."""
+    assert main(["explain", str(make_session(tmp_path, {"step_breakdown": breakdown}).path)]) == 0
     out = capsys.readouterr().out
     for words in ("A step takes", "dense0/weights", "worker:1>ps:0", "ps:1", "Gbit/s", "Clocks are known to"):
         assert words in out
@@ -47,27 +47,27 @@ def test_time_of_a_step_is_shown(breakdown: StepBreakdown, tmp_path: Path, capsy
     assert total == pytest.approx(1000 * breakdown.wall_s, abs=0.2)
 
 
-def test_json_is_what_is_stored(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json there is each measurement with its step breakdown, or why it has none."""
-    folder = session(tmp_path, {"step_breakdown": breakdown}, {"unexplained": "worker:1 could not be traced: x"}, {})
+def test_json_has_the_stored_breakdown(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json each measurement has its step breakdown, or the reason why it has none."""
+    folder = make_session(tmp_path, {"step_breakdown": breakdown}, {"unexplained": "worker:1 could not be traced: x"}, {})
     assert main(["explain", str(folder.path), "--json"]) == 0
     told = read("explain", capsys.readouterr().out)["measurements"]
     assert [each["step_breakdown"] for each in told] == [breakdown.to_json(), None, None]
     assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
 
 
-def test_nothing_traced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If no step was traced, or could not be, the message gives the reason, and the exit code is 1."""
-    folder = session(tmp_path, {}, {"unexplained": "variable_update=mirrored cannot be traced"})
+def test_missing_trace_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If no step was traced or could be, the message has the reason, and the exit code is 1."""
+    folder = make_session(tmp_path, {}, {"unexplained": "variable_update=mirrored cannot be traced"})
     assert main(["explain", str(folder.path)]) == 1
     out = capsys.readouterr().out
     assert "no step of it was traced" in out
     assert "cannot be explained: variable_update=mirrored cannot be traced" in out
 
 
-def test_one_measurement_by_its_id(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An id shows that measurement alone; one that is not there is refused with those that are."""
-    folder = session(tmp_path, {"step_breakdown": breakdown}, {})
+def test_id_selects_one_measurement(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An id shows that measurement only; an unknown one is refused with the known ones."""
+    folder = make_session(tmp_path, {"step_breakdown": breakdown}, {})
     first, second = (record.id for record in folder.measurements())
     assert main(["explain", str(folder.path), first]) == 0
     assert second not in capsys.readouterr().out
@@ -78,29 +78,29 @@ def test_one_measurement_by_its_id(breakdown: StepBreakdown, tmp_path: Path, cap
 def test_damaged_step_breakdown_is_refused(
     breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A step breakdown with an impossible time is refused in one line with the file's name."""
-    folder = session(tmp_path, {"step_breakdown": breakdown})
+    """A step breakdown with an impossible time is refused with the file and line."""
+    folder = make_session(tmp_path, {"step_breakdown": breakdown})
     file = folder.path / "measurements.jsonl"
     file.write_text(file.read_text().replace(f'"wall_s": {breakdown.wall_s}', '"wall_s": -1'))
     assert main(["explain", str(folder.path)]) == 2
     assert "measurements.jsonl:1: " in capsys.readouterr().err
 
 
-def slower(breakdown: StepBreakdown) -> StepBreakdown:
-    """The same, had what worker:1 sends taken a tenth of a second more."""
+def slow_down(breakdown: StepBreakdown) -> StepBreakdown:
+    """Return the breakdown with 0.1 s more for what worker:1 sends."""
     path = [replace(part, seconds=part.seconds + 0.1 * (part.location == "worker:1>ps:0")) for part in breakdown.path]
     return replace(breakdown, wall_s=sum(part.seconds for part in path), path=path)
 
 
-def test_what_has_become_longer(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against a faster session, the kind of work and the link that the time went to come first, with the seconds."""
+def test_longest_change_comes_first(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a faster session, the part and link with the largest change come first, with the time."""
     now, then = (
-        session(tmp_path / "now", {"step_breakdown": slower(breakdown)}),
-        session(tmp_path / "then", {"step_breakdown": breakdown}),
+        make_session(tmp_path / "now", {"step_breakdown": slow_down(breakdown)}),
+        make_session(tmp_path / "then", {"step_breakdown": breakdown}),
     )
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    longer = slower(breakdown).wall_s - breakdown.wall_s
+    longer = slow_down(breakdown).wall_s - breakdown.wall_s
     (heading,) = (number for number, line in enumerate(lines) if line.startswith("A step takes") and " instead of " in line)
     assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[heading]
     assert lines[heading + 3].split() == [
@@ -113,27 +113,27 @@ def test_what_has_become_longer(breakdown: StepBreakdown, tmp_path: Path, capsys
 
 
 def test_changes_add_up_in_json(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json the changes stand beside the step breakdown, with the id of what it was held against."""
+    """With --json the changes of a step add up, with the id of the other measurement."""
     now, then = (
-        session(tmp_path / "now", {"step_breakdown": slower(breakdown)}),
-        session(tmp_path / "then", {"step_breakdown": breakdown}),
+        make_session(tmp_path / "now", {"step_breakdown": slow_down(breakdown)}),
+        make_session(tmp_path / "then", {"step_breakdown": breakdown}),
     )
     assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
     against = read("explain", capsys.readouterr().out)["measurements"][0]["against"]
     assert against["id"] == then.measurements()[0].id
-    total = slower(breakdown).wall_s - sum(part.seconds for part in breakdown.path)
+    total = slow_down(breakdown).wall_s - sum(part.seconds for part in breakdown.path)
     assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
 
 
 def test_other_session_without_a_trace(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the other session has no trace of the kind, this one is shown alone, and the exit code shows that."""
-    now, then = session(tmp_path / "now", {"step_breakdown": breakdown}), session(tmp_path / "then", {})
+    """If the other session has no trace, only this one is shown, and the exit code is 1."""
+    now, then = make_session(tmp_path / "now", {"step_breakdown": breakdown}), make_session(tmp_path / "then", {})
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 
 
-def traced_twice(folder: Path) -> SessionFolder:
-    """A measurement with a second worker that sleeps, in a session below `perf_results`."""
+def make_traced_session(folder: Path) -> SessionFolder:
+    """Return a session below `perf_results` with a traced measurement of a second worker that sleeps."""
     now = side(*slower_by(python=50)).step_breakdown
     assert now
     made = SessionFolder.create(
@@ -144,19 +144,19 @@ def traced_twice(folder: Path) -> SessionFolder:
     return made
 
 
-def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against a baseline, its file or the folder of them, the causes stand first, and with --json as they would be stored."""
+def test_causes_against_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a folder or a file of baselines, the causes are shown, and with --json as they are stored."""
     then = side().step_breakdown
     assert then
     measured = measurement_of([457.1, 457.0, 457.2])
     accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])
     store, system = BaselineStore(tmp_path / "baselines"), SYSTEM
     store.update(system, [Entry.of(accepted, entry_of([1.0, 1.0]).provenance)])
-    now = traced_twice(tmp_path)
+    now = make_traced_session(tmp_path)
     for against in ("", f"{system}.json"):
         assert main(["explain", str(now.path), "--against", str(store.folder / against)]) == 0
         out = capsys.readouterr().out
-        assert "why  +50.0 of +50.0 ms per step" in out or "ms   worker:1 is busy in Python for 51.0 ms" in out
+        assert "ms   worker:1 is busy in Python for 51.0 ms" in out
         assert "straggler at worker:1" in out
     assert main(["explain", str(now.path), "--against", str(store.folder), "--json"]) == 0
     found = read("explain", capsys.readouterr().out)["measurements"][0]["explanation"]
@@ -164,14 +164,14 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["against"].startswith("the baseline of ")
 
 
-def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
+def test_id_is_searched_in_the_configured_folder(
     breakdown: StepBreakdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The option dtfperf_perf_results in pytest's configuration is used for an id, also in a subfolder of the project."""
+    """An id is searched in the folder of dtfperf_perf_results, also from a subfolder of the project."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_perf_results = kept\n")
-    (record,) = session(tmp_path / "kept", {"step_breakdown": breakdown}).measurements()
+    (record,) = make_session(tmp_path / "kept", {"step_breakdown": breakdown}).measurements()
     monkeypatch.chdir(tmp_path / "perf_tests")
     assert main(["explain", record.id]) == 0
     assert capsys.readouterr().out.startswith(f"{record.id}: ")
@@ -179,11 +179,11 @@ def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
     assert f"the id of a measurement of one in {tmp_path / 'kept'}/" in capsys.readouterr().err
 
 
-def test_a_measurement_by_its_id_alone(
+def test_id_is_searched_in_perf_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An id without a folder is looked for in perf_results; one that is nowhere is refused with what may be given."""
-    (record,) = traced_twice(tmp_path).measurements()
+    """An id without a folder is searched in perf_results; an unknown one is refused with what is allowed."""
+    (record,) = make_traced_session(tmp_path).measurements()
     monkeypatch.chdir(tmp_path)
     assert main(["explain", record.id]) == 0
     assert record.id in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Measurements in the forms of other programs, each read back by the program it is for, or by its published schema."""
+"""Exports of measurements, each read by the program that it is for, or checked against its published schema."""
 
 import csv
 import json
@@ -64,36 +64,36 @@ CUSTOM: Mapping[str, Any] = {  # interface BenchmarkResult of github-action-benc
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two nights; the second has a measurement that was TAINTED, one that was slowed down, and a test with a formula's name."""
+    """Return two nights; the second has a TAINTED, a slowed-down and a formula-like measurement."""
     root = tmp_path_factory.mktemp("results")
     folder_of(root, 0, {1: [90.0]}, software={"tensorflow": "2.20.0"})
     folder = folder_of(root, 1, RATES, software={"tensorflow": "2.21.0"}, commit="b0b5")
     disturbed = folder.add("t.py::test_busy", measurement(spec(gpus=8), [500.0]))
     folder.judge(disturbed.id, verdict=Verdict.TAINTED, reason="busy")
     folder.add("=t.py::test_slow", measurement(spec(gpus=16), [600.0], injected_slowdowns={"worker:0": 0.3}))
-    enter_all([SessionFolder.open(path) for path in sorted(root.glob("2*"))], address_in(root))
+    enter_all([SessionFolder.open(path) for path in sorted(root.glob("2*"))], get_address(root))
     return root
 
 
-def address_in(root: Path) -> Address:
+def get_address(root: Path) -> Address:
     found = parse_address(None, root)
     assert found
     return found
 
 
-def latest(results: Path) -> Path:
+def get_latest(results: Path) -> Path:
     return max(results.glob("2*"))
 
 
-def written(results: Path, form: str, *more: str) -> bytes:
-    """What the command writes into a file."""
+def export(results: Path, form: str, *more: str) -> bytes:
+    """Return what `history export` writes into a file."""
     out = results / f"out-{form}"
     assert main(["history", "export", f"--format={form}", f"--out={out}", *more, str(results)]) == 0
     return out.read_bytes()
 
 
 def test_load_has_a_row_for_each_run(results: Path) -> None:
-    """A folder of sessions, one session and their history are read alike, but for what a history does not keep."""
+    """A folder, a session and a history are loaded alike, except for the columns that a history lacks."""
     frame = pytest_dtfperf.load(results)
     assert list(frame.columns) == list(COLUMNS)
     assert len(frame) == 1 + 6 + 2
@@ -101,7 +101,7 @@ def test_load_has_a_row_for_each_run(results: Path) -> None:
     assert frame["started"].dt.tz is not None
     assert frame.loc[frame["valid"] & frame["comparable"], "gpus"].tolist() == [1, 1, 1, 1, 2, 2, 4]
     assert frame["slowed_down"].tolist() == [False] * 8 + [True]
-    assert len(pytest_dtfperf.load(str(latest(results)))) == 8
+    assert len(pytest_dtfperf.load(str(get_latest(results)))) == 8
 
     of_history = pytest_dtfperf.load(f"sqlite:///{results / 'history.sqlite'}")
     known = [name for name, column in COLUMNS.items() if column.in_history]
@@ -110,7 +110,7 @@ def test_load_has_a_row_for_each_run(results: Path) -> None:
 
 
 def test_columns_are_documented_with_their_units() -> None:
-    """docs/exports.md has a row for each column, in order, with its kind, unit and meaning, and says which a history lacks."""
+    """docs/exports.md has a row for each column, in order, with its kind, unit and meaning."""
     rows = [
         f"| `{name}` | {column.kind} | {column.unit} | {column.meaning}{'' if column.in_history else ' (not in a history)'} |"
         for name, column in COLUMNS.items()
@@ -119,7 +119,7 @@ def test_columns_are_documented_with_their_units() -> None:
 
 
 def test_published_rates_are_a_frame() -> None:
-    """All that was published comes in one frame, as it was published, and docs/exports.md has a row for each column."""
+    """All published rates are loaded as one frame, and docs/exports.md has a row for each column."""
     frame = pytest_dtfperf.published()
     assert frame["images_per_sec"].tolist() == [row.images_per_sec for row in references()]
     daint = frame[(frame.system == "piz-daint") & (frame.gpus == 64) & (frame.data == "synthetic")]
@@ -141,15 +141,15 @@ def test_formats_are_documented() -> None:
     ("source", "why"),
     [("nowhere", "'nowhere' is not there"), (".", "is no session folder"), ("mysql://a/b", "a history is kept in a file")],
 )
-def test_what_cannot_be_loaded(source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no source is refused in one line that says what is."""
+def test_invalid_source_is_refused(source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that cannot be loaded is refused with the reason."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DtfPerfError, match=why):
         pytest_dtfperf.load(source)
 
 
-def test_importing_the_package_is_cheap() -> None:
-    """`import pytest_dtfperf` brings neither pandas nor any other module of the package; another name is not there."""
+def test_import_of_the_package_imports_no_other_module() -> None:
+    """`import pytest_dtfperf` imports no pandas and no other module of the package; an unknown name is an AttributeError."""
     program = (
         "import sys, pytest_dtfperf; print([m for m in sys.modules if m.startswith(('pandas', 'numpy', 'pytest_dtfperf.'))])"
     )
@@ -160,9 +160,9 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_csv_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
-    """The CSV file has the same values with all their digits, and a text that would be a formula is marked as text."""
+    """The CSV file has the same values with all digits, and a text like a formula is marked as text."""
     path = tmp_path / "runs.csv"
-    path.write_bytes(written(results, "csv"))
+    path.write_bytes(export(results, "csv"))
     frame, expected = pd.read_csv(path), pytest_dtfperf.load(results)
     assert list(frame.columns) == list(COLUMNS)
     for name, column in COLUMNS.items():
@@ -173,9 +173,9 @@ def test_csv_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
-    """The Parquet file gives the frame that `load` gives, and each column's unit and meaning stand in it."""
+    """The Parquet file has the frame that `load` returns, and a column has its unit and meaning."""
     path = tmp_path / "runs.parquet"
-    path.write_bytes(written(results, "parquet"))
+    path.write_bytes(export(results, "parquet"))
     frame, expected = pd.read_parquet(path), pytest_dtfperf.load(results)
     for name in COLUMNS:
         assert [None if pd.isna(value) else value for value in frame[name]] == [
@@ -186,16 +186,16 @@ def test_parquet_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where pyarrow is not installed, one line says so and how to get it."""
+    """Without pyarrow, the error shows how to install it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["history", "export", "--format=parquet", "--out=never", str(results)]) == 2
     assert "Install it: pip install 'pytest-dtfperf[parquet]'" in capsys.readouterr().err
 
 
-def test_pytest_benchmark_compares(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`pytest-benchmark compare` reads two nights and finds the training that both have; its OPS are images/sec."""
+def test_pytest_benchmark_reads_the_export(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pytest-benchmark compare` reads two nights with rates in images/sec, and the left out measurements are reported."""
     for night, session in enumerate(("2026-01-01", "2026-01-02"), start=1):
-        (tmp_path / f"000{night}_night.json").write_bytes(written(results, "pytest-benchmark", f"--session={session}"))
+        (tmp_path / f"000{night}_night.json").write_bytes(export(results, "pytest-benchmark", f"--session={session}"))
     command = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "--csv=all.csv", "--group-by=fullname"]
     files = sorted(str(path) for path in tmp_path.glob("000*.json"))
     done = subprocess.run([*command, *files], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -208,11 +208,11 @@ def test_pytest_benchmark_compares(results: Path, tmp_path: Path, capsys: pytest
     assert "2 measurements" in capsys.readouterr().err  # what is not believed is left out, and said
 
 
-def test_github_action_and_bencher_have_their_form(results: Path) -> None:
-    """Both keep to the tools' published forms, and have the medians of what may be believed, each benchmark once."""
-    entries = json.loads(written(results, "github-action"))
+def test_github_action_and_bencher_have_the_published_schema(results: Path) -> None:
+    """Both exports pass the published schemas, and have the medians of valid measurements once."""
+    entries = json.loads(export(results, "github-action"))
     jsonschema.validate(entries, CUSTOM)
-    benchmarks = json.loads(written(results, "bencher"))
+    benchmarks = json.loads(export(results, "bencher"))
     jsonschema.validate(benchmarks, BMF)
     medians = {1: 100.0, 2: 185.0, 4: 300.0}
     assert [entry["value"] for entry in entries] == list(medians.values())
@@ -225,8 +225,8 @@ def test_github_action_and_bencher_have_their_form(results: Path) -> None:
 
 
 def test_openmetrics_is_parsed(results: Path) -> None:
-    """Prometheus' own parser reads it: each rate with its labels, units in names, and nothing twice."""
-    families = {family.name: family for family in text_string_to_metric_families(written(results, "openmetrics").decode())}
+    """Prometheus' parser reads the export: each rate with its labels, and units in names."""
+    families = {family.name: family for family in text_string_to_metric_families(export(results, "openmetrics").decode())}
     rates = families["dtfperf_rate_images_per_second"]
     assert rates.unit == "images_per_second"
     assert {(sample.labels["gpus"], sample.value) for sample in rates.samples} == {("1", 100.0), ("2", 185.0), ("4", 300.0)}
@@ -258,23 +258,23 @@ CODE_QUALITY: Mapping[str, Any] = {  # https://docs.gitlab.com/ci/testing/code_q
 }
 
 
-def judged(root: Path, verdict: Verdict, test: str = "perf/test_a.py::test_b[1]") -> None:
+def make_judged_session(root: Path, verdict: Verdict, test: str = "perf/test_a.py::test_b[1]") -> None:
     folder = SessionFolder.create(root, cluster="c", command=[], versions={})
     record = folder.add(test, measurement(spec(), [9.0, 9.1]))
     folder.judge(record.id, verdict=verdict, reason="-8 %, 100:1,\nmargin")
 
 
 def test_failed_measurements_are_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GitHub and GitLab get the reason at the line of the test's function; the fingerprint is the same in each session."""
+    """Annotations of GitHub and GitLab have the reason at the line of the test; the fingerprint is the same in each session."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "perf").mkdir()
     (tmp_path / "perf" / "test_a.py").write_text("import os\n\n\ndef test_b(n):\n    pass\n")
     for name in ("one", "two"):
-        judged(tmp_path / name, Verdict.REGRESSED)
-    assert written(tmp_path / "one", "github-annotations").decode() == (
+        make_judged_session(tmp_path / name, Verdict.REGRESSED)
+    assert export(tmp_path / "one", "github-annotations").decode() == (
         f"::error file=perf/test_a.py,line=4,title=REGRESSED%3A {spec().label}::-8 %25, 100:1,%0Amargin\n"
     )
-    reports = [json.loads(written(tmp_path / name, "gitlab-code-quality")) for name in ("one", "two")]
+    reports = [json.loads(export(tmp_path / name, "gitlab-code-quality")) for name in ("one", "two")]
     for report in reports:
         jsonschema.validate(report, CODE_QUALITY)
     assert reports[0] == reports[1]
@@ -283,23 +283,23 @@ def test_failed_measurements_are_annotations(tmp_path: Path, monkeypatch: pytest
 
 
 def test_passed_measurements_are_no_annotations(tmp_path: Path) -> None:
-    """A green session is an empty text for GitHub, and an empty list for GitLab."""
-    judged(tmp_path, Verdict.PASSED)
-    assert written(tmp_path, "github-annotations") == b""
-    assert json.loads(written(tmp_path, "gitlab-code-quality")) == []
+    """A session without failures is an empty text for GitHub, and an empty list for GitLab."""
+    make_judged_session(tmp_path, Verdict.PASSED)
+    assert export(tmp_path, "github-annotations") == b""
+    assert json.loads(export(tmp_path, "gitlab-code-quality")) == []
 
 
 def test_test_without_a_file_is_annotated_at_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the test's file is not here, the annotation is at line 1."""
+    """If the test's file does not exist, the annotation is at line 1."""
     monkeypatch.chdir(tmp_path)
-    judged(tmp_path, Verdict.REGRESSED, "gone/test_x.py::TestA::test_y")
-    assert written(tmp_path, "github-annotations").startswith(b"::error file=gone/test_x.py,line=1,title=REGRESSED%3A ")
+    make_judged_session(tmp_path, Verdict.REGRESSED, "gone/test_x.py::TestA::test_y")
+    assert export(tmp_path, "github-annotations").startswith(b"::error file=gone/test_x.py,line=1,title=REGRESSED%3A ")
 
 
 def test_prometheus_text_is_parsed(results: Path) -> None:
-    """The parser of the older text format reads the same samples, of types and comments that this format has."""
-    text = written(results, "prometheus").decode()
-    expected = text_string_to_metric_families(written(results, "openmetrics").decode())
+    """The parser of the older text format reads the same samples, with the types and comments of this format."""
+    text = export(results, "prometheus").decode()
+    expected = text_string_to_metric_families(export(results, "openmetrics").decode())
     samples = {(each.name, tuple(each.labels.items()), each.value) for family in expected for each in family.samples}
     families = list(parse_text_format(text))
     assert {(each.name, tuple(each.labels.items()), each.value) for family in families for each in family.samples} == samples
@@ -307,21 +307,21 @@ def test_prometheus_text_is_parsed(results: Path) -> None:
     assert all(re.match("# (HELP|TYPE) |[a-z_]+{", line) for line in text.splitlines())
 
 
-def test_openmetrics_escapes(tmp_path: Path) -> None:
-    """A cluster may be called anything: quotes, backslashes and line ends are escaped as the standard says."""
+def test_openmetrics_escapes_labels(tmp_path: Path) -> None:
+    """Quotes, backslashes and newlines of a cluster's name are escaped."""
     name = 'a "b"\\\n{c}'
     folder = SessionFolder.create(tmp_path, cluster=name, command=[], versions={})
     folder.add("t.py::test", replace(measurement(spec(), [1.0]), hosts=["a"]))
-    families = list(text_string_to_metric_families(written(tmp_path, "openmetrics").decode()))
+    families = list(text_string_to_metric_families(export(tmp_path, "openmetrics").decode()))
     assert {sample.labels["cluster"] for family in families for sample in family.samples} == {name}
 
 
 @pytest.mark.parametrize("form", EXPORT_FORMATS)
-def test_no_form_has_what_a_terminal_would_obey(tmp_path: Path, form: str) -> None:
-    """Of a cluster and a test whose names have escape sequences, none is raw in any text that is exported."""
+def test_exports_have_no_escape_sequences(tmp_path: Path, form: str) -> None:
+    """Escape sequences in names of clusters, hosts and tests are not in any exported text."""
     folder = SessionFolder.create(tmp_path, cluster="a\x1b[2Jb\x9bc", command=[], versions={})
     folder.add("t.py::test[\x1b]0;x\x07]", replace(measurement(spec(), [1.0]), hosts=["h\x1b[31m"]))
-    content = written(tmp_path, form)
+    content = export(tmp_path, form)
     assert form == "parquet" or not {0x1B, 0x07} & {*content}
     assert form == "parquet" or "\x9b" not in content.decode()
 
@@ -336,20 +336,22 @@ def test_no_form_has_what_a_terminal_would_obey(tmp_path: Path, form: str) -> No
         (["--format=csv", "--out=/proc/none/x", "RESULTS"], "cannot be written"),
     ],
 )
-def test_exports_that_cannot_be(arguments: list[str], why: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong arguments are one line and exit code 2."""
+def test_wrong_arguments_of_exports_are_exit_code_2(
+    arguments: list[str], why: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong arguments are exit code 2 with the reason."""
     assert main(["history", "export", *(word.replace("RESULTS", str(results)) for word in arguments)]) == 2
     assert why in capsys.readouterr().err
 
 
-def test_a_history_exports_what_its_folders_do(results: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """On stdout, too, and without what must be left out, though a history does not keep why."""
+def test_export_of_a_history_equals_that_of_its_folders(results: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """An export of a history on stdout has the same bytes as that of its folders."""
     assert main(["history", "export", "--format=bencher", f"--history={results / 'history.sqlite'}"]) == 0
-    assert capsysbinary.readouterr().out == written(results, "bencher")
+    assert capsysbinary.readouterr().out == export(results, "bencher")
 
 
-def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A session whose folder lies there twice is one, in frames, exports and figures, and a line names the copy."""
+def test_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copied session counts once in frames, exports and figures, and a line names the copy."""
     first, copied = folder_of(tmp_path, 0, {1: [90.0]}), folder_of(tmp_path, 1, {1: [100.0, 101.0]})
     copy = tmp_path / "20250101T000000Z-c0c0c0"
     shutil.copytree(copied.path, copy)
@@ -360,13 +362,13 @@ def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixt
         [first.id, copied.id, copied.id],
         [90.0, 100.0, 101.0],
     )
-    assert len(list(csv.DictReader(written(tmp_path, "csv").decode().splitlines()))) == 3
+    assert len(list(csv.DictReader(export(tmp_path, "csv").decode().splitlines()))) == 3
     assert capsys.readouterr().err.splitlines()[0] == f"dtfperf: {words}"
     assert main(["figures", str(tmp_path), f"--out={tmp_path / 'figures'}"]) == 0
     assert capsys.readouterr().err.splitlines()[0] == f"dtfperf: {words}"
 
 
-def test_a_device_stays_a_device(results: Path) -> None:
-    """`--out` replaces files, and writes to what is none."""
+def test_out_does_not_replace_a_device(results: Path) -> None:
+    """`--out` writes to a device and does not replace it."""
     assert main(["history", "export", "--format=csv", "--out=/dev/null", str(results)]) == 0
     assert Path("/dev/null").is_char_device()

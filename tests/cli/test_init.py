@@ -31,39 +31,39 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written(folder: Path) -> dict[str, str]:
+def read_files(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def sizes(folder: Path, model: str) -> dict[str, Any]:
+def read_training_settings(folder: Path, model: str) -> dict[str, Any]:
     """Return the settings of this machine's table for training a model."""
     local = named.load(folder / "perf_tests" / "clusters.toml")["local"]
     return {**local.training, **local.models.get(model, {})}
 
 
-def test_the_start_is_this_repositorys_own(project: Path) -> None:
+def test_init_writes_the_perf_tests_of_this_repository(project: Path) -> None:
     """The perf tests are those of perf_tests/, byte for byte, with a cluster file that describes this machine."""
     assert main(["init"]) == 0
-    found = written(project)
+    found = read_files(project)
     assert sorted(found) == sorted(OURS)
     for name in PERF_TESTS:
         assert found[f"perf_tests/{name}"] == (REPOSITORY / "perf_tests" / name).read_text()
     for model in ("inception3", "mnist"):
-        assert sizes(project, model) == sizes(REPOSITORY, model)
+        assert read_training_settings(project, model) == read_training_settings(REPOSITORY, model)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_every_cluster_file_is_one(backend: str, gpus: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written for a backend can be read, has its table beside this machine's, and sizes for what this machine has."""
+def test_cluster_file_of_each_backend_is_valid(backend: str, gpus: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster file of each backend is valid, with a table for this machine and sizes for its devices."""
     found = [Gpu(str(index), "NVIDIA H200", 143771, "1") for index in range(gpus)]
     monkeypatch.setattr("pytest_dtfperf.cli.init.probes.list_gpus", lambda: found)
     hosts = ["--hosts=alice,bob"] if backend == "ssh" else []
     assert main(["init", f"--backend={backend}", *hosts]) == 0
     clusters = named.load(project / "perf_tests" / "clusters.toml")
     assert {name: each.backend for name, each in clusters.items()} == {"local": "local", BACKENDS[backend]: backend}
-    assert sizes(project, "inception3")["batch_size"] == (64 if gpus else 2)
-    assert sizes(project, "inception3")["steps"] == (100 if gpus else 3)
+    assert read_training_settings(project, "inception3")["batch_size"] == (64 if gpus else 2)
+    assert read_training_settings(project, "inception3")["steps"] == (100 if gpus else 3)
 
 
 SINFO: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -109,7 +109,7 @@ SINFO: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("script, expected, chosen", SINFO.values(), ids=SINFO)
-def test_slurm_is_asked_for_its_nodes(
+def test_nodes_of_slurm_are_read_from_sinfo(
     script: str,
     expected: dict[str, Any],
     chosen: str,
@@ -117,7 +117,7 @@ def test_slurm_is_asked_for_its_nodes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All lines of sinfo count, of all partitions; the choice is printed and written into the file."""
+    """All lines of sinfo are used, and the choice is printed and written into the file."""
     sinfo = project / "bin" / "sinfo"
     sinfo.parent.mkdir()
     sinfo.write_text(f"#!/bin/sh\n{script}\n")
@@ -135,7 +135,7 @@ def test_slurm_is_asked_for_its_nodes(
             assert found.get(key) == expected.get(key), key
 
 
-def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Existing files are kept, with a message about missing content; a second call writes nothing."""
     for name in ("perf_tests/clusters.toml", ".gitignore"):
         (project / name).parent.mkdir(exist_ok=True)
@@ -144,14 +144,14 @@ def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert 'to train on daint, add\n\n[daint]\nbackend = "slurm"\n' in shown
     assert "kept     .gitignore: it should have /perf_results/" in shown
-    first = written(project)
+    first = read_files(project)
     assert first["perf_tests/clusters.toml"] == first[".gitignore"] == EDITED
     assert main(["init", "--json"]) == 0
     assert not any(file["written"] for file in json.loads(capsys.readouterr().out)["files"])
-    assert written(project) == first
+    assert read_files(project) == first
 
 
-def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_with_tests_gets_no_others(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A project with perf tests gets none of the package's, because its conftest.py would lack their fixtures."""
     (project / "perf_tests").mkdir()
     (project / "perf_tests" / "conftest.py").write_text(EDITED)
@@ -160,28 +160,28 @@ def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str])
     assert "kept     perf_tests/: it has other tests; none were added" in capsys.readouterr().out
 
 
-def test_what_was_broken_off_is_completed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a call that a full disk or a signal has ended half-way, the next one writes what is missing."""
+def test_second_call_completes_the_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If files of an earlier call are missing, the next call writes them."""
     assert main(["init"]) == 0
-    whole = written(project)
+    whole = read_files(project)
     for name in OURS[2:]:
         (project / name).unlink()
     capsys.readouterr()
     assert main(["init"]) == 0
-    assert written(project) == whole
-    assert "tests of its own" not in capsys.readouterr().out
+    assert read_files(project) == whole
+    assert "it has other tests" not in capsys.readouterr().out
 
 
-def test_what_follows_is_called_in_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands that are shown work as they stand: where the project is another folder, they begin with going there."""
+def test_next_commands_begin_with_cd(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands that are shown begin with `cd` if the project is another folder."""
     assert main(["init", "my project"]) == 0
     assert "Next:\n\n    cd 'my project'" in capsys.readouterr().out
     assert main(["init"]) == 0
     assert "    cd " not in capsys.readouterr().out
 
 
-def test_a_projects_configuration_of_pytest_stays_the_only_one(project: Path) -> None:
-    """Where a file speaks to pytest, here or above, no pytest.ini comes before it."""
+def test_no_pytest_ini_beside_another_configuration(project: Path) -> None:
+    """No pytest.ini is written if a file here or above configures pytest."""
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\nminversion = '8.4'\n")
     (project / "below").mkdir()
     for folder in (".", "below"):
@@ -190,8 +190,8 @@ def test_a_projects_configuration_of_pytest_stays_the_only_one(project: Path) ->
 
 
 @pytest.mark.parametrize("kind", NIGHTS)
-def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> None:
-    """Each is well-formed, trains on the cluster that was named, and calls `dtfperf nightly` with options that it has."""
+def test_every_nightly_job_calls_dtfperf_nightly(kind: str, project: Path) -> None:
+    """Each nightly job is well-formed, and calls `dtfperf nightly` on the given cluster."""
     assert main(["init", "--backend=slurm", "--cluster=daint", f"--nightly={kind}"]) == 0
     text = (project / NIGHTS[kind]).read_text()
     assert "<<" not in text
@@ -221,20 +221,22 @@ def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> N
         (["taken"], "taken/perf_tests/__init__.py cannot be written"),
     ],
 )
-def test_what_is_refused(words: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line has the error, and nothing is written."""
+def test_wrong_arguments_write_nothing(
+    words: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong argument is one line, and nothing is written."""
     (project / "taken").write_text("")
     assert main(["init", *words]) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert len(shown.splitlines()) == 1
-    assert sorted(written(project)) == ["taken"]
+    assert sorted(read_files(project)) == ["taken"]
 
 
-def test_gpus_that_cannot_be_listed(
+def test_unlisted_gpus_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sizes of unknown hardware are not written: one line has nvidia-smi's message instead."""
+    """If nvidia-smi fails, one line has its message, and no tests are written."""
     tool = tmp_path / "tools" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho Something else\n")
@@ -247,8 +249,8 @@ def test_gpus_that_cannot_be_listed(
     assert not (tmp_path / "mine" / "perf_tests").exists()
 
 
-def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
-    """On a terminal the backend is asked for; an answer that is none is refused."""
+def test_init_asks_for_the_backend_on_a_terminal(tmp_path: Path) -> None:
+    """On a terminal the backend is asked for; an invalid answer is refused."""
     program = (
         "import os, pty, sys\n"
         "pid, line = pty.fork()\n"
@@ -272,8 +274,8 @@ def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
     assert not (tmp_path / "cloud").exists()
 
 
-def test_its_tests_are_collected_with_what_it_wrote(project: Path) -> None:
-    """pytest finds InceptionV3 and MNIST in the new project, with the sizes that stand there, and would measure both."""
+def test_written_tests_are_collected(project: Path) -> None:
+    """pytest collects InceptionV3 and MNIST in the new project, with the written sizes."""
     assert main(["init"]) == 0
     done = zygote.python("-m", "pytest", *WITHOUT, "perf_tests", "--dry-run", "--gpus=1,2", COLUMNS="200")
     assert done.returncode == 0, done.stdout

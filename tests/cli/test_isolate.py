@@ -1,4 +1,4 @@
-"""`dtfperf isolate`: slow hosts and links found on machines over ssh. What is measured is made up, and exact."""
+"""`dtfperf isolate`: slow hosts and links found on machines over SSH. The measured times are invented and exact."""
 
 import functools
 import json
@@ -54,7 +54,7 @@ def _is_quiet(machine: Machine) -> bool:
     return not machine.sessions()
 
 
-def isolate(perf: PerfTests, lab: Lab, slow: Mapping[str, float], *arguments: str, lines: tuple[str, ...] = ()) -> Ended:
+def run_isolate(perf: PerfTests, lab: Lab, slow: Mapping[str, float], *arguments: str, lines: tuple[str, ...] = ()) -> Ended:
     """Search with one worker on each machine; `slow` is seconds of a step by machines, as in "m1+m2"."""
     command = _prepare(perf, lab, slow, *lines)
     return perf.run_python("-m", "pytest_dtfperf.cli", *command, *arguments)
@@ -71,7 +71,7 @@ def _prepare(perf: PerfTests, lab: Lab, slow: Mapping[str, float], *lines: str, 
 
 def test_isolate_names_the_slow_host(perf: PerfTests, lab: Lab) -> None:
     """A host that doubles a step is named and confirmed, the others are fit, and the exit code is 1."""
-    ended = isolate(perf, lab, {"m3": SLOW_S})
+    ended = run_isolate(perf, lab, {"m3": SLOW_S})
     assert ended.code == 1, ended.err
     ended.line("4 hosts: one training on all of them")
     ended.line("the search takes")
@@ -84,8 +84,8 @@ def test_isolate_names_the_slow_host(perf: PerfTests, lab: Lab) -> None:
 
 
 def test_isolate_of_equal_hosts_ends_with_0(perf: PerfTests, lab: Lab) -> None:
-    """Where all hosts are equal, no host is named, and all pairs of hosts have trained together."""
-    ended = isolate(perf, lab, {}, "--json")
+    """If all hosts are equal, no host is named, and all pairs of hosts have trained together."""
+    ended = run_isolate(perf, lab, {}, "--json")
     assert ended.code == 0, ended.err
     found = read("isolate", ended.out)
     assert found["conclusion"]["outcome"] == "equal"
@@ -94,8 +94,8 @@ def test_isolate_of_equal_hosts_ends_with_0(perf: PerfTests, lab: Lab) -> None:
 
 
 def test_isolate_names_two_hosts_that_are_slow_together(perf: PerfTests, lab: Lab) -> None:
-    """A slow link between two hosts is one finding, and no host is named by itself."""
-    ended = isolate(perf, lab, {"m1+m4": SLOW_S}, "--json")
+    """A slow link between two hosts is one finding with both hosts."""
+    ended = run_isolate(perf, lab, {"m1+m4": SLOW_S}, "--json")
     assert ended.code == 1, ended.err
     found = read("isolate", ended.out)
     (finding,) = found["conclusion"]["findings"]
@@ -104,8 +104,8 @@ def test_isolate_names_two_hosts_that_are_slow_together(perf: PerfTests, lab: La
 
 @pytest.mark.parametrize("what", ["die", "lose agent"])
 def test_isolate_names_a_host_where_trainings_fail(perf: PerfTests, lab: Lab, what: str) -> None:
-    """A host on which each training or agent dies is named with a loss of everything, and the messages of failures are kept."""
-    ended = isolate(perf, lab, {}, "--json", lines=(f"export TOY_DO='{what} on m2'",))
+    """A host on which each training or agent dies is named with a slow-down of 1, and the messages of failures are kept."""
+    ended = run_isolate(perf, lab, {}, "--json", lines=(f"export TOY_DO='{what} on m2'",))
     assert ended.code == 1, ended.err
     found = read("isolate", ended.out)
     (finding,) = found["conclusion"]["findings"]
@@ -116,7 +116,7 @@ def test_isolate_names_a_host_where_trainings_fail(perf: PerfTests, lab: Lab, wh
 
 @pytest.mark.parametrize("phase", ["connection", "training on all hosts", "groups"])
 def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab: Lab, tmp_path: Path, phase: str) -> None:
-    """Ctrl-C ends it in each phase, prints what is known of a search, and leaves no session on any host."""
+    """Ctrl-C ends each phase, prints the state of a search, and leaves no session on any host."""
     held = tmp_path / "held"
     held.mkdir()
     waits = [f"touch {held}/1 {held}/2; sleep 300"] if phase == "connection" else []
@@ -168,7 +168,7 @@ def test_second_interruption_ends_trainings_with_an_agent_that_does_not_answer(
 
 
 def test_isolate_names_a_host_that_is_switched_off(perf: PerfTests) -> None:
-    """A host that is switched off in the middle is left out and named with the reason, and the others are still compared."""
+    """A host that is switched off during the search is left out with the reason, and the others are compared."""
     if reason := why_not():
         pytest.skip(reason)
     with Lab(3) as lab:
@@ -197,7 +197,7 @@ def test_isolate_searches_the_nodes_of_a_slurm_job(perf: PerfTests, site: Site) 
 
 def test_isolate_stops_at_the_time_limit(perf: PerfTests, lab: Lab) -> None:
     """A search without time for a round reports that it is not judged, with exit code 3."""
-    ended = isolate(perf, lab, {"m3": SLOW_S}, "--time-limit=1s", "--json")
+    ended = run_isolate(perf, lab, {"m3": SLOW_S}, "--time-limit=1s", "--json")
     assert ended.code == 3, ended.err
     found = read("isolate", ended.out)
     assert (found["conclusion"]["outcome"], found["conclusion"]["reason"]) == ("stopped", "the time limit was reached")
@@ -213,9 +213,9 @@ def test_isolate_stops_at_the_time_limit(perf: PerfTests, lab: Lab) -> None:
         (["variable_update=replicated"], "trains in one process"),
     ],
 )
-def test_isolate_refuses_what_it_cannot_search(perf: PerfTests, lab: Lab, arguments: list[str], message: str) -> None:
-    """Wrong arguments are one line with exit code 2, before anything is started."""
-    ended = isolate(perf, lab, {}, *arguments)
+def test_isolate_refuses_wrong_arguments(perf: PerfTests, lab: Lab, arguments: list[str], message: str) -> None:
+    """Wrong arguments are exit code 2 with a message, before anything is started."""
+    ended = run_isolate(perf, lab, {}, *arguments)
     assert ended.code == 2, ended.err
     assert message in ended.err
     assert not (perf.folder / "perf_results").exists()
@@ -224,7 +224,7 @@ def test_isolate_refuses_what_it_cannot_search(perf: PerfTests, lab: Lab, argume
 def test_isolate_of_simulated_hosts_uses_calibrated_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scatter of a calibrated baseline is used, and no doctor is suggested for hosts that it cannot check."""
+    """The calibrated noise of a baseline is used, and no doctor is suggested for simulated hosts."""
     monkeypatch.chdir(tmp_path)
     table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
     (tmp_path / "clusters.toml").write_text(f"{table}slow_hosts = [{{ host = 3, slowdown = 1.2 }}]\n")
@@ -258,7 +258,7 @@ def isolate_simulated(folder: Path, *arguments: str) -> int:
 def test_isolate_keeps_its_exit_code_if_the_disk_of_metrics_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Metrics that cannot be written are reported in a line, no part of a file is left, and the result is the same."""
+    """Metrics that cannot be written are reported, no partial file is left, and the result is the same."""
     if os.geteuid():
         pytest.skip("only root can mount a small disk")
     monkeypatch.chdir(tmp_path)

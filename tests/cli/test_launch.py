@@ -1,4 +1,4 @@
-"""`dtfperf launch`: roles, output as it comes, exit codes and ends, on this machine, over SSH and on a real Slurm."""
+"""`dtfperf launch`: roles, output, exit codes and ends, on this machine, over SSH and on a real Slurm."""
 
 import json
 import os
@@ -72,32 +72,32 @@ print("done")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With the program, and a cluster file that describes this machine."""
+    """Return a folder with the program, and a cluster file that describes this machine."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "clusters.toml").write_text(LOCAL)
     return tmp_path
 
 
-def environment(folder: Path) -> dict[str, str]:
+def make_environment(folder: Path) -> dict[str, str]:
     cleaned = PerfTests(folder).environ()
     return {**cleaned, "XDG_RUNTIME_DIR": str(folder)}
 
 
-def command(*words: str) -> list[str]:
+def make_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "pytest_dtfperf.cli", "launch", *words]
 
 
-def launched(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    argv = command(*words)[1:]
-    code, out, err = zygote.run(argv, folder, {**environment(folder), **more}, ENDS_S)
+def launch(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    argv = make_command(*words)[1:]
+    code, out, err = zygote.run(argv, folder, {**make_environment(folder), **more}, ENDS_S)
     return subprocess.CompletedProcess(argv, code, out, err)
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[zygote.Started]:
-    """The same while it goes on, with its output as it comes, in a process group of its own as in a terminal."""
-    argv = command(*words)[1:]
-    with zygote.start(argv, folder, environment(folder), stdout=subprocess.PIPE, leads=True) as process:
+def start_launch(folder: Path, *words: str) -> Iterator[zygote.Started]:
+    """Run `launch` for the length of the block, with its output, in a process group of its own as on a terminal."""
+    argv = make_command(*words)[1:]
+    with zygote.start(argv, folder, make_environment(folder), stdout=subprocess.PIPE, leads=True) as process:
         try:
             yield process
         finally:
@@ -105,20 +105,20 @@ def running(folder: Path, *words: str) -> Iterator[zygote.Started]:
                 process.kill()
 
 
-def first_lines(process: zygote.Started, count: int) -> list[str]:
+def read_first_lines(process: zygote.Started, count: int) -> list[str]:
     assert process.stdout
     return [process.stdout.readline() for _ in range(count)]
 
 
-def roles(out: str) -> dict[str, Any]:
+def parse_roles(out: str) -> dict[str, Any]:
     """Return each task's TF_CONFIG, by the name before it."""
     found = re.findall(r"^(\S+) +\| \S+ (\{.*\})", out, re.MULTILINE)
     return {name: json.loads(told) for name, told in found}
 
 
 def assert_roles(out: str, num_ps: int, num_workers: int) -> None:
-    """Every task has its role and the same cluster, in which each has an address of its own."""
-    found = roles(out)
+    """Assert that every task has its role and the same cluster with distinct addresses."""
+    found = parse_roles(out)
     names = [*(("ps", i) for i in range(num_ps)), *(("worker", i) for i in range(num_workers))]
     assert {name: told["task"] for name, told in found.items()} == {
         f"{job}:{index}": {"type": job, "index": index} for job, index in names
@@ -128,8 +128,8 @@ def assert_roles(out: str, num_ps: int, num_workers: int) -> None:
     assert len(set(addresses)) == len(addresses) == num_ps + num_workers
 
 
-def gone(folder: Path) -> bool:
-    """Whether no program that was started there is there any more, whatever its machine calls it."""
+def has_ended(folder: Path) -> bool:
+    """Return whether no program that was started there is running, on any machine."""
     return not any(_is_of(Path("/proc", name), folder) for name in os.listdir("/proc") if name.isdigit())
 
 
@@ -142,16 +142,15 @@ def _is_of(process: Path, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(("num_ps", "num_workers"), [(0, 2), (1, 1), (2, 3)])
-def test_every_task_knows_its_role(folder: Path, num_ps: int, num_workers: int) -> None:
-    """TF_CONFIG says who each is, all addresses are of all; parameter servers, which never end, are ended with the workers,
-    and have no grace where nobody leads: it would outlast this test."""
+def test_every_task_has_its_role(folder: Path, num_ps: int, num_workers: int) -> None:
+    """TF_CONFIG has the role of each task and all addresses, and parameter servers end with the workers without the grace."""
     counts = (f"--num-ps={num_ps}", f"--num-workers={num_workers}")
-    done = launched(folder, *counts, f"--grace={10 * ENDS_S}", "program.py", "--lr", "0.1")
+    done = launch(folder, *counts, f"--grace={10 * ENDS_S}", "program.py", "--lr", "0.1")
     assert done.returncode == 0, done.stderr
     assert_roles(done.stdout, num_ps, num_workers)
     assert done.stdout.count("done") == num_workers
     assert "--lr 0.1" in done.stdout
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
     (logs,) = (folder / "dtfperf_launches").iterdir()
     assert f"dtfperf: logs: dtfperf_launches/{logs.name}" in done.stderr
     assert len(list(logs.iterdir())) == num_ps + num_workers
@@ -182,13 +181,13 @@ print("evaluated")
 """
 
 
-def test_a_chief_leads(folder: Path) -> None:
-    """With a chief, workers may exit or stay: the run ends with the chief, and tasks that then exit in time may."""
+def test_run_ends_with_its_chief(folder: Path) -> None:
+    """With a chief the run ends with it: servers and remaining workers are ended, an evaluator has the grace."""
     (folder / "led.py").write_text(LED)
     words = ["--chief", "--evaluator", "--num-ps=1", "--num-workers=2", "--grace=3", "led.py", "5", "0"]
-    done = launched(folder, *words)
+    done = launch(folder, *words)
     assert done.returncode == 0, done.stderr
-    told = roles(done.stdout)
+    told = parse_roles(done.stdout)
     assert told.keys() == {"chief:0", "ps:0", "worker:0", "worker:1", "evaluator:0"}
     for name, config in told.items():
         job, _, index = name.partition(":")
@@ -205,42 +204,40 @@ def test_a_chief_leads(folder: Path) -> None:
     (logs,) = (folder / "dtfperf_launches").iterdir()
     names = ["chief-0.log", "evaluator-0.log", "ps-0.log", "worker-0.log", "worker-1.log"]
     assert sorted(path.name for path in logs.iterdir()) == names
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
 
 
-def test_a_chief_that_fails_ends_all(folder: Path) -> None:
-    """Its exit code is the command's, and it is named as what it is."""
+def test_failed_chief_ends_all_tasks(folder: Path) -> None:
+    """The exit code of a failed chief is the command's, with its name, and all tasks end."""
     (folder / "led.py").write_text(LED)
-    done = launched(folder, "--chief", "--num-workers=1", "led.py", "2", "9")
+    done = launch(folder, "--chief", "--num-workers=1", "led.py", "2", "9")
     assert done.returncode == 9
     assert re.search(r"chief:0 on .* left with exit code 9", done.stderr)
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
 
 
-def test_output_comes_while_the_program_runs(folder: Path) -> None:
-    """What a task prints is shown before any of them ends."""
-    with running(folder, "--num-workers=2", "program.py", "wait") as process:
-        assert_roles("".join(first_lines(process, 2)), 0, 2)
-        assert not gone(folder)
+def test_output_is_shown_during_the_run(folder: Path) -> None:
+    """The output of tasks is shown before any of them ends."""
+    with start_launch(folder, "--num-workers=2", "program.py", "wait") as process:
+        assert_roles("".join(read_first_lines(process, 2)), 0, 2)
+        assert not has_ended(folder)
         (folder / "go").touch()
         assert process.wait(ENDS_S) == 0
 
 
-def test_json_lines_as_they_come(folder: Path) -> None:
-    """With --json each line of a task is an object with the task's name, and the programs' exit code stays."""
-    done = launched(folder, "--num-workers=2", "--json", "program.py", "leave", "worker-1", "7")
+def test_json_has_a_line_for_each_line_of_output(folder: Path) -> None:
+    """With --json each line of a task is an object with the task's name, and the exit code is the program's."""
+    done = launch(folder, "--num-workers=2", "--json", "program.py", "leave", "worker-1", "7")
     assert done.returncode == 7, done.stderr
     lines = read("launch", done.stdout)
     assert {line["task"] for line in lines} == {"worker:0", "worker:1"}
     assert all(line["left_out"] == 0 for line in lines)
 
 
-def test_flags_tell_the_role_instead(folder: Path) -> None:
-    """With --flags words behind the command do what TF_CONFIG does elsewhere, and with --role-flags others; `--` may stand
-    before a command.
-    """
+def test_flags_have_the_role(folder: Path) -> None:
+    """--flags and --role-flags add the role as arguments instead of TF_CONFIG; `--` may be before a command."""
     (folder / "go").touch()
-    done = launched(folder, "--num-ps=1", "--num-workers=2", "--flags", "program.py")
+    done = launch(folder, "--num-ps=1", "--num-workers=2", "--flags", "program.py")
     assert done.returncode == 0, done.stderr
     assert "dtfperf: 1 parameter server and 2 workers on " in done.stderr
     hosts = r"--ps_hosts=127\.0\.0\.1:\d+ --worker_hosts=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+"
@@ -248,14 +245,14 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
         assert re.search(
             rf"^{job}:{index} +\| .* nobody --job_name={job} --task_index={index} {hosts}$", done.stdout, re.MULTILINE
         )
-    done = launched(folder, "--num-workers=2", "--role-flags=--rank={index} --all={worker_hosts}", "--", "program.py")
+    done = launch(folder, "--num-workers=2", "--role-flags=--rank={index} --all={worker_hosts}", "--", "program.py")
     assert re.search(r"^worker:1 \| .* nobody --rank=1 --all=127\S+,127\S+$", done.stdout, re.MULTILINE)
 
 
-def test_a_task_that_is_alone_finds_no_role(folder: Path) -> None:
-    """The caller's own TF_CONFIG is of another cluster, and not passed on."""
+def test_single_task_has_no_role(folder: Path) -> None:
+    """A single task has no TF_CONFIG, also if the caller has one."""
     other = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
-    done = launched(folder, "program.py", TF_CONFIG=other)
+    done = launch(folder, "program.py", TF_CONFIG=other)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "worker:0 | alone-0 nobody")
 
 
@@ -267,26 +264,26 @@ print(json.dumps({name: os.environ[name] for name in names if name in os.environ
 RENDEZVOUS = ("RANK={index}", "WORLD_SIZE={workers}", "MASTER_ADDR={chief_host}", "MASTER_PORT={chief_port}")
 
 
-def ranked(out: str) -> dict[str, dict[str, str]]:
+def parse_ranks(out: str) -> dict[str, dict[str, str]]:
     """What each task has printed of its environment."""
     return {name: json.loads(found) for name, found in re.findall(r"^(\S+) +\| (\{.*\})$", out, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_environment_tells_each_its_rank(folder: Path, workers: int) -> None:
-    """--environment fills in a task's role and the common address, also of a single task; the caller's role is removed."""
+def test_environment_has_the_rank(folder: Path, workers: int) -> None:
+    """--environment sets a task's rank and the common address, also of a single task; the caller's variables are removed."""
     (folder / "ranked.py").write_text(RANKED)
     stale = {"RANK": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "SLURM_PROCID": "9", "PMI_RANK": "2"}
     words = [f"--environment={word}" for word in RENDEZVOUS]
-    done = launched(folder, f"--num-workers={workers}", *words, "ranked.py", **stale)
+    done = launch(folder, f"--num-workers={workers}", *words, "ranked.py", **stale)
     assert done.returncode == 0, done.stderr
-    found = ranked(done.stdout)
+    found = parse_ranks(done.stdout)
     (port,) = {told.pop("MASTER_PORT") for told in found.values()}
     assert port.isdecimal()
     assert found == {
         f"worker:{rank}": {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"} for rank in range(workers)
     }
-    assert ranked(launched(folder, "--num-workers=2", "ranked.py", **stale).stdout) == {"worker:0": {}, "worker:1": {}}
+    assert parse_ranks(launch(folder, "--num-workers=2", "ranked.py", **stale).stdout) == {"worker:0": {}, "worker:1": {}}
 
 
 @pytest.mark.parametrize(
@@ -296,18 +293,18 @@ def test_the_environment_tells_each_its_rank(folder: Path, workers: int) -> None
         ("RANK", "environment must be texts of the form NAME=value, not 'RANK'"),
     ],
 )
-def test_a_variable_that_cannot_be_filled_in_is_refused(folder: Path, word: str, why: str) -> None:
-    """Before anything is started, with the nearest word."""
-    done = launched(folder, f"--environment={word}", "program.py")
+def test_invalid_environment_is_refused(folder: Path, word: str, why: str) -> None:
+    """A variable that cannot be set is refused before anything is started, with the nearest name."""
+    done = launch(folder, f"--environment={word}", "program.py")
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr
     assert not (folder / "dtfperf_launches").exists()
 
 
-def test_it_says_for_whom_it_waits(folder: Path) -> None:
-    """In a log, where a line is cut at what changes, the process that has the machine is named."""
-    with running(folder, "program.py", "wait") as first:
-        first_lines(first, 1)
-        argv, env = command("program.py"), environment(folder)
+def test_waiting_names_the_process_that_has_the_machine(folder: Path) -> None:
+    """A command that waits names the process that has the machine."""
+    with start_launch(folder, "program.py", "wait") as first:
+        read_first_lines(first, 1)
+        argv, env = make_command("program.py"), make_environment(folder)
         with subprocess.Popen(
             argv, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as second:
@@ -318,19 +315,20 @@ def test_it_says_for_whom_it_waits(folder: Path) -> None:
     assert re.fullmatch(rf"dtfperf: waiting for local: held by process {first.pid} \(dtfperf launch since [0-9:]+\)\n", line)
 
 
-def test_a_bad_folder_of_locks_is_one_error(folder: Path) -> None:
-    """Before anything is started."""
-    done = launched(folder, "program.py", DTFPERF_LOCKS=str(folder / "none"))
+def test_invalid_folder_of_locks_is_one_line(folder: Path) -> None:
+    """A missing folder of locks is one line, before anything is started."""
+    done = launch(folder, "program.py", DTFPERF_LOCKS=str(folder / "none"))
     assert done.returncode == 2
     assert done.stderr.startswith("dtfperf: DTFPERF_LOCKS = ")
     assert len(done.stderr.splitlines()) == 1
+    assert not (folder / "dtfperf_launches").exists()
 
 
-def test_steps_are_not_measured(folder: Path) -> None:
-    """Nobody asks a program that is launched for its steps, so that it waits for no device at their ends."""
+def test_steps_of_launched_programs_are_not_measured(folder: Path) -> None:
+    """The steps of a launched program are not measured."""
     source = "from pytest_dtfperf.steps import Steps\nprint('measured' if Steps().measured else 'not measured')\n"
     (folder / "stepping.py").write_text(source)
-    done = launched(folder, "stepping.py")
+    done = launch(folder, "stepping.py")
     assert (done.returncode, done.stdout) == (0, "worker:0 | not measured\n")
 
 
@@ -341,29 +339,29 @@ def test_steps_are_not_measured(folder: Path) -> None:
         (["program.py", "kill", "worker-0"], 128 + signal.SIGKILL, "worker:0 on .* was killed by SIGKILL"),
     ],
 )
-def test_the_first_that_fails_gives_the_exit_code(folder: Path, words: Sequence[str], code: int, what: str) -> None:
-    """The others are ended at once, and the error names the task with its last lines and its log."""
-    done = launched(folder, "--num-workers=2", *words)
+def test_first_failed_task_gives_the_exit_code(folder: Path, words: Sequence[str], code: int, what: str) -> None:
+    """The first failed task gives the exit code, the error has its name and log, and the others are ended."""
+    done = launch(folder, "--num-workers=2", *words)
     assert done.returncode == code
     assert re.search(what, done.stderr)
     assert "whole log: dtfperf_launches/" in done.stderr
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
-def test_whatever_ends_it_ends_all(folder: Path, number: int, code: int) -> None:
-    """Ctrl-C, SIGTERM, and a kill -9 that it cannot answer: no program is left."""
-    with running(folder, "--num-ps=1", "--num-workers=2", "program.py", "wait") as process:
-        first_lines(process, 3)
+def test_end_of_launch_ends_all_tasks(folder: Path, number: int, code: int) -> None:
+    """Ctrl-C, SIGTERM and SIGKILL of the command leave no program."""
+    with start_launch(folder, "--num-ps=1", "--num-workers=2", "program.py", "wait") as process:
+        read_first_lines(process, 3)
         assert len(list(folder.glob("*.pid"))) == 3
         os.kill(process.pid, number)
         assert process.wait(ENDS_S) == code
-    wait_until("all programs are gone", lambda: gone(folder), ENDS_S)
+    wait_until("all programs are gone", lambda: has_ended(folder), ENDS_S)
 
 
-def test_a_flood_is_counted_and_not_shown(folder: Path) -> None:
-    """Who prints faster than anybody reads is not slowed down for it: what is left out is counted, and the end is shown."""
-    done = launched(folder, "program.py", "flood")
+def test_fast_output_is_counted_and_left_out(folder: Path) -> None:
+    """Output that is too fast is left out with its count, and the log has all of it."""
+    done = launch(folder, "program.py", "flood")
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
     left_out = sum(int(count) for count in re.findall(r"\((\d+) lines? more, which came too fast to be shown\)", done.stdout))
@@ -374,19 +372,23 @@ def test_a_flood_is_counted_and_not_shown(folder: Path) -> None:
     assert (logs / "worker-0.log").read_text().endswith("line 199999\ndone\n")
 
 
-def test_lines_are_coloured_by_task_and_obey_no_terminal(folder: Path) -> None:
-    """On a terminal each task has a colour; what a program prints moves no cursor."""
+def test_lines_have_the_colour_of_their_task(folder: Path) -> None:
+    """Each task has a colour, and escape sequences of a program are escaped."""
     (folder / "escape.py").write_text('print("\\x1b[2Jgone")\n')
-    done = launched(folder, "--num-workers=2", "escape.py", FORCE_COLOR="1")
+    done = launch(folder, "--num-workers=2", "escape.py", FORCE_COLOR="1")
     assert "\x1b[36mworker:0 |\x1b[0m \\x1b[2Jgone\n" in done.stdout
     assert "\x1b[33mworker:1 |\x1b[0m \\x1b[2Jgone\n" in done.stdout
 
 
-def on_a_terminal(folder: Path, *words: str) -> list[str]:
-    """The lines that stand there in the end, as wide as the text is."""
+def launch_on_terminal(folder: Path, *words: str) -> list[str]:
+    """Return the lines that are left on the terminal, with a width of the whole text."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command(*words), cwd=folder, env=environment(folder) | {"TERM": "xterm", "NO_COLOR": "1"}, stdout=theirs, stderr=theirs
+        make_command(*words),
+        cwd=folder,
+        env=make_environment(folder) | {"TERM": "xterm", "NO_COLOR": "1"},
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     found = b""
@@ -399,41 +401,41 @@ def on_a_terminal(folder: Path, *words: str) -> list[str]:
     return [line.rpartition("\r\x1b[K")[2] for line in found.decode().split("\r\n")]
 
 
-def test_what_tasks_print_stands_on_lines_of_its_own(folder: Path) -> None:
+def test_progress_line_is_erased_for_output(folder: Path) -> None:
     """On a terminal the progress line is erased for a task's output, and for the message of a failure."""
     (folder / "hello.py").write_text("print('hello')\n")
-    lines = on_a_terminal(folder, "hello.py")
+    lines = launch_on_terminal(folder, "hello.py")
     assert lines[0] == "worker:0 | hello"
     assert lines[1].startswith("dtfperf: logs: dtfperf_launches/")
     assert lines[2:] == [""]
-    assert on_a_terminal(folder, "sh", "-c", "exit 3")[0].startswith("dtfperf: worker:0 on ")
+    assert launch_on_terminal(folder, "sh", "-c", "exit 3")[0].startswith("dtfperf: worker:0 on ")
 
 
-def test_hosts_over_ssh(folder: Path, lab: Lab) -> None:
-    """A worker on each of two machines, and a parameter server on one; their addresses are the machines'."""
+def test_launch_over_ssh(folder: Path, lab: Lab) -> None:
+    """A worker on each of two machines and a parameter server have their roles, and a failed worker is named with its host."""
     (folder / "clusters.toml").write_text(lab.toml(ENTRY))
-    done = launched(folder, "--cluster=lab", "--num-ps=1", "--num-workers=2", "program.py")
+    done = launch(folder, "--cluster=lab", "--num-ps=1", "--num-workers=2", "program.py")
     assert done.returncode == 0, done.stderr
     assert_roles(done.stdout, 1, 2)
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
     for path in folder.glob("*.pid"):
         path.unlink()
-    done = launched(folder, "--cluster=lab", "--num-workers=2", "program.py", "leave", "worker-1", "3")
+    done = launch(folder, "--cluster=lab", "--num-workers=2", "program.py", "leave", "worker-1", "3")
     assert done.returncode == 3
     assert "worker:1 on m2 left with exit code 3" in done.stderr
-    wait_until("all programs are gone", lambda: gone(folder))
+    wait_until("all programs are gone", lambda: has_ended(folder))
 
 
-def test_nodes_of_slurm(folder: Path, site: Site) -> None:
-    """Two workers on a node each, a parameter server on a node of its own; the job is gone afterwards."""
+def test_launch_on_slurm(folder: Path, site: Site) -> None:
+    """Two workers and a separate parameter server have their roles on nodes of a job, which ends afterwards."""
     (folder / "clusters.toml").write_text("\n".join(ON_SLURM))
     words = ["--cluster=mini", "--num-ps=1", "--num-workers=2", "--separate-ps", "program.py"]
-    done = launched(folder, *words, **site.environment)
+    done = launch(folder, *words, **site.environment)
     assert done.returncode == 0, done.stderr
     assert_roles(done.stdout, 1, 2)
     (folder / "ranked.py").write_text(RANKED)
-    done = launched(folder, "--cluster=mini", "--environment=RANK={index}", "ranked.py", **site.environment)
-    assert ranked(done.stdout) == {"worker:0": {"RANK": "0"}}, "nothing of the step that has started the agent"
+    done = launch(folder, "--cluster=mini", "--environment=RANK={index}", "ranked.py", **site.environment)
+    assert parse_ranks(done.stdout) == {"worker:0": {"RANK": "0"}}, "nothing of the step that has started the agent"
     wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
 
 
@@ -463,13 +465,13 @@ sys.exit(int(sys.argv[2]))
     ],
     ids=["before", "meanwhile", "meanwhile, of a task that fails"],
 )
-def test_logs_on_a_full_disk(folder: Path, size: str, code: int, words: str) -> None:
-    """The problem is reported before anything starts; if the disk fills up later, the run ends normally, without a log."""
+def test_full_disk_of_logs_is_reported(folder: Path, size: str, code: int, words: str) -> None:
+    """A full disk of logs is an error before the start; if it fills up later, the run ends normally without a log."""
     (folder / "fills.py").write_text(FILLS)
     (folder / "disk").mkdir()
-    argv = on_a_disk(folder / "disk", size, command("--logs=disk/logs", "fills.py", str(folder / "disk"), str(code)))
+    argv = mount_disk_for(folder / "disk", size, make_command("--logs=disk/logs", "fills.py", str(folder / "disk"), str(code)))
     done = subprocess.run(
-        argv, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=ENDS_S, check=False
+        argv, cwd=folder, env=make_environment(folder), capture_output=True, text=True, timeout=ENDS_S, check=False
     )
     assert done.returncode == code, done.stderr
     assert words in done.stderr
@@ -477,19 +479,19 @@ def test_logs_on_a_full_disk(folder: Path, size: str, code: int, words: str) -> 
     assert "whole log" not in done.stderr
 
 
-def on_a_disk(disk: Path, size: str, argv: Sequence[str]) -> list[str]:
-    """The command that runs this one with a small disk of its own there."""
+def mount_disk_for(disk: Path, size: str, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs another one with a small disk."""
     script = f"mount -t tmpfs -o size={size} none {disk} && exec {shlex.join(argv)}"
     return ["unshare", "--mount", "sh", "-c", script]
 
 
-def assert_led(folder: Path, *words: str, **more: str) -> None:
-    """The chief ends the run, a worker may exit before it, a server is ended; and a chief's failure is the run's."""
+def assert_run_ends_with_chief(folder: Path, *words: str, **more: str) -> None:
+    """Assert that the chief ends the run, and that its failure is the run's."""
     (folder / "led.py").write_text(LED)
     words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "--grace=1", "led.py", "3")
-    done = launched(folder, *words, "0", **more)
+    done = launch(folder, *words, "0", **more)
     assert done.returncode == 0, done.stderr
-    told = roles(done.stdout)
+    told = parse_roles(done.stdout)
     assert {name: config["task"]["type"] for name, config in told.items()} == {
         "chief:0": "chief",
         "ps:0": "ps",
@@ -499,22 +501,22 @@ def assert_led(folder: Path, *words: str, **more: str) -> None:
     assert ended == {"chief:0": ["trained"], "ps:0": ["told to end"], "worker:0": ["left by itself"]}
     for path in folder.glob("*.pid"):
         path.unlink()
-    done = launched(folder, *words, "9", **more)
+    done = launch(folder, *words, "9", **more)
     assert done.returncode == 9
     assert re.search(r"chief:0 on \S+ left with exit code 9", done.stderr)
 
 
-def test_a_chief_leads_over_ssh(folder: Path, lab: Lab) -> None:
-    """On two machines as on one."""
+def test_run_ends_with_its_chief_over_ssh(folder: Path, lab: Lab) -> None:
+    """A run over SSH ends with its chief, and no program is left."""
     (folder / "clusters.toml").write_text(lab.toml(ENTRY))
-    assert_led(folder, "--cluster=lab")
-    wait_until("all programs are gone", lambda: gone(folder))
+    assert_run_ends_with_chief(folder, "--cluster=lab")
+    wait_until("all programs are gone", lambda: has_ended(folder))
 
 
-def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
-    """On nodes of a job, which is gone afterwards."""
+def test_run_ends_with_its_chief_on_slurm(folder: Path, site: Site) -> None:
+    """A run on Slurm ends with its chief, and the job ends."""
     (folder / "clusters.toml").write_text("\n".join(ON_SLURM))
-    assert_led(folder, "--cluster=mini", "--separate-ps", **site.environment)
+    assert_run_ends_with_chief(folder, "--cluster=mini", "--separate-ps", **site.environment)
     wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
 
 
@@ -544,10 +546,10 @@ def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
         (["--num-workers=2", "a.py", "{indx}"], "command asks for {indx}, which is unknown. Did you mean {index}?"),
     ],
 )
-def test_what_is_refused(
+def test_wrong_arguments_start_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Sequence[str], message: str
 ) -> None:
-    """One line has the error, before anything is started or waited for."""
+    """A wrong argument is one line, before anything is started."""
     monkeypatch.chdir(folder)
     with (folder / "clusters.toml").open("a") as file:
         file.write('\n[two]\nbackend = "local"\ndevices_per_host = 2\ndevice = "cpu"\n')

@@ -1,4 +1,4 @@
-"""`dtfperf make-data` as its user meets it; tests/real/test_making.py has what takes TensorFlow."""
+"""`dtfperf make-data`. tests/real/test_making.py has the data sets that need TensorFlow."""
 
 import os
 import re
@@ -21,29 +21,29 @@ def make_data(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return zygote.dtfperf("make-data", *arguments)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_mnist(tmp_path: Path) -> None:
-    """The four idx files belong together, and have as many images as were asked for."""
+def test_mnist_has_the_requested_images(tmp_path: Path) -> None:
+    """The four idx files match, and have as many images as requested."""
     assert make_data("mnist", "--images", 30, "--out", tmp_path / "made").returncode == 0
     assert [file.shape for file in open_mnist(tmp_path / "made", "train", (28, 28, 1), 10)] == [(30, 28, 28), (30,)]
     assert [file.shape for file in open_mnist(tmp_path / "made", "t10k", (28, 28, 1), 10)] == [(3, 28, 28), (3,)]
 
 
-def test_cifar10(tmp_path: Path) -> None:
-    """Five training files share the images as evenly as can be."""
+def test_cifar10_has_the_requested_images(tmp_path: Path) -> None:
+    """Five training files share the images evenly."""
     assert make_data("cifar10", "--images", 33, "--test-images", 4, "--out", tmp_path / "made").returncode == 0
     assert sorted(open_cifar10(tmp_path / "made", TRAINING_FILES).values()) == [6, 6, 7, 7, 7]
     assert list(open_cifar10(tmp_path / "made", TEST_FILES).values()) == [4]
 
 
-def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
-    """Byte by byte, and another seed makes others."""
+def test_same_seed_makes_the_same_images(tmp_path: Path) -> None:
+    """The same arguments make the same bytes, and another seed makes others."""
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
         make_data("cifar10", "--images", 10, "--seed", seed, "--out", tmp_path / name)
-    first, again, other = (contents(tmp_path / name) for name in ("first", "again", "other"))
+    first, again, other = (read_contents(tmp_path / name) for name in ("first", "again", "other"))
     assert first == again
     assert first.keys() == other.keys()
     assert not set(first.values()) & set(other.values())
@@ -62,55 +62,53 @@ def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
         (("mnist", "--shards", 2), "--shards means nothing to mnist: it is only for imagenet"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(tmp_path: Path, arguments: tuple[object, ...], problem: str) -> None:
-    """Wrong arguments are exit code 2, with what is allowed, and nothing is made."""
+def test_wrong_arguments_are_one_line(tmp_path: Path, arguments: tuple[object, ...], problem: str) -> None:
+    """Wrong arguments are exit code 2 with the allowed values, and nothing is made."""
     ended = make_data(*arguments, "--out", tmp_path / "made")
     assert (ended.returncode, ended.stderr) == (2, f"dtfperf: {problem}\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
-    """What is there already is neither replaced nor added to."""
+def test_existing_folder_is_refused(tmp_path: Path) -> None:
+    """A folder with a file is refused and not changed."""
     (tmp_path / "precious").touch()
     ended = make_data("mnist", "--out", tmp_path)
     assert (ended.returncode, ended.stderr) == (
         2, f"dtfperf: {tmp_path} is there already. Name a new folder, or remove it first.\n",
     )  # fmt: skip
-    assert contents(tmp_path) == {"precious": b""}
+    assert read_contents(tmp_path) == {"precious": b""}
 
 
-def test_the_folder_one_is_in_is_no_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Empty or not, it cannot be replaced by another without its shell standing in one that is gone: one line says so."""
+def test_current_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The current folder is refused, also if it is empty."""
     monkeypatch.chdir(tmp_path)
     for out in (".", str(tmp_path)):
         assert main(["make-data", "mnist", "--out", out]) == 2
         assert capsys.readouterr().err == f"dtfperf: {out} is there already. Name a new folder, or remove it first.\n"
 
 
-def test_a_link_to_an_empty_folder(tmp_path: Path) -> None:
-    """The data set is made where the link leads, on a larger disk perhaps, and the link stays."""
+def test_link_to_an_empty_folder_is_followed(tmp_path: Path) -> None:
+    """The data set is made in the target of a link, and the link stays."""
     disk, link = tmp_path / "disk" / "mnist", tmp_path / "mnist"
     disk.mkdir(parents=True)
     link.symlink_to(disk)
     ended = make_data("mnist", "--images", 10, "--out", link)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert link.is_symlink()
-    assert len(contents(disk)) == 4
+    assert len(read_contents(disk)) == 4
     assert sorted(tmp_path.iterdir()) == [disk.parent, link]
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """Exit code 1 and the system's own words."""
+def test_unwritable_path_is_one_line(tmp_path: Path) -> None:
+    """A path that cannot be written is exit code 1 and one line with the error of the system."""
     (tmp_path / "file").touch()
     ended = make_data("mnist", "--out", tmp_path / "file" / "made")
     assert ended.returncode == 1
     assert re.fullmatch(rf"dtfperf: {tmp_path}/file/made cannot be made: \[Errno \d+\] .*\n", ended.stderr)
 
 
-def test_without_tensorflow(tmp_path: Path) -> None:
-    """What makes JPEGs and shards is named, with the extra that brings it."""
+def test_missing_tensorflow_names_the_extra(tmp_path: Path) -> None:
+    """Without TensorFlow, a data set that needs it is refused with the command that installs it."""
     code = "import sys\nsys.modules['tensorflow'] = None\nfrom pytest_dtfperf.cli import main\nsys.exit(main(sys.argv[1:]))\n"
     argv = [sys.executable, "-c", code, "make-data", "imagenet", "--out", str(tmp_path / "made")]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -119,8 +117,8 @@ def test_without_tensorflow(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_as_the_folder_is_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is known before it is there, so that no moment is left in which nobody would remove it."""
+def test_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt right after the folder was made leaves nothing."""
     make = os.mkdir
 
     def make_and_be_interrupted(path: object, *mode: int, **options: int) -> None:
@@ -133,8 +131,8 @@ def test_ctrl_c_as_the_folder_is_made_leaves_nothing(tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    """Interrupted in the middle, it removes what it has made."""
+def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    """An interrupt removes the files that were made."""
     argv = [sys.executable, "-m", "pytest_dtfperf.cli", "make-data", "cifar10", "--images", "1000000"]
     with subprocess.Popen(
         [*argv, "--out", str(tmp_path / "made")], stderr=subprocess.PIPE, text=True, start_new_session=True

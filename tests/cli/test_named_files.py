@@ -1,4 +1,4 @@
-"""Files that users name, which are none: a pipe, a device, a folder, or too large. Each command says so in one line."""
+"""Named files that are no regular files: a pipe, a device, a folder, or too large. Each command reports them in one line."""
 
 import contextlib
 import signal
@@ -24,7 +24,7 @@ OTHERWISE = {
 
 @pytest.fixture(autouse=True)
 def no_wait() -> Iterator[None]:
-    """Whoever waits for a pipe's other end is ended: that is what these tests are about."""
+    """End a test that waits for the other end of a pipe."""
 
     def end(*_: object) -> None:
         raise AssertionError(f"it still waits after {ENDS_S} s")
@@ -60,8 +60,10 @@ def project(tmp_path: Path) -> Iterator[Path]:
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each,
 )
-def test_what_is_no_file(project: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, command: list[str]) -> None:
-    """One line names the file and says what it is, without a number of the system's and without waiting for anybody."""
+def test_strange_file_is_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, command: list[str]
+) -> None:
+    """One line names the file and its kind, without an error number of the system and without waiting."""
     for folder in ("baselines", "results", "site", "tests"):
         (project / folder).mkdir()
     (project / "lab.toml").write_text('[lab]\nbackend = "ssh"\nnodes_file = "machines"\ndevices_per_host = 1\n')

@@ -19,7 +19,7 @@ def predict(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
-    """Devices, servers, rate with interval and efficiency, and below them the link, the jitter and what else could be done."""
+    """The table has a row for each size, and below it the link and the possible changes."""
     assert main([*DAINT, "--link-measured=20gbit"]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
@@ -31,7 +31,7 @@ def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> No
     assert "wire_precision=bf16" in out
 
 
-def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_intervals_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
     """Each size has its interval and parts of the step that add up; changes are ordered by their rate."""
     found = predict(capsys, *DAINT, "--link=10gbit")
     assert found["link"]["high"] == 1.25e9
@@ -44,16 +44,16 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert ratios == sorted(ratios, reverse=True)
 
 
-def test_an_unknown_link_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a rate of the link, wide intervals have a mark, and a line says what to give."""
+def test_unknown_link_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a rate of the link, intervals have a mark, and a line has the options to give."""
     assert main(DAINT) == 0
     out = capsys.readouterr().out
     assert " ~" in out
     assert "give --link-measured, or --link, or rates of larger sizes" in out
 
 
-def test_measured_points_are_used(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rates of more devices, with their servers, narrow the interval and stand in the table."""
+def test_measured_rates_narrow_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates of more devices narrow the interval and are in the result."""
     before = predict(capsys, *DAINT)
     after = predict(capsys, *DAINT, "--measured=8/2:1018.18", "--measured=16/4:2001")
     assert after["largest_measured"] == 16
@@ -62,16 +62,16 @@ def test_measured_points_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert widths[1] < widths[0]
 
 
-def test_published_rates_are_a_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_rates_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     """A published system gives its rates, its devices per host and its data sheet."""
     found = predict(capsys, "predict", "inception3", "--published=cscs-ec2-p2.8xlarge", "--gpus=16..32")
     assert [(each["gpus"], each["hosts"], each["measured"]) for each in found["rates"]] == [(16, 2, 448.57), (32, 4, 863.72)]
     assert found["link"]["high"] == 1.25e9
 
 
-def test_a_session_gives_its_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Valid measurements of the same training are taken from a session's folder; without any, the message says so."""
-    place.make(tmp_path)
+def test_measurements_of_a_session_are_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Valid measurements of the same training are taken from a session; without any, an error states that."""
+    place.make_folder(tmp_path)
     session = str(tmp_path / place.SESSION)
     records = [json.loads(line) for line in (Path(session) / "measurements.jsonl").read_text().splitlines()]
     spec = next(
@@ -84,8 +84,8 @@ def test_a_session_gives_its_measurements(capsys: pytest.CaptureFixture[str], tm
     assert "has no valid measurement of vgg16" in capsys.readouterr().err
 
 
-def test_hosts_are_those_of_a_cluster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Devices per host come from clusters.toml, unless the option sets them."""
+def test_devices_per_host_are_those_of_the_cluster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Devices per host are those of clusters.toml, unless the option sets them."""
     file = tmp_path / "clusters.toml"
     file.write_text('[lab]\nbackend = "ssh"\nhosts = ["n[1-3]"]\ngpus_per_host = 4\n')
     words = ["predict", "mnist", "--device-rate=100", "--gpus=8", "--cluster=lab", f"--clusters-file={file}"]
@@ -93,8 +93,8 @@ def test_hosts_are_those_of_a_cluster(capsys: pytest.CaptureFixture[str], tmp_pa
     assert predict(capsys, *words, "--devices-per-host=1")["rates"][0]["hosts"] == 8
 
 
-def test_a_figure_is_drawn(tmp_path: Path) -> None:
-    """Predicted and measured lines are in one figure, as SVG or PNG."""
+def test_figure_is_drawn(tmp_path: Path) -> None:
+    """The figure is written as SVG or PNG, with the predicted line."""
     for name, start in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
         assert main([*DAINT, f"--figure={tmp_path / name}"]) == 0
         assert (tmp_path / name).read_bytes().startswith(start)
@@ -118,8 +118,8 @@ def test_a_figure_is_drawn(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_predicted_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong arguments have exit code 2 and one line that names what is allowed."""
+def test_wrong_arguments_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong arguments are exit code 2 and one line with the allowed ones."""
     assert main(["predict", *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -139,8 +139,8 @@ def test_what_cannot_be_predicted_is_one_line(arguments: list[str], message: str
         "--link=10",
     ],
 )
-def test_values_are_checked(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that no prediction can have is refused with an example of what is allowed."""
+def test_impossible_value_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that is out of range is refused with an example of what is allowed."""
     with pytest.raises(SystemExit) as ended:
         main(["predict", "mnist", "--device-rate=1", option])
     assert ended.value.code == 2

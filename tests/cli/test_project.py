@@ -1,4 +1,4 @@
-"""What the project's configuration of pytest says holds for `dtfperf`, too."""
+"""`dtfperf` uses the project's configuration of pytest."""
 
 import subprocess
 from pathlib import Path
@@ -27,8 +27,8 @@ def write(folder: Path, file: str, value: str, name: str = "dtfperf_baselines") 
     (folder / file).write_text(text + "\n", encoding="utf-8")
 
 
-def as_pytest_has_it(folder: Path, name: str) -> Path:
-    """The path that pytest itself finds there."""
+def read_with_pytest(folder: Path, name: str) -> Path:
+    """Return the path that pytest itself finds there."""
     (folder / "probe.py").write_text(
         "def pytest_configure(config):\n"
         "    import pathlib\n"
@@ -40,8 +40,8 @@ def as_pytest_has_it(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("file", WAYS)
-def test_each_file_of_pytest_is_obeyed(file: str, tmp_path: Path) -> None:
-    """A relative path begins where the file is, also from a folder below."""
+def test_each_configuration_file_is_used(file: str, tmp_path: Path) -> None:
+    """A relative path begins at the folder of the file, also from a subfolder."""
     write(tmp_path, file, "accepted")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -49,8 +49,8 @@ def test_each_file_of_pytest_is_obeyed(file: str, tmp_path: Path) -> None:
     assert find_configured_path("dtfperf_clusters_file", below) is None
 
 
-def test_pyprojects_own_table_is_obeyed(tmp_path: Path) -> None:
-    """pytest 9 reads [tool.pytest], too."""
+def test_table_of_pytest_9_is_used(tmp_path: Path) -> None:
+    """The table [tool.pytest] of pytest 9 is used."""
     (tmp_path / "pyproject.toml").write_text('[tool.pytest]\ndtfperf_baselines = "/accepted"\n', encoding="utf-8")
     assert find_configured_path("dtfperf_baselines", tmp_path) == Path("/accepted")
 
@@ -58,19 +58,19 @@ def test_pyprojects_own_table_is_obeyed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nearer", "farther"), [("pytest.ini", "pyproject.toml"), ("pyproject.toml", "tox.ini"), ("tox.ini", "setup.cfg")]
 )
-def test_the_file_that_pytest_takes_is_the_one(nearer: str, farther: str, tmp_path: Path) -> None:
-    """Where two speak to pytest, this package and pytest obey the same."""
+def test_precedence_is_that_of_pytest(nearer: str, farther: str, tmp_path: Path) -> None:
+    """If two files configure pytest, this package uses the same one as pytest."""
     write(tmp_path, nearer, "one")
     write(tmp_path, farther, "other")
     assert (
         find_configured_path("dtfperf_baselines", tmp_path)
-        == as_pytest_has_it(tmp_path, "dtfperf_baselines")
+        == read_with_pytest(tmp_path, "dtfperf_baselines")
         == tmp_path / "one"
     )
 
 
-def test_a_file_that_does_not_speak_to_pytest_is_passed_over(tmp_path: Path) -> None:
-    """A pyproject.toml of a package within the project names nothing."""
+def test_file_without_a_pytest_table_is_ignored(tmp_path: Path) -> None:
+    """A pyproject.toml of a package within the project is ignored."""
     write(tmp_path, "tox.ini", "accepted")
     within = tmp_path / "package"
     within.mkdir()
@@ -78,8 +78,8 @@ def test_a_file_that_does_not_speak_to_pytest_is_passed_over(tmp_path: Path) -> 
     assert find_configured_path("dtfperf_baselines", within) == tmp_path / "accepted"
 
 
-def test_an_empty_pytest_ini_is_the_one(tmp_path: Path) -> None:
-    """As for pytest, it ends the search."""
+def test_empty_pytest_ini_ends_the_search(tmp_path: Path) -> None:
+    """An empty pytest.ini ends the search, as for pytest."""
     write(tmp_path, "pyproject.toml", "accepted")
     (tmp_path / "pytest.ini").write_text("", encoding="utf-8")
     assert find_configured_path("dtfperf_baselines", tmp_path) is None
@@ -93,29 +93,29 @@ def test_an_empty_pytest_ini_is_the_one(tmp_path: Path) -> None:
         ("pyproject.toml", "[tool.pytest.ini_options]\ndtfperf_baselines = 3"),
     ],
 )
-def test_what_cannot_be_read_is_named(file: str, text: str, tmp_path: Path) -> None:
-    """One message with the file, no traceback."""
+def test_unreadable_configuration_is_named(file: str, text: str, tmp_path: Path) -> None:
+    """A file that cannot be read is an error with its name."""
     (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=file):
         find_configured_path("dtfperf_baselines", tmp_path)
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_dtfperf(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return zygote.dtfperf(*arguments, cwd=folder)
 
 
-def test_the_commands_obey(tmp_path: Path) -> None:
-    """The clusters file and the baselines that the project names are those of `dtfperf`; an option still wins."""
+def test_commands_use_the_configuration(tmp_path: Path) -> None:
+    """Commands use the clusters file and the baselines of the project, unless an option is given."""
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\ndtfperf_clusters_file = sites/ours.toml\ndtfperf_baselines = accepted\n", encoding="utf-8"
     )
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "ours.toml").write_text('[lab]\nbackend = "local"\n', encoding="utf-8")
-    missed = run(tmp_path, "doctor", "--cluster=elsewhere")
+    missed = run_dtfperf(tmp_path, "doctor", "--cluster=elsewhere")
     assert missed.returncode == 2
     assert "sites/ours.toml" in missed.stderr
     assert "lab" in missed.stderr
-    removed = run(tmp_path, "baselines", "remove", "model=*", "--yes")
+    removed = run_dtfperf(tmp_path, "baselines", "remove", "model=*", "--yes")
     assert str(tmp_path / "accepted") in removed.stderr
-    removed = run(tmp_path, "baselines", "remove", "model=*", "--yes", "--baselines=other")
+    removed = run_dtfperf(tmp_path, "baselines", "remove", "model=*", "--yes", "--baselines=other")
     assert "baselines other" in removed.stderr

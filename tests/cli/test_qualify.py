@@ -1,4 +1,4 @@
-"""`dtfperf qualify`: slow hosts and links named on simulated hosts, and a slow training on machines over SSH."""
+"""`dtfperf qualify`: slow hosts and links of simulated hosts, and a slow training on machines over SSH."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def qualify(folder: Path, lines: str, *arguments: str) -> int:
+def run_qualify(folder: Path, lines: str, *arguments: str) -> int:
     """Return the exit code on a simulated cluster."""
     (folder / "clusters.toml").write_text(SIM + lines)
     return main(["qualify", "--cluster=sim", *arguments])
@@ -57,7 +57,7 @@ def qualify(folder: Path, lines: str, *arguments: str) -> int:
 
 def test_qualify_names_slow_hosts_and_their_capacities(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A host that computes slowly and one with a slow link are named with what is slow, and all others are fit."""
-    assert qualify(folder, SLOW) == 1
+    assert run_qualify(folder, SLOW) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "8 hosts, " in out
     assert "6 fit, 2 slow, 0 not judged (at most 2.0 % of qualifications call any fit host slow)" in out
@@ -66,9 +66,9 @@ def test_qualify_names_slow_hosts_and_their_capacities(folder: Path, capsys: pyt
     assert "--exclude=sim-0003,sim-0005" in out
 
 
-def test_qualify_prints_json_that_its_type_describes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--json prints the result, which the session folder has as well, and qualification.json can be read again."""
-    assert qualify(folder, SLOW, "--json") == 1
+def test_qualify_prints_json_of_its_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints the result, which is also in qualification.json, and both can be read again."""
+    assert run_qualify(folder, SLOW, "--json") == 1
     found = Qualification.from_json(read("qualify", capsys.readouterr().out))
     assert found.list_hosts(HostVerdict.SLOW) == ["sim-0003", "sim-0005"]
     (path,) = (folder / "perf_results").glob("*/qualification.json")
@@ -78,14 +78,14 @@ def test_qualify_prints_json_that_its_type_describes(folder: Path, capsys: pytes
 
 def test_qualify_of_simulated_hosts_does_not_enter_the_history(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A qualification of simulated hosts makes no history and stores no readings."""
-    assert qualify(folder, "", "--hosts=4", "--no-training") == 0
+    assert run_qualify(folder, "", "--hosts=4", "--no-training") == 0
     assert not (folder / "perf_results" / "history.sqlite").exists()
     assert not list((folder / "perf_results").glob("*/hosts.jsonl"))
 
 
 def test_qualify_writes_metrics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--metrics writes the gauges of the result into a file for node_exporter, beside the usual output."""
-    assert qualify(folder, SLOW, "--no-training", f"--metrics={folder / 'q.prom'}", "--exclude-list") == 1
+    assert run_qualify(folder, SLOW, "--no-training", f"--metrics={folder / 'q.prom'}", "--exclude-list") == 1
     families = {family.name: family for family in text_string_to_metric_families((folder / "q.prom").read_text())}
     verdicts = families["dtfperf_qualification_host_verdict"].samples
     assert {each.labels["host"] for each in verdicts if each.value and each.labels["verdict"] == "SLOW"} == {
@@ -98,25 +98,25 @@ def test_qualify_writes_metrics(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_qualify_compares_the_reading_of_the_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a data set, each host's reading and decoding of its files is a capacity; with synthetic data it is none."""
+    """With a data set, each host's reading and decoding of its files is a capacity; with synthetic data it is not."""
     data = folder / "data"
     assert main(["make-data", "mnist", f"--out={data}", "--images=64"]) == 0
     for fields, is_read in (([f"data_dir={data}", "data=mnist"], True), ([], False)):
         capsys.readouterr()
-        assert qualify(folder, "", "mnist", *fields, "--hosts=3", "--no-training", "--json") == 0
+        assert run_qualify(folder, "", "mnist", *fields, "--hosts=3", "--no-training", "--json") == 0
         found = Qualification.from_json(read("qualify", capsys.readouterr().out))
         assert all(("input" in host.capacities) == is_read for host in found.hosts.values())
 
 
 def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--exclude-list prints only the slow hosts, as srun takes them."""
-    assert qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
+    assert run_qualify(folder, SLOW, "--exclude-list", "--no-training") == 1
     assert capsys.readouterr().out == "sim-0003,sim-0005\n"
 
 
 def test_qualify_of_equal_hosts_ends_with_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Equal hosts are fit after the screening."""
-    assert qualify(folder, "", "--hosts=4") == 0
+    assert run_qualify(folder, "", "--hosts=4") == 0
     out = capsys.readouterr().out
     assert "4 fit, 0 slow, 0 not judged" in out
     assert "3 rounds" in out
@@ -125,13 +125,13 @@ def test_qualify_of_equal_hosts_ends_with_0(folder: Path, capsys: pytest.Capture
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_qualify_does_not_judge_too_few_hosts(hosts: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One or two hosts are not judged, which is exit code 3."""
-    assert qualify(folder, "", f"--hosts={hosts}") == 3
+    assert run_qualify(folder, "", f"--hosts={hosts}") == 3
     assert "fewer than 3 hosts of its kind were read" in capsys.readouterr().out
 
 
 def test_qualify_leaves_out_a_simulated_host_that_dies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A host that dies in its training is not judged, with the reason; the others are, and the result is written."""
-    assert qualify(folder, "deaths = [{ host = 2, step = 5, run = 3 }]\n", "--hosts=4") == 3
+    """A host that dies in its training is not judged, with the reason; the others are judged."""
+    assert run_qualify(folder, "deaths = [{ host = 2, step = 5, run = 3 }]\n", "--hosts=4") == 3
     out = capsys.readouterr().out
     assert "3 fit, 0 slow, 1 not judged" in out
     assert "SIMULATED: the hosts of sim are simulated, and nothing was trained" in out
@@ -145,7 +145,7 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
     """At the time limit, the undecided hosts have that as their reason, and a host that died has its own."""
     monkeypatch.setattr(qualification, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
     deaths = "deaths = [{ host = 2, step = 5, run = 1 }]\n"
-    assert qualify(folder, deaths, "--hosts=4", "--time-limit=45s") == 3
+    assert run_qualify(folder, deaths, "--hosts=4", "--time-limit=45s") == 3
     out = capsys.readouterr().out
     assert re.search(r"(?m)^sim-0000, sim-0001, sim-0003: the time limit was reached$", out)
     assert re.search(r"(?m)^sim-0002: .*died", out)
@@ -171,8 +171,8 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
 def test_qualify_refuses_wrong_arguments(
     arguments: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong arguments are one message, and nothing is started."""
-    assert qualify(folder, "", *arguments) == 2
+    """Wrong arguments are exit code 2 with one message, and there is no result."""
+    assert run_qualify(folder, "", *arguments) == 2
     assert words in capsys.readouterr().err
     assert not list((folder / "perf_results").glob("*/qualification.json"))
 
@@ -220,7 +220,7 @@ def lab() -> Iterator[Lab]:
 
 
 def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of four machines the one whose training takes twice as long is slow, and the history has the readings."""
+    """Of four machines the one with a training of twice the time is slow, and the history has the readings."""
     perf: PerfTests = perf_tests_in(tmp_path)
     setup = [SETUP, f"export TOY_SLOW_HOSTS='{json.dumps({lab['m3'].address: 0.02})}'"]
     (perf.folder / "perf" / "clusters.toml").write_text(
@@ -258,8 +258,8 @@ def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path,
     assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("m1", "m3", "m4"))
 
 
-def test_qualify_gives_the_reason_once_that_all_hosts_have(lab: Lab, tmp_path: Path) -> None:
-    """If no host can start, as without an interpreter, one line has the reason and all hosts, and the exit code is 3."""
+def test_qualify_prints_a_common_reason_once(lab: Lab, tmp_path: Path) -> None:
+    """If no host can start, one line has the reason and all hosts, and the exit code is 3."""
     perf: PerfTests = perf_tests_in(tmp_path)
     (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, TOY, 'python = "/nowhere/python3"'))
     options = ["--cluster=lab", "--clusters-file=perf/clusters.toml"]
@@ -269,8 +269,8 @@ def test_qualify_gives_the_reason_once_that_all_hosts_have(lab: Lab, tmp_path: P
     assert all(name in line for name in lab.names)
 
 
-def test_qualify_gives_the_reason_once_why_no_agent_starts(lab: Lab, tmp_path: Path) -> None:
-    """If no agent starts, as without the training's module, one line has the reason and all allocated hosts."""
+def test_qualify_prints_the_reason_of_all_agents_once(lab: Lab, tmp_path: Path) -> None:
+    """If no agent starts, one line has the reason and all allocated hosts."""
     perf: PerfTests = perf_tests_in(tmp_path)
     lines = ["connect_s = 60", f"setup = {json.dumps([SETUP])}", 'entry = "tests.nowhere:run"']
     (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, *lines))
@@ -341,7 +341,7 @@ def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_pat
 
 
 def test_qualify_names_a_node_of_its_job_that_does_not_start(new_site: NewSite, tmp_path: Path) -> None:
-    """In a job of Slurm, a node whose daemon starts nothing is not judged, with srun's reason, and the others are measured."""
+    """In a job of Slurm, a node with a daemon that starts nothing is not judged, with the reason, and others are measured."""
     site = new_site(nodes=4, slurmd_timeout_s=300)  # until then, a node without its daemon is not down, and the job runs
     job = site.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--chdir=/", "--wrap=sleep 600")
     wait_until("the job runs", lambda: "R" in site.run("squeue", "--noheader", "--format=%t"))

@@ -1,4 +1,4 @@
-"""`dtfperf run`: trainings named on the command line, measured and judged."""
+"""`dtfperf run`: trainings of the command line, measured and judged."""
 
 import json
 import shlex
@@ -20,8 +20,8 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf_tests_in(tmp_path)
 
 
-def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    """On the toys' cluster, a hundredth of a second a step of ten images."""
+def run_trainings(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    """Run `dtfperf run` on the toys' cluster with 0.01 s for a step of ten images."""
     return perf.run_python("-m", "pytest_dtfperf.cli", "run", *arguments, "--clusters-file=perf/clusters.toml", **environment)
 
 
@@ -37,7 +37,7 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
         ("mine:cnn gpus=2 kit.nets:Kit.cnn", [WantedSpec("mine:cnn", {"gpus": 2}), WantedSpec("kit.nets:Kit.cnn")]),
     ],
 )
-def test_words(words: str, expected: list[WantedSpec]) -> None:
+def test_words_are_models_and_their_fields(words: str, expected: list[WantedSpec]) -> None:
     """A model begins a training, and the fields after it belong to it; values are JSON, or text."""
     assert list(trainings_of(words.split())) == expected
 
@@ -53,90 +53,90 @@ def test_words(words: str, expected: list[WantedSpec]) -> None:
         ("mine.cnn", "mine.cnn: a model of your own is a module, a colon and its name there: mine:cnn"),
     ],
 )
-def test_words_that_cannot_be(words: str, told: str) -> None:
-    """What and where, and what would be right."""
+def test_wrong_words_are_refused(words: str, told: str) -> None:
+    """A wrong word is refused with the right one."""
     with pytest.raises(UsageError, match=told.replace("?", r"\?")):
         list(trainings_of(words.split()))
 
 
-def test_measured_accepted_compared(perf: PerfTests) -> None:
-    """As a perf test does it: without a baseline, accepted as one, compared with it, and red when it is slower."""
-    accepted = dtfperf(perf, "trivial", "trivial", "gpus=2", "--update-baselines=new")
+def test_training_is_measured_accepted_and_compared(perf: PerfTests) -> None:
+    """A training is measured without a baseline, accepted as one, and compared with it."""
+    accepted = run_trainings(perf, "trivial", "trivial", "gpus=2", "--update-baselines=new")
     assert accepted.code == 0, accepted.err
     accepted.line("trivial b10 gpus=1 num_ps=1", "1000", "accepted")
     accepted.line("trivial b10 gpus=2 num_ps=1", "2000", "accepted")
     accepted.line("trivial b10 gpus=2 num_ps=1 parameter_server: new, 2000")
     assert session(perf)["verdicts"] == {"NO_BASELINE": 2}
 
-    slower = dtfperf(perf, "trivial", "gpus=2", TOY_STEP_S="0.02")
+    slower = run_trainings(perf, "trivial", "gpus=2", TOY_STEP_S="0.02")
     assert slower.code == 1
     slower.line("REGRESSED: trivial b10 gpus=2")
     slower.line("rerun", "dtfperf", "run trivial gpus=2")
     assert "pytest" not in slower.line("rerun").replace("pytest_dtfperf", "")
 
-    shown = dtfperf(perf, "trivial", "--json")
+    shown = run_trainings(perf, "trivial", "--json")
     assert shown.code == 0
     (told,) = read("run", shown.out)
     assert told["verdict"] == "PASSED"
     assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
 
 
-def test_next_commands_are_accepted(perf: PerfTests) -> None:
-    """Each command below `Next:` is one that dtfperf has, with options that it has; `--explain=always` traces steps."""
-    first = dtfperf(perf, "trivial")
+def test_next_commands_are_valid(perf: PerfTests) -> None:
+    """Each command below `Next:` is valid, and `--explain=always` is stored with the session."""
+    first = run_trainings(perf, "trivial")
     following = [line.split("  ")[1] for line in first.out.partition("Next:\n")[2].splitlines() if line.startswith("  ")]
     assert len(following) == 3
     for command in following:
         understood(shlex.split(command)[1:])
-    traced = dtfperf(perf, "trivial", "--explain=always")
+    traced = run_trainings(perf, "trivial", "--explain=always")
     assert traced.code == 0, traced.err
     assert session(perf)["command"][-2] == "--explain=always"
 
 
-def test_a_model_of_ones_own(perf: PerfTests) -> None:
-    """`module:name` is measured as `train(model=...)` measures it; it is found in perf_tests, as pytest finds it there."""
+def test_own_model_is_measured(perf: PerfTests) -> None:
+    """`module:name` of perf_tests is measured, accepted and compared."""
     (perf.folder / "perf_tests").mkdir()
     (perf.folder / "perf_tests" / "mine.py").write_text(
         "class Kit:\n    class Net:\n        image_shape, classes = (8, 8, 3), 5\n"
         "        def logits(self, net, images):\n            return net.dense(net.flatten(images), 5)\n"
     )
-    shown = dtfperf(perf, "mine:Kit.Net", "gpus=2", "--update-baselines=new", "--json")
+    shown = run_trainings(perf, "mine:Kit.Net", "gpus=2", "--update-baselines=new", "--json")
     assert shown.code == 0, shown.err
     (told,) = read("run", shown.out)
     assert (told["spec"]["model"], told["spec"]["gpus"]) == ("mine.Kit.Net", 2)
-    again = dtfperf(perf, "mine:Kit.Net", "gpus=2")
+    again = run_trainings(perf, "mine:Kit.Net", "gpus=2")
     again.line("mine.Kit.Net b10 gpus=2 num_ps=1 parameter_server", "PASSED")
 
 
-def test_numbers_of_servers_that_are_found_out(perf: PerfTests) -> None:
-    """`best` shows how to search if nothing is known; `sweep` finds it, and stores it for the next `best`."""
-    unknown = dtfperf(perf, "trivial", "gpus=2", "num_ps=best")
+def test_sweep_finds_the_number_of_servers(perf: PerfTests) -> None:
+    """`best` without a baseline is an error with the remedy; `sweep` finds the number, and the next `best` uses it."""
+    unknown = run_trainings(perf, "trivial", "gpus=2", "num_ps=best")
     assert unknown.code == 1
     unknown.line("no baseline of", "--num-ps=sweep")
     by_servers = json.dumps({"1": 0.02, "2": 0.01})
-    swept = dtfperf(perf, "trivial", "gpus=2", "num_ps=sweep", "--update-baselines=new", TOY_PS_STEP_S=by_servers)
+    swept = run_trainings(perf, "trivial", "gpus=2", "num_ps=sweep", "--update-baselines=new", TOY_PS_STEP_S=by_servers)
     assert swept.code == 0, swept.err
     assert {record["spec"]["num_ps"] for record in records(perf) if "sweep" in record} == {2}
-    best = dtfperf(perf, "trivial", "gpus=2", "num_ps=best", TOY_PS_STEP_S=by_servers)
+    best = run_trainings(perf, "trivial", "gpus=2", "num_ps=best", TOY_PS_STEP_S=by_servers)
     best.line("trivial b10 gpus=2 num_ps=2", "PASSED")
 
 
-def test_one_that_fails_costs_no_other(perf: PerfTests) -> None:
-    """The failed task is reported on stderr, the other is measured and shown, and the exit code shows the failure."""
-    ended = dtfperf(perf, "trivial", "gpus=2", "trivial", TOY_DO="die worker:1")
+def test_failed_training_does_not_affect_others(perf: PerfTests) -> None:
+    """A failed training is reported, the other is measured and shown, and the exit code is 1."""
+    ended = run_trainings(perf, "trivial", "gpus=2", "trivial", TOY_DO="die worker:1")
     assert ended.code == 1
     ended.line("dtfperf: trivial gpus=2:", "worker:1")
     ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
 
 
-def test_what_was_measured_before_the_cluster_failed_is_shown(perf: PerfTests) -> None:
-    """A host that lacks what a training needs ends the command; the training before it is shown, and with --json printed."""
+def test_measurements_before_a_cluster_error_are_shown(perf: PerfTests) -> None:
+    """A cluster error ends the command; the training before it is shown, also with --json."""
     words = ("trivial", "trivial", "gpus=2", "variable_update=horovod")
-    ended = dtfperf(perf, *words)
+    ended = run_trainings(perf, *words)
     assert ended.code == 1
     ended.line("has no module horovod")
     ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
-    ended = dtfperf(perf, *words, "--json")
+    ended = run_trainings(perf, *words, "--json")
     assert ended.code == 1
     assert [told["images_per_sec"] for told in read("run", ended.out)] == [pytest.approx(1000)]
 
@@ -156,9 +156,9 @@ def test_what_was_measured_before_the_cluster_failed_is_shown(perf: PerfTests) -
         (("trivial", "--cluster=nowhere"), "unknown cluster 'nowhere'"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_measured(perf: PerfTests, arguments: tuple[str, ...], told: str) -> None:
-    """Exit code 2, one line, and no session folder."""
-    ended = dtfperf(perf, *arguments)
+def test_wrong_arguments_measure_nothing(perf: PerfTests, arguments: tuple[str, ...], told: str) -> None:
+    """Wrong arguments are exit code 2 with a message, and no session folder is made."""
+    ended = run_trainings(perf, *arguments)
     assert ended.code == 2, ended.err
     ended.line("dtfperf: ", told)
     assert not (perf.folder / "perf_results").exists()

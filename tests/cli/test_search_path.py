@@ -1,4 +1,4 @@
-"""Commands that run no tests, beside files with names of Python's own modules or of packages: none imports them."""
+"""Commands that run no tests, beside files with names of standard modules or packages, which are not imported."""
 
 import pytest
 
@@ -9,6 +9,6 @@ __all__ = ["perf"]
 
 
 @pytest.mark.parametrize("command", ["baselines audit .", "doctor --cluster=local --gpus=1 --json"])
-def test_a_command_beside_files_of_such_names(perf: PerfTests, command: str) -> None:
-    """`dtfperf baselines audit` and `doctor` start their programs beside all of them."""
+def test_command_ignores_files_with_names_of_modules(perf: PerfTests, command: str) -> None:
+    """`dtfperf baselines audit` and `doctor` import none of the files in their folder."""
     run_command_beside(perf, *command.split())

@@ -1,4 +1,4 @@
-"""`dtfperf`: what a person sees of it, wherever there is no Slurm. tests/clusters/slurm/test_reap.py has one."""
+"""`dtfperf slurm` without Slurm. tests/clusters/slurm/test_reap.py has a real one."""
 
 import os
 import subprocess
@@ -14,25 +14,25 @@ from tests.plugin.conftest import LIGHT
 REPOSITORY = Path(__file__).parents[2]
 
 
-def dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+def run_dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr."""
     environment = {**os.environ, **zygote.SEARCH_PATH, **LIGHT, "PATH": path, "COLUMNS": "120"}
     return zygote.run(["-m", zygote.COMMANDS, *arguments], folder, environment, timeout_s=300, starts_forks=True)
 
 
-def test_version(tmp_path: Path) -> None:
-    """--version names the package and its version."""
-    assert dtfperf(tmp_path, "--version") == (0, f"pytest-dtfperf {metadata.version('pytest-dtfperf')}\n", "")
+def test_version_has_name_and_number(tmp_path: Path) -> None:
+    """--version prints the package and its version."""
+    assert run_dtfperf(tmp_path, "--version") == (0, f"pytest-dtfperf {metadata.version('pytest-dtfperf')}\n", "")
 
 
-def test_it_is_installed_as_a_command() -> None:
+def test_dtfperf_is_installed_as_a_command() -> None:
     """The project's scripts have `dtfperf`, which is this program."""
     assert 'dtfperf = "pytest_dtfperf.cli:main"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
-def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
-    """The help of `slurm reap` has its effect, its use, and its exit codes."""
-    code, out, _ = dtfperf(tmp_path, "slurm", "reap", "--help")
+def test_help_has_effect_and_exit_codes(tmp_path: Path) -> None:
+    """The help of `slurm reap` has its effect, its options and its exit codes."""
+    code, out, _ = run_dtfperf(tmp_path, "slurm", "reap", "--help")
     assert code == 0
     for words in ("cancel those whose pytest has ended", "Only the machine of a pytest", "Exit codes: 0", "--all", "--dry-run"):
         assert words in " ".join(out.split())
@@ -50,21 +50,21 @@ def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """The last line has the error of the arguments, and nothing is searched for."""
-    code, out, err = dtfperf(tmp_path, *arguments)
+    """Wrong arguments are exit code 2, and the last line of stderr is the error."""
+    code, out, err = run_dtfperf(tmp_path, *arguments)
     assert (code, out) == (2, "")
     assert words in err.splitlines()[-1]
 
 
-def test_without_slurm_it_says_so(tmp_path: Path) -> None:
-    """On a machine without Slurm there is one clear line, and exit code 1."""
-    code, out, err = dtfperf(tmp_path, "slurm", "reap", path=str(tmp_path))
+def test_machine_without_slurm_is_one_line(tmp_path: Path) -> None:
+    """On a machine without Slurm there is one line, and exit code 1."""
+    code, out, err = run_dtfperf(tmp_path, "slurm", "reap", path=str(tmp_path))
     assert (code, out) == (1, "")
     assert err == "dtfperf: squeue is not installed here: this machine is no login node of a Slurm cluster\n"
 
 
-def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
-    """For its help, the program imports neither TensorFlow nor pytest, nor a library for figures."""
+def test_help_imports_no_large_package(tmp_path: Path) -> None:
+    """--help imports neither TensorFlow, pytest, nor libraries for numbers and figures."""
     heavy = {"tensorflow", "pytest", "rich", "numpy", "pandas", "matplotlib", "jsonschema", "filelock"}
     code = f"""
 import sys

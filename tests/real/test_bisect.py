@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.cli.test_bisect import git
+from tests.cli.test_bisect import run_git
 from tests.plugin.conftest import COMMANDS_HERE, PerfTests
 from tests.real import imported
 
@@ -35,15 +35,15 @@ READ_S, SLOW_READ_S = 0.04, 0.1
 def make_commits(folder: Path, count: int, slow: int) -> list[str]:
     """Make a repository whose reading is slower from commit `slow` on, and return its commits."""
     folder.mkdir()
-    git(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     (folder / "train.py").write_text(PROGRAM)
     commits = []
     for number in range(count):
         (folder / "data.py").write_text(DATA.format(read_s=SLOW_READ_S if number >= slow else READ_S))
         (folder / "notes.txt").write_text(f"{number}\n")
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", f"Change number {number}")
-        commits.append(git(folder, "rev-parse", "HEAD"))
+        run_git(folder, "add", "-A")
+        run_git(folder, "commit", "-qm", f"Change number {number}")
+        commits.append(run_git(folder, "rev-parse", "HEAD"))
     return commits
 
 

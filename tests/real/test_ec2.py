@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_notebook import MIB, SEARCHED, assert_nothing_left, expected, folder, running, setup
+from tests.cli.test_notebook import MIB, SEARCHED, assert_nothing_left, folder, make_bytes, make_setup, start_notebook
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.conftest import amazon, datacenter, no_real_amazon
@@ -84,10 +84,10 @@ def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> No
 
 def test_a_notebook_on_an_instance(datacenter: DataCenter, folder: Path) -> None:
     """Through the tunnel to an instance comes what was asked for, byte for byte; Ctrl-C ends it, and the instance with it."""
-    (folder / "clusters.toml").write_text(table_of(datacenter, 1, setup(folder)))
-    with running(folder, "--cluster=cloud", PYTHONPATH=SEARCHED) as notebook:
+    (folder / "clusters.toml").write_text(table_of(datacenter, 1, make_setup(folder)))
+    with start_notebook(folder, "--cluster=cloud", PYTHONPATH=SEARCHED) as notebook:
         assert notebook.get("/lab", token="")[0] == 403
-        assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, expected(20 * MIB + 5))
+        assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, make_bytes(20 * MIB + 5))
         os.kill(notebook.process.pid, signal.SIGINT)
         assert notebook.ends() == 130
     assert datacenter.left() == NOTHING

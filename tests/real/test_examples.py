@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_launch import launched
+from tests.cli.test_launch import launch
 from tests.plugin.conftest import COMMANDS_HERE, Ended, PerfTests
 from tests.plugin.test_verdicts import records
 from tests.real import imported
@@ -60,7 +60,7 @@ def test_a_chief_of_parameter_server_strategy(tmp_path: Path) -> None:
     (tmp_path / "clusters.toml").write_text(COMMANDS_HERE.replace("devices_per_host = 2\n", "").replace('device = "cpu"\n', ""))
     shutil.copy(EXAMPLES / "parameter_server_strategy.py", tmp_path)
     words = ("--chief", "--num-ps=1", "--num-workers=1", "--grace=0", "parameter_server_strategy.py")
-    done = launched(tmp_path, *words, PATH=imported.path())
+    done = launch(tmp_path, *words, PATH=imported.path())
     assert done.returncode == 0, done.stdout + done.stderr
     (first, last) = re.findall(r"^chief:0 +\| 200 steps, loss ([\d.]+) -> ([\d.]+)$", done.stdout, re.MULTILINE)[0]
     assert float(last) < float(first)

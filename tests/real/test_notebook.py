@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.testing.backends import wait_until
-from tests.cli.test_notebook import Notebook, assert_nothing_left, folder, left, started
+from tests.cli.test_notebook import Notebook, assert_nothing_left, folder, list_processes, start_command
 from tests.report.page import browser as browsers
 from tests.report.page.browser import Browser
 
@@ -23,10 +23,10 @@ SHIFT = 8  # of the DevTools protocol's modifiers
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     """One of its own: a page of JupyterLab's asks before it is left."""
-    command = browsers.found()
+    command = browsers.find_browser()
     if command is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    with browsers.running(command, tmp_path) as running:
+    with browsers.start_browser(command, tmp_path) as running:
         yield running
 
 
@@ -56,7 +56,7 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
     (folder / ".jupyter").mkdir()
     # A user who has switched tokens off elsewhere has one here.
     (folder / ".jupyter" / "jupyter_server_config.py").write_text('c.IdentityProvider.token = ""\nc.ServerApp.token = ""\n')
-    with started(folder, HOME=str(folder)) as process:
+    with start_command(folder, HOME=str(folder)) as process:
         notebook = Notebook(folder, process)
         assert notebook.get("/api/contents", token="")[0] == 403
         browser.call("Page.navigate", url=notebook.told["url"])
@@ -67,7 +67,7 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
         output = ".jp-Notebook .jp-OutputArea-output"
         wait_until("a cell has run", lambda: cell_has_run(browser, output), PATIENCE_S)
         assert browser.evaluate(f"document.querySelector('{output}').textContent") == f"42 {sys.executable} {folder}\n"
-        kernels = [pid for pid in left(folder) if b"ipykernel_launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        kernels = [pid for pid in list_processes(folder) if b"ipykernel_launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(kernels) == 1
         os.kill(process.pid, signal.SIGINT)
         assert notebook.ends() == 130
@@ -80,7 +80,7 @@ def test_a_certificate_is_for_elsewhere(folder: Path) -> None:
     (folder / ".jupyter").mkdir()
     settings = "".join(f'c.ServerApp.{name} = "/no/such.pem"\n' for name in ("certfile", "keyfile", "client_ca"))
     (folder / ".jupyter" / "jupyter_server_config.py").write_text(settings)
-    with started(folder, HOME=str(folder)) as process:
+    with start_command(folder, HOME=str(folder)) as process:
         assert Notebook(folder, process).get("/api/status")[0] == 200
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130

@@ -19,8 +19,8 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
-from tests.baselines.test_learning import learnt
-from tests.baselines.test_published_rate import DGX1, P100, on
+from tests.baselines.test_learning import make_training
+from tests.baselines.test_published_rate import DGX1, P100, make_hardware
 from tests.baselines.test_validation import COST
 
 STARTED = datetime(2026, 1, 31, 2, 15, 3, tzinfo=UTC)
@@ -44,8 +44,8 @@ def whole_session(root: Path) -> SessionFolder:
     accurate = _add(
         folder, measurement_of([10.0, 10.1], accuracies=[0.9, 0.92], evaluate=True, model="mnist", data="mnist", data_dir="/d")
     )
-    quick, slow = _add(folder, learnt({10: 0.5, 20: 0.91}, gpus=1)), _add(folder, learnt({10: 0.5, 30: 0.91}))
-    famous = _add(folder, measurement_of([1130, 1131], gpus=8, hardware=on(*[P100] * 8)))
+    quick, slow = _add(folder, make_training({10: 0.5, 20: 0.91}, gpus=1)), _add(folder, make_training({10: 0.5, 30: 0.91}))
+    famous = _add(folder, measurement_of([1130, 1131], gpus=8, hardware=make_hardware(*[P100] * 8)))
     busy = _add(folder, measurement_of([60.0, 61.0], disturbed=[0, 1]))
     slower = _add(folder, measurement_of([80.0, 80.1, 79.9]))
     elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, injected_slowdowns={"worker:0": 0.1}))

@@ -1,4 +1,4 @@
-"""What tests of pages share: one browser, started by the first that wants it."""
+"""The browser that tests of pages share, started on first use."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from tests.report.page.browser import Browser
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    command = browsers.found()
+    command = browsers.find_browser()
     if command is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    with browsers.running(command, tmp_path_factory.mktemp("chromium")) as running:
+    with browsers.start_browser(command, tmp_path_factory.mktemp("chromium")) as running:
         yield running

@@ -1,4 +1,4 @@
-"""One session, many kinds of training: its numbers are the same wherever they are shown."""
+"""The numbers of one session with many kinds of training are the same in all outputs."""
 
 import csv
 import json
@@ -51,7 +51,7 @@ ANCHORS = {2: 9.8, 4: 11.2, 7: 22.5, 8: 22.5, 10: 8.05, 12: 9.8}
 
 @dataclass(frozen=True)
 class Session:
-    """All that a session has shown."""
+    """All outputs of a session."""
 
     folder: SessionFolder
     records: list[Record]
@@ -86,18 +86,18 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         rows={row["id"]: row for row in csv.DictReader(tables[0])},
         scaling={row["spec"]: row for row in csv.DictReader(tables[1])},
         svg=ET.parse(folder.path / "figures" / "inception3_b8.svg", builder).getroot(),
-        page=rates_on((folder.path / "report.html").read_text()),
+        page=read_rates((folder.path / "report.html").read_text()),
     )
 
 
-def rates_on(page: str) -> list[list[str]]:
+def read_rates(page: str) -> list[list[str]]:
     (table,) = [node for node in html5lib.parse(page).iter(f"{HTML}table") if node.get("id") == "rates"]
     (body,) = table.iter(f"{HTML}tbody")
     return [[" ".join("".join(cell.itertext()).split()) for cell in row] for row in body]
 
 
 def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> None:
-    """Neither the fastest one, nor another precision's, layout's or mode's: in no other case is there any."""
+    """An efficiency is relative to the same training on one device; without one there is none."""
     found = {
         number: record.images_per_sec / record.spec.gpus / record.efficiency
         for number, record in enumerate(session.records)
@@ -106,8 +106,8 @@ def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> N
     assert found == pytest.approx(ANCHORS)
 
 
-def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
-    """Rates, spreads, efficiencies, baselines and verdicts are the record's, in the terminal, in Markdown and on the page."""
+def test_tables_have_the_numbers_of_the_records(session: Session) -> None:
+    """Terminal, Markdown and page have the rates, spreads, efficiencies, baselines and verdicts of the records."""
     shown = [re.split(r"\s{2,}", line)[:4] for line in session.terminal.splitlines()]
     in_markdown = [[cell.strip(" `") for cell in line.split("|")[2:6]] for line in session.markdown.splitlines()]
     names = labels(record.spec for record in session.records)
@@ -124,8 +124,8 @@ def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
         assert [row[:6] for row in session.page].count([verdict, *cells, changed]) == 1
 
 
-def test_the_lines_of_json(session: Session) -> None:
-    """measurements.jsonl says the same, and names the anchor."""
+def test_json_lines_have_the_numbers_of_the_records(session: Session) -> None:
+    """measurements.jsonl has the rates, efficiencies, anchors, baselines and changes of the records."""
     lines = [json.loads(line) for line in (session.folder.path / "measurements.jsonl").read_text().splitlines()]
     for line, record in zip(lines, session.records, strict=True):
         assert line["images_per_sec"] == record.images_per_sec
@@ -133,8 +133,8 @@ def test_the_lines_of_json(session: Session) -> None:
         assert (line["baseline"], line["change"]) == (record.baseline, record.change)
 
 
-def test_the_tables_of_csv(session: Session) -> None:
-    """measurements.csv has each of them, and tfperftest's table those that it shows."""
+def test_csv_files_have_the_numbers_of_the_records(session: Session) -> None:
+    """measurements.csv and the scaling tables have the numbers of the records."""
     assert list(session.rows) == [record.id for record in session.records]
     for record in session.records:
         row, other = session.rows[record.id], session.scaling.get(record.spec.label)
@@ -151,8 +151,8 @@ def test_the_tables_of_csv(session: Session) -> None:
     assert {label.split()[2] for label in session.scaling} == {"gpus=1", "gpus=2", "gpus=4"}
 
 
-def test_what_is_drawn(session: Session) -> None:
-    """Points and ideal lines, read from the SVG against its own axes, are at the records' numbers; crosses are TAINTED."""
+def test_figure_has_the_numbers_of_the_records(session: Session) -> None:
+    """Points and ideal lines of the SVG are at the records' numbers; TAINTED rates are crosses."""
     rates, efficiencies = (Panel(session.svg, f"axes_{number}") for number in (1, 2))
     lines = make_measured_series(session.records)
     assert len(lines) == 7
@@ -161,21 +161,21 @@ def test_what_is_drawn(session: Session) -> None:
         known = [(point.gpus, point.efficiency) for point in sound if point.efficiency is not None]
         tainted = [(point.gpus, point.images_per_sec) for point in line.points if point.is_tainted]
         ideal = [(point.gpus, point.ideal) for point in sound if point.ideal] if line.scales else []
-        assert rates.points(f"rates-{number}") == near([(point.gpus, point.images_per_sec) for point in sound])
-        assert rates.points(f"tainted-{number}") == near(tainted)
-        assert rates.points(f"ideal-{number}") == near(ideal)
-        assert efficiencies.points(f"efficiencies-{number}") == near(known)
+        assert rates.points(f"rates-{number}") == approximate([(point.gpus, point.images_per_sec) for point in sound])
+        assert rates.points(f"tainted-{number}") == approximate(tainted)
+        assert rates.points(f"ideal-{number}") == approximate(ideal)
+        assert efficiencies.points(f"efficiencies-{number}") == approximate(known)
     shown = {point.record for line in lines for point in line.points}
     assert shown == {record.id for record in session.records}
 
 
-def near(points: Any) -> Any:
-    """As exactly as a drawing of some hundred points' height can be read."""
+def approximate(points: Any) -> Any:
+    """Return the points with the precision of a drawing."""
     return [pytest.approx(point, rel=2e-3) for point in points]
 
 
 class Panel:
-    """One half of a figure, read as people read it: by the numbers at its axes."""
+    """One half of a figure, read by the numbers at its axes."""
 
     def __init__(self, svg: ET.Element, name: str) -> None:
         (self._axes,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
@@ -189,7 +189,7 @@ class Panel:
         return [(self._at(self._x, float(x)), self._at(self._y, float(y))) for x, y in drawn]
 
     def _scale(self, number: int, along: str) -> tuple[tuple[float, float], tuple[float, float], bool]:
-        """Two of the axis' numbers with their places, and whether it is logarithmic."""
+        """Return two numbers of the axis with their positions, and whether it is logarithmic."""
         axes = [group for group in self._axes.iter(f"{SVG}g") if (group.get("id") or "").startswith("matplotlib.axis_")]
         ticks = [tick for tick in axes[number] if re.match(rf"{along}tick_", tick.get("id") or "")]
         ends = []

@@ -1,4 +1,4 @@
-"""Why a training is slower, as people read it."""
+"""Texts about causes of a slow training."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ FOUND = Explanation(
 )  # fmt: skip
 
 
-def record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
+def make_record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
     measured = measurement_of([399.6, 402.0, 404.4])
     return Record(
         id="1a2b3c",
@@ -50,41 +50,41 @@ def record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
     )
 
 
-def test_a_failing_tests_own_words() -> None:
-    """The block in docs/causes.md is what a failing test says, word for word."""
+def test_docs_have_the_message_of_a_failure() -> None:
+    """The block in docs/causes.md is the message of a failing test, word for word."""
     (block,) = re.findall(r"```text\n(.*?)\n```", DOCUMENT, re.DOTALL)
     session = Path("perf_results/20260131T021503Z-9f3c1a")
-    assert format_failure(record(), session=session) == block
+    assert format_failure(make_record(), session=session) == block
 
 
-def test_the_largest_cause_alone() -> None:
-    """Where there is one line, the largest cause stands in it, and how many there are more."""
-    assert format_largest_cause(record()) == f"+96.0 ms  {FOUND.causes[0].words} (and 1 more)"
-    assert format_largest_cause(record(None)) == ""
-    assert format_largest_cause(record(replace(FOUND, causes=[]))) == ""
+def test_largest_cause_is_one_line() -> None:
+    """The line of the largest cause has the number of the others; without causes it is empty."""
+    assert format_largest_cause(make_record()) == f"+96.0 ms  {FOUND.causes[0].words} (and 1 more)"
+    assert format_largest_cause(make_record(None)) == ""
+    assert format_largest_cause(make_record(replace(FOUND, causes=[]))) == ""
 
 
-def test_what_is_not_known_is_said() -> None:
-    """Where nothing explains a change, that is the one row; where it could not be looked for, the reason."""
+def test_unexplained_change_is_one_row() -> None:
+    """An unexplained change is one row; a failed explanation is its reason."""
     nothing = replace(FOUND, causes=[], unexplained_s=0.1124, notes=["no step of the baseline was taken apart"])
-    assert list_explanation(record(nothing)) == [
+    assert list_explanation(make_record(nothing)) == [
         "+112 ms per step (1,161 -> 1,273 ms)",
         "+112 ms   not explained",
         "no step of the baseline was taken apart",
     ]
-    assert list_explanation(record(None, "cannot be explained: KeyError: x")) == ["cannot be explained: KeyError: x"]
-    assert list_explanation(record(None)) == list_next_commands(record(None), "x") == []
+    assert list_explanation(make_record(None, "cannot be explained: KeyError: x")) == ["cannot be explained: KeyError: x"]
+    assert list_explanation(make_record(None)) == list_next_commands(make_record(None), "x") == []
 
 
-def test_nothing_has_no_sign_of_its_own() -> None:
-    """What is left of a change where nothing is, or less than a digit, is not told as less than nothing."""
+def test_zero_has_a_plus_sign() -> None:
+    """A rest of zero, or of less than a digit, is shown as +0."""
     for left in (-1e-17, -0.0004):
-        rows = list_explanation(record(replace(FOUND, unexplained_s=left)))
+        rows = list_explanation(make_record(replace(FOUND, unexplained_s=left)))
         assert [row for row in rows if "not explained" in row] == [" +0 ms   not explained"]
 
 
-def test_evidence_is_for_who_asks() -> None:
-    """`dtfperf explain` shows what speaks for each cause, how sure it is, and the next command."""
+def test_explanation_has_evidence_and_next_command() -> None:
+    """`dtfperf explain` shows each cause with its evidence, its confidence and the next command."""
     lines = describe_explanation(FOUND)
     assert lines[0] == "why  +108 of +112 ms per step (1,161 -> 1,273 ms)"
     assert "     changes of less than 11.6 ms count as noise" in lines
@@ -93,17 +93,17 @@ def test_evidence_is_for_who_asks() -> None:
     assert f"    next: {DOCTOR}" in lines
 
 
-def test_every_kind_of_cause_is_explained() -> None:
-    """The table of docs/causes.md has the kinds of causes there are."""
+def test_docs_have_every_kind_of_cause() -> None:
+    """The table of docs/causes.md has all kinds of causes."""
     from pytest_dtfperf.datamodel.explanation import CauseKind
 
     table = DOCUMENT.partition("\n## Causes\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(CauseKind)
 
 
-def test_nobodys_words_reach_the_terminal_as_they_are() -> None:
-    """What a damaged record has for words is shown without what a terminal would obey."""
+def test_escape_sequences_of_a_record_are_escaped() -> None:
+    """Escape sequences in texts of a record are not printed."""
     bad = replace(FOUND, causes=[replace(FOUND.causes[0], words="\x1b[2Jx")], against="\x1b[2Jy")
     assert "\x1b" not in "\n".join(
-        [*list_explanation(record(bad)), format_largest_cause(record(bad)), *describe_explanation(bad)]
+        [*list_explanation(make_record(bad)), format_largest_cause(make_record(bad)), *describe_explanation(bad)]
     )

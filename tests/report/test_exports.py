@@ -1,4 +1,4 @@
-"""The CSV files: tfperftest's table with its ideal line."""
+"""CSV files of a session: measurements and scaling tables."""
 
 import csv
 import os
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> SessionFolder:
     return SessionFolder.create(tmp_path, cluster="local", command=[], versions={})
 
 
-def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -> None:
-    """A row is the fastest valid configuration of its device count, with the efficiency of that configuration."""
+def test_scaling_table_has_the_fastest_configurations(folder: SessionFolder) -> None:
+    """A row is the fastest valid configuration of its device count, with its efficiency."""
     assert session_exports.write_csv_files(folder, SessionResults(RECORDS)) == []
     assert {path.name for path in folder.path.glob("*.csv")} == {"measurements.csv", "inception3_b8.csv", "mnist_b64.csv"}
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
@@ -45,21 +45,21 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
     ]
 
 
-def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
-    """What was not measured is left empty, never guessed."""
+def test_scaling_table_without_an_anchor_has_no_ideal(folder: SessionFolder) -> None:
+    """Without a 1-device rate, ideal and efficiency are empty."""
     session_exports.write_csv_files(folder, SessionResults(RECORDS))
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
     assert row == "2,1800,,,1,parameter_server,synthetic,1,,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
-def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
-    """A spec that was measured twice is in the table once, with its last numbers."""
+def test_scaling_table_has_the_latest_measurement(folder: SessionFolder) -> None:
+    """A spec that was measured twice has one row with the last numbers."""
     session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
 
 
-def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder) -> None:
-    """Both tables count the runs that the rate is the median of, and one run that nothing disturbed has no spread."""
+def test_disturbed_runs_are_not_counted(folder: SessionFolder) -> None:
+    """Both tables count only undisturbed runs, and a single one has no spread."""
     session_exports.write_csv_files(folder, SessionResults([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
     for name in ("measurements.csv", "inception3_b8.csv"):
         with (folder.path / name).open(newline="") as file:
@@ -67,13 +67,13 @@ def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder
         assert (row["runs"], row["images_per_sec"], row["spread"]) == ("1", "10", "")
 
 
-def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
+def test_session_without_measurements_has_no_csv_file(folder: SessionFolder) -> None:
     """Without a measurement there is no file and no remark."""
     assert session_exports.write_csv_files(folder, SessionResults([])) == []
 
 
 def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
-    """measurements.csv drops nothing, in the order of measuring, and its columns are those of the documentation."""
+    """measurements.csv has all measurements in their order, and the documented columns."""
     session_exports.write_csv_files(folder, SessionResults(RECORDS))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -108,8 +108,8 @@ print(*write_csv_files(folder, results), *write_figures(folder, results), sep="\
 """
 
 
-def test_a_text_is_no_formula(folder: SessionFolder) -> None:
-    """What hosts and tests are called cannot make a spreadsheet compute: it is marked as text, and numbers are not."""
+def test_text_like_a_formula_is_marked(folder: SessionFolder) -> None:
+    """Texts that a spreadsheet would take for formulas are marked, and numbers are not."""
     linked = record(spec(), 9.0, name="one", reason="=HYPERLINK(1)")
     session_exports.write_csv_files(folder, SessionResults([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
     with (folder.path / "measurements.csv").open(newline="") as file:
@@ -123,7 +123,7 @@ def test_a_text_is_no_formula(folder: SessionFolder) -> None:
     assert table.read_text().splitlines()[1].split(",")[-1].startswith("'-1+1")
 
 
-def test_without_the_report_extra(tmp_path: Path) -> None:
+def test_missing_extra_is_reported(tmp_path: Path) -> None:
     """Without pandas and matplotlib, one line each shows how to install them; measurements.csv is written."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
@@ -132,7 +132,7 @@ def test_without_the_report_extra(tmp_path: Path) -> None:
     ]
 
 
-def test_the_docs_have_every_export() -> None:
+def test_docs_have_every_export() -> None:
     """docs/numbers.md lists the exports with their files."""
     documented = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
     for name, export in EXPORTS.items():
@@ -140,9 +140,9 @@ def test_the_docs_have_every_export() -> None:
 
 
 @pytest.mark.parametrize("model", ["x" * 300, "\u00e4" * 150, "a.b-" * 80], ids=["letters", "umlauts", "signs"])
-def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model: str) -> None:
-    """Its tables and figures have the beginning of its name, and a digest that distinguishes it from similar names."""
-    programs = [record(external(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
+def test_long_names_of_programs_are_shortened(folder: SessionFolder, model: str) -> None:
+    """Tables of a program with a long name have the beginning of the name and a distinct digest."""
+    programs = [record(make_external_spec(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
     session_exports.write_csv_files(folder, SessionResults(programs))
     names = [path.name for path in folder.path.glob("*_b1.csv")]
     assert len(names) == 2
@@ -150,13 +150,13 @@ def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model:
     assert folder.refused is None
 
 
-def external(model: str) -> Spec:
-    """A program of somebody's own."""
+def make_external_spec(model: str) -> Spec:
+    """Return the spec of an external program."""
     return Spec(model=model, batch_size=1, command=("train.py",), variable_update="independent", num_ps=0)
 
 
-def test_what_a_terminal_would_obey_is_written_out(folder: SessionFolder) -> None:
-    """An escape sequence in the name of a test has no effect on a terminal that shows a table."""
+def test_escape_sequences_are_escaped(folder: SessionFolder) -> None:
+    """An escape sequence in the name of a test is escaped in the table."""
     session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
     text = (folder.path / "measurements.csv").read_text()
     assert "\\x1b[2J\\u202e\\x9b[x]" in text

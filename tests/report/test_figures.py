@@ -1,4 +1,4 @@
-"""Figures: that they show the numbers of records, what they say beside them, and that nothing overlaps."""
+"""Figures: their numbers, their texts, and that nothing overlaps."""
 
 import json
 import re
@@ -39,7 +39,7 @@ STEPS = {"worker:0": [0.1, 0.2, 0.1, 0.4], "worker:1": [0.1, 0.3, 0.1, 0.1]}
 
 
 def bars_of(figure: Figure) -> dict[str, float]:
-    """What is drawn, by id."""
+    """Return the heights of bars by id."""
     patches = [patch for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle) and patch.get_gid()]
     return {str(patch.get_gid()): patch.get_height() for patch in patches}
 
@@ -50,25 +50,25 @@ def lines_of(figure: Figure) -> dict[str, list[tuple[float, float]]]:
 
 
 def texts_of(figure: Figure) -> str:
-    """All that is written in a figure, a line for each."""
+    """Return all texts of a figure, one in each line."""
     texts = [*figure.findobj(mpl.text.Text)]
     return "\n".join(text.get_text() for text in texts if isinstance(text, mpl.text.Text))
 
 
-def report_figure(number: int) -> Figure:
-    """As it was drawn once for all tests."""
-    return report_figures()[f"figure-{number}"]
+def get_report_figure(number: int) -> Figure:
+    """Return a figure of the report, which is drawn once for all tests."""
+    return draw_report_figures()[f"figure-{number}"]
 
 
 @cache
-def report_figures() -> dict[str, Figure]:
+def draw_report_figures() -> dict[str, Figure]:
     found = [*figures.draw_report_figures()]
     assert len({drawing.name for drawing in found}) == len(found)
     return {drawing.name: drawing.figure for drawing in found}
 
 
-def published(system: str, data: str, most: int) -> dict[int, float]:
-    """A published table, read by another way than the figures': by the file of the system."""
+def find_published_rates(system: str, data: str, most: int) -> dict[int, float]:
+    """Return a published table, read from the file of the system."""
     rows = [row for row in references() if row.system == system and row.data == data]
     return {
         row.gpus: row.images_per_sec for row in rows if row.model == "inception3" and row.batch_size == 64 and row.gpus <= most
@@ -91,10 +91,10 @@ def published(system: str, data: str, most: int) -> dict[int, float]:
         (10, [("cscs-ec2-p2.8xlarge", "synthetic"), ("cscs-ec2-p2.8xlarge", "imagenet")], 128),
     ],
 )  # fmt: skip
-def test_the_reports_rates_are_those_of_its_tables(number: int, lines: list[tuple[str, str]], most: int) -> None:
-    """Every bar of Figures 5 to 10 is a rate of Tables 1 to 3 or of Google's, none is missing, and it says its number."""
-    figure = report_figure(number)
-    tables = [published(system, data, most) for system, data in lines]
+def test_report_figures_have_the_published_rates(number: int, lines: list[tuple[str, str]], most: int) -> None:
+    """The bars of Figures 5 to 10 are the published rates, all of them, with their numbers."""
+    figure = get_report_figure(number)
+    tables = [find_published_rates(system, data, most) for system, data in lines]
     assert bars_of(figure) == {f"bar-{i}-{gpus}": rate for i, table in enumerate(tables) for gpus, rate in table.items()}
     written = texts_of(figure).splitlines()
     assert all(
@@ -111,15 +111,15 @@ def test_the_reports_rates_are_those_of_its_tables(number: int, lines: list[tupl
         ("cscs-ec2-p2.8xlarge", 128, "synthetic", 0.8524, 3333.20),
     ],
 )
-def test_the_reports_speedups_are_its_efficiencies(
+def test_report_speedups_are_devices_times_efficiencies(
     system: str, gpus: int, data: str, printed: float, images_per_sec: float
 ) -> None:
-    """A speed-up is devices times the efficiency that report and slides print, and its bar the rate that the table prints."""
+    """A speed-up is devices times the printed efficiency, and its bar is the printed rate."""
     number, line = (
         {"piz-daint": 8, "cscs-ec2-p2.xlarge": 9, "cscs-ec2-p2.8xlarge": 10}[system],
         ("synthetic", "imagenet").index(data),
     )
-    figure = report_figure(number)
+    figure = get_report_figure(number)
     speedups = dict(lines_of(figure)[f"speedups-{line}"])
     assert speedups[gpus] / gpus == pytest.approx(printed, abs=6e-5)
     assert speedups[gpus] / gpus == published_efficiency(system, gpus, data=data)
@@ -127,9 +127,9 @@ def test_the_reports_speedups_are_its_efficiencies(
     assert all(x == y for x, y in lines_of(figure)["ideal"])
 
 
-def test_the_reports_overheads_may_be_negative() -> None:
-    """Figure 11 has all 24 overheads, p2.xlarge's negative one among them, which the report's own drew as zero."""
-    bars = bars_of(report_figure(11))
+def test_report_overheads_include_a_negative_one() -> None:
+    """Figure 11 has all 24 overheads, including p2.xlarge's negative one."""
+    bars = bars_of(get_report_figure(11))
     systems = ["piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"]
     counts = [1, 2, 4, 8, 16, 32, 64, 128]
     assert bars == {f"bar-{i}-{n}": published_overhead(system, n) for i, system in enumerate(systems) for n in counts}
@@ -138,9 +138,9 @@ def test_the_reports_overheads_may_be_negative() -> None:
 
 
 @pytest.mark.parametrize("number", REPORT)
-def test_a_figure_of_the_report_says_on_what_and_by_whom(number: int) -> None:
-    """Model, batch, precision, GPU, date and version stand in it, and who published it."""
-    found = texts_of(report_figure(number))
+def test_report_figures_have_their_origin(number: int) -> None:
+    """Model, batch, precision, GPU, date, version and authors are in each figure."""
+    found = texts_of(get_report_figure(number))
     for wanted in (
         "inception3, 64 images per GPU and step, fp32",
         "E. Bugliarello (CSCS), 2017-08: TensorFlow 1.1.0",
@@ -154,7 +154,7 @@ def test_a_figure_of_the_report_says_on_what_and_by_whom(number: int) -> None:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> SessionFolder:
-    """With several numbers of servers and of devices, real input, and steps."""
+    """Return a session with several numbers of servers and devices, real input, and steps."""
     folder = folder_of(tmp_path_factory.mktemp("results"), rates={})
     for (num_ps, gpus), rate in RATES.items():
         for data, loss in (("synthetic", 1.0), ("imagenet", 0.9)):
@@ -164,8 +164,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> SessionFolder:
 
 @pytest.fixture(scope="module")
 def drawings(session: SessionFolder) -> dict[str, NamedFigure]:
-    """Its figures."""
-    return drawn(session.path)
+    """Return the figures of the session."""
+    return draw_session(session.path)
 
 
 def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Record:
@@ -176,20 +176,20 @@ def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Rec
     )
 
 
-def drawn(source: Path) -> dict[str, NamedFigure]:
+def draw_session(source: Path) -> dict[str, NamedFigure]:
     found = list(figures.draw_session_figures(load_sessions(source)))
     assert len({each.name for each in found}) == len(found)
     return {each.name: each for each in found}
 
 
-def test_a_session_has_a_figure_of_each_kind(session: SessionFolder, drawings: dict[str, NamedFigure]) -> None:
-    """Rates, scaling, what input costs, servers, and the steps of each measurement."""
+def test_session_has_a_figure_of_each_kind(session: SessionFolder, drawings: dict[str, NamedFigure]) -> None:
+    """A session has figures of rates, scaling, overhead, servers, and the steps of each measurement."""
     kinds = [f"inception3_b8_{kind}" for kind in ("scaling", "rates", "overhead", "servers")]
     assert list(drawings) == [*kinds, *(f"steps_{record.id}" for record in session.measurements())]
 
 
-def test_bars_and_speedups_are_the_records(drawings: dict[str, NamedFigure]) -> None:
-    """Every bar is a measurement's rate, and every speed-up its devices times its efficiency."""
+def test_bars_and_speedups_are_those_of_the_records(drawings: dict[str, NamedFigure]) -> None:
+    """Every bar is a measurement's rate, and every speed-up is devices times efficiency."""
     figure = drawings["inception3_b8_rates"].figure
     rates = [rate * loss for loss in (1.0, 0.9) for (_, gpus), rate in RATES.items() if gpus > 1]
     assert sorted(value for at, value in bars_of(figure).items() if not at.endswith("-1")) == pytest.approx(sorted(rates))
@@ -197,13 +197,13 @@ def test_bars_and_speedups_are_the_records(drawings: dict[str, NamedFigure]) -> 
     assert sorted({round(y, 9) for x, y in speedups if x > 1}) == pytest.approx([1.8, 1.9, 2.4, 3.6])
 
 
-def test_overheads_are_of_pairs(drawings: dict[str, NamedFigure]) -> None:
-    """What real input costs is of the pair that differs in its input alone; of several numbers of servers, of the fastest."""
+def test_overheads_compare_pairs(drawings: dict[str, NamedFigure]) -> None:
+    """An overhead compares two measurements that differ only in their input."""
     assert bars_of(drawings["inception3_b8_overhead"].figure) == pytest.approx({f"bar-0-{n}": 0.1 for n in (1, 2, 4)})
 
 
-def test_a_heat_map_has_each_rate_and_frames_the_best(drawings: dict[str, NamedFigure]) -> None:
-    """Each cell says its rate, and for each number of devices the number of servers with most of it has a frame."""
+def test_heat_map_has_all_rates_and_frames_the_best(drawings: dict[str, NamedFigure]) -> None:
+    """Each cell has its rate, and the best number of servers has a frame for each number of devices."""
     figure = drawings["inception3_b8_servers"].figure
     cells = {text.get_gid(): text.get_text() for axes in figure.axes for text in axes.texts}
     synthetic = {f"cell-0-{ps}-{gpus}": f"{rate:.2f}" for (ps, gpus), rate in RATES.items() if ps}
@@ -212,33 +212,33 @@ def test_a_heat_map_has_each_rate_and_frames_the_best(drawings: dict[str, NamedF
     assert sorted(frames) == [(-0.5, 0.5), (0.5, 0.5)]  # two servers for two devices and for four
 
 
-def test_steps_are_those_of_the_run_that_the_measurement_stands_for(tmp_path: Path) -> None:
-    """Of three runs that of the median rate is drawn: each worker's steps in their order, and how many were as short."""
+def test_steps_are_those_of_the_median_run(tmp_path: Path) -> None:
+    """The steps of the run with the median rate are drawn, with their distribution."""
     folder = folder_of(tmp_path, rates={})
     add(folder, spec(gpus=2), 10.0, 12.0, 11.0)
-    drawing = drawn(folder.path)[f"steps_{folder.measurements()[-1].id}"]
+    drawing = draw_session(folder.path)[f"steps_{folder.measurements()[-1].id}"]
     lines = lines_of(drawing.figure)
     assert lines["steps-1"] == [(1, 100), (2, 300), (3, 100), (4, 100)]
     assert {x: y for x, y in lines["shares-0"] if x > 0}[400.0] == 1.0
     assert "run 3 of 3, 11.00 images/sec" in texts_of(drawing.figure)
 
 
-def test_steps_of_a_disturbed_run_stand_for_nothing(tmp_path: Path) -> None:
-    """However near its rate is, a run that the measurement does not rest on is not drawn for it."""
+def test_steps_of_disturbed_runs_are_not_drawn(tmp_path: Path) -> None:
+    """The steps of a disturbed run are not drawn, also if its rate is the nearest."""
     folder = folder_of(tmp_path, rates={})
     found = replace(measurement(spec(), [1.0]), runs=[run(10.0, step_s=STEPS, disturbances=[ANOTHER_USER])])
     folder.add("t.py::test_a", found.with_runs([run(rate, step_s=STEPS) for rate in (9.0, 11.0)]))
-    drawing = drawn(folder.path)[f"steps_{folder.measurements()[-1].id}"]
+    drawing = draw_session(folder.path)[f"steps_{folder.measurements()[-1].id}"]
     assert "run 2 of 3, 9.00 images/sec" in texts_of(drawing.figure)
 
 
-def test_what_was_disturbed_is_told_apart(tmp_path: Path) -> None:
-    """A TAINTED rate is drawn, is marked, and says what that means; it has no speed-up and is no map's best."""
+def test_tainted_rates_are_marked(tmp_path: Path) -> None:
+    """A TAINTED rate is drawn with a mark, has no speed-up, and is no best cell."""
     folder = folder_of(tmp_path, rates={})
     for (num_ps, gpus), rate in RATES.items():
         disturbed = [ANOTHER_USER] if (num_ps, gpus) == (2, 4) else []
         add(folder, spec(gpus=gpus, num_ps=num_ps), rate, disturbances=disturbed)
-    found = drawn(folder.path)
+    found = draw_session(folder.path)
     rates, servers = found["inception3_b8_rates"].figure, found["inception3_b8_servers"].figure
     assert 36.0 in bars_of(rates).values()
     assert "TAINTED" in texts_of(rates)
@@ -247,29 +247,29 @@ def test_what_was_disturbed_is_told_apart(tmp_path: Path) -> None:
     assert (0.5, -0.5) in [patch.get_xy() for patch in servers.axes[0].patches if isinstance(patch, Rectangle)]
 
 
-def test_machines_have_figures_of_their_own(tmp_path: Path) -> None:
-    """Rates of two kinds of hosts are never in one figure, and the files say whose they are."""
+def test_each_hardware_has_its_own_figure(tmp_path: Path) -> None:
+    """Rates of two kinds of hosts are in separate files with their names."""
     folder_of(tmp_path, 0, {1: [10.0], 2: [19.0]})
     folder_of(tmp_path, 1, {1: [20.0], 2: [39.0]}, hardware={"cpu": "other", "cores": 4})
-    found = {name: each.figure for name, each in drawn(tmp_path).items() if "_rates" in name}
+    found = {name: each.figure for name, each in draw_session(tmp_path).items() if "_rates" in name}
     assert list(found) == ["inception3_b8_rates_local_cpu-any-2c", "inception3_b8_rates_local_cpu-other-4c"]
     assert [sorted(bars_of(figure).values()) for figure in found.values()] == [[10.0, 19.0], [20.0, 39.0]]
 
 
-def test_of_several_nights_the_latest_is_drawn_and_both_dates_are_named(tmp_path: Path) -> None:
-    """A selection of several sessions shows each spec once, as it was measured last."""
+def test_latest_rates_of_several_sessions_are_drawn(tmp_path: Path) -> None:
+    """A figure of several sessions has the latest rate of each spec, and the first and last date."""
     folder_of(tmp_path, 0, {1: [10.0], 2: [19.0]})
     folder_of(tmp_path, 3, {2: [17.0]})
-    figure = drawn(tmp_path)["inception3_b8_rates"].figure
+    figure = draw_session(tmp_path)["inception3_b8_rates"].figure
     assert sorted(bars_of(figure).values()) == [10.0, 17.0]
     assert "2026-01-01 02:15 to 2026-01-04 02:15 UTC" in texts_of(figure)
 
 
 @pytest.mark.parametrize("kind", ["scaling", "rates", "overhead", "servers", "steps", "report"])
-def test_no_words_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
-    """Titles, labels and legends keep clear of each other and stay inside the figure."""
+def test_texts_do_not_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
+    """Titles, labels and legends do not overlap and are inside the figure."""
     of_kind = [drawing.figure for name, drawing in drawings.items() if kind in name][:1]
-    found = [report_figure(n) for n in REPORT] if kind == "report" else of_kind
+    found = [get_report_figure(n) for n in REPORT] if kind == "report" else of_kind
     assert found
     for figure in found:
         figure.draw_without_rendering()
@@ -281,8 +281,8 @@ def test_no_words_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
             assert figure.bbox.y0 <= box.y0 <= box.y1 <= figure.bbox.y1
 
 
-def test_the_same_numbers_give_the_same_bytes() -> None:
-    """Drawn again, a figure is the same file in both formats, whatever happens to stand in matplotlib's settings."""
+def test_figures_are_reproducible() -> None:
+    """A figure has the same bytes in both formats, with any settings of matplotlib."""
     figure = next(figures.draw_report_figures()).figure
     first = [write(figure) for write in (convert_to_svg, convert_to_png)]
     with mpl.rc_context({"font.size": 20, "savefig.dpi": 30, "svg.fonttype": "none"}):
@@ -290,8 +290,8 @@ def test_the_same_numbers_give_the_same_bytes() -> None:
         assert [write(again) for write in (convert_to_svg, convert_to_png)] == first
 
 
-def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
-    """Text of others is no formula, which could not be drawn or would be read wrongly."""
+def test_dollars_in_names_are_text(tmp_path: Path) -> None:
+    """A cluster's name with dollars is no formula."""
     folder = folder_of(tmp_path, rates={})
     add(folder, spec(), 10.0)
     (stored,) = load_sessions(folder.path)
@@ -304,8 +304,8 @@ def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_draws_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a source there are Figures 5 to 11, in both formats if both are asked for, and JSON names the files of each."""
+def test_command_draws_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a source, Figures 5 to 11 are written in the requested formats, and JSON has their files."""
     assert main(["figures", "--out", str(tmp_path), "--format=svg,png", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert [figure["name"] for figure in figures] == [f"figure-{n}" for n in REPORT]
@@ -313,8 +313,8 @@ def test_the_command_draws_the_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(Path(file).stat().st_size for figure in figures for file in figure["files"])
 
 
-def test_the_command_draws_a_history(tmp_path: Path) -> None:
-    """A history has figures like the folders it was made of, but for steps, which it does not keep."""
+def test_command_draws_a_history(tmp_path: Path) -> None:
+    """A history has the figures of its folders, except for steps."""
     for night in range(2):
         folder_of(tmp_path / "results", night, {1: [10.0 + night], 2: [19.0]})
     file = tmp_path / "history.sqlite"
@@ -341,7 +341,7 @@ def test_the_command_draws_a_history(tmp_path: Path) -> None:
         (["results", "--session=2020-01-01"], 2, "no session"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_a_line(
+def test_wrong_arguments_are_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -349,7 +349,7 @@ def test_what_cannot_be_drawn_is_said_in_a_line(
     code: int,
     message: str,
 ) -> None:
-    """One line says what is wrong, and nothing is written."""
+    """A wrong argument is one line, and nothing is written."""
     folder_of(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     assert main(["figures", *words, "--out", "pictures"]) == code
@@ -359,8 +359,8 @@ def test_what_cannot_be_drawn_is_said_in_a_line(
     assert not (tmp_path / "pictures").exists()
 
 
-def test_a_clusters_name_leads_nowhere_else(tmp_path: Path) -> None:
-    """A name in somebody's session folder is no path out of the folder of pictures."""
+def test_names_of_clusters_are_no_paths(tmp_path: Path) -> None:
+    """A cluster's name with slashes does not leave the folder of figures."""
     for night in range(2):
         file = folder_of(tmp_path / "results", night).path / "session.json"
         file.write_text(file.read_text().replace('"local"', f'"../../../{night}"'))
@@ -369,8 +369,8 @@ def test_a_clusters_name_leads_nowhere_else(tmp_path: Path) -> None:
     assert "inception3_b8_rates_..-..-..-1_cpu-any-2c.svg" in {path.name for path in (tmp_path / "a" / "pictures").iterdir()}
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path) -> None:
-    """The command belongs to an extra, and says which."""
+def test_missing_matplotlib_names_the_extra(tmp_path: Path) -> None:
+    """Without matplotlib, the command shows how to install it."""
     code = "import sys; sys.modules['matplotlib'] = None; from pytest_dtfperf.cli import main; sys.exit(main())"
     found = subprocess.run(
         [sys.executable, "-c", code, "figures", "--out", str(tmp_path)], capture_output=True, text=True, check=False

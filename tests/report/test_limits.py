@@ -1,4 +1,4 @@
-"""How near a rate is to what its resources allow, wherever that is shown: one number, and nothing where it is not known."""
+"""Shares of the limit: the same number in all outputs, and none where it is unknown."""
 
 import csv
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ WORDS = "91.0 % of 200.0 images/sec, the limit by the link of node07: 95.3 MB se
 UNKNOWN = Limit(unknown={"cores": "node03 was not probed"})
 
 
-def records(*limits: Limit | None) -> list[Record]:
-    """A measurement with each of these limits, of 182 images/sec."""
+def make_records(*limits: Limit | None) -> list[Record]:
+    """Return a measurement of 182 images/sec with each of these limits."""
     return [
         record(spec(gpus=2 * n, num_ps=1), 182.0, verdict=Verdict.REGRESSED, name=f"a{n}", limit=found)
         for n, found in enumerate(limits, start=1)
@@ -35,54 +35,54 @@ def records(*limits: Limit | None) -> list[Record]:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_table_and_what_stands_beneath(width: int) -> None:
-    """A column where any measurement has one, in words with -v; no column where none has."""
-    text = terminal.format_summary(records(LIMIT, None, UNKNOWN), width=width, verbose=True)
+def test_table_has_a_column_of_limits(width: int) -> None:
+    """The table has a column if any measurement has a limit, and a description with -v."""
+    text = terminal.format_summary(make_records(LIMIT, None, UNKNOWN), width=width, verbose=True)
     rows = [line.split() for line in text.splitlines() if "gpus=" in line and "182.0" in line]
     assert [" ".join(row).endswith("REGRESSED 91 % link") for row in rows] == [True, False, False]
     assert WORDS in " ".join(text.split())
     assert ABOUT_LIMITS in " ".join(text.split())
-    without = terminal.format_summary(records(None, UNKNOWN), width=width, verbose=True)
+    without = terminal.format_summary(make_records(None, UNKNOWN), width=width, verbose=True)
     assert "limit" not in without
 
 
-def test_of_each_model_the_fastest() -> None:
-    """A session of many measurements has a line for each model, and one that says what a limit is."""
+def test_fastest_measurement_of_each_model_is_listed() -> None:
+    """The fastest measurement of each model has a line, and a last line describes the limit."""
     other = record(spec(model="mnist"), 20.0, limit=LIMIT)
     slower = record(spec(gpus=8), 10.0, limit=LIMIT)
-    told = list_limits([slower, other, *records(LIMIT, UNKNOWN)])
+    told = list_limits([slower, other, *make_records(LIMIT, UNKNOWN)])
     assert [text.split()[0] for text in told[:-1]] == ["inception3", "mnist"]
     assert WORDS in told[0]
     assert told[-1] == ABOUT_LIMITS
-    assert list_limits(records(UNKNOWN, None)) == []
+    assert list_limits(make_records(UNKNOWN, None)) == []
 
 
-def test_a_failing_test_says_it() -> None:
-    """Beside what was measured; nothing where it is not known."""
-    with_limit, without = (terminal.format_failure(each, width=200) for each in records(LIMIT, UNKNOWN))
+def test_failure_has_the_limit() -> None:
+    """The message of a failure has the limit, if it is known."""
+    with_limit, without = (terminal.format_failure(each, width=200) for each in make_records(LIMIT, UNKNOWN))
     assert f"limit       {WORDS}" in with_limit
     assert "limit" not in without
 
 
-def test_the_csv() -> None:
-    """The limit, its part that was reached, and the resource; empty cells where there is none."""
+def test_csv_has_the_limit() -> None:
+    """The CSV file has the limit, the share and the resource, or empty cells."""
     session = SessionInfo(id="x", started="2026-01-31T02:15:03+00:00", cluster="lab", command=["pytest"], versions={})
-    rows = list(csv.DictReader(format_measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
+    rows = list(csv.DictReader(format_measurements_csv(make_records(LIMIT, None, UNKNOWN), session).splitlines()))
     cells = [(row["limit"], row["share_of_limit"], row["bound_by"]) for row in rows]
     assert cells == [("200", "0.91", "link"), ("", "", ""), ("", "", "")]
 
 
-def test_the_table_of_runs(tmp_path: Path) -> None:
-    """pandas has the same three, for each run of the measurement; what is not known is none."""
-    folder_with(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
+def test_data_frame_has_the_limit(tmp_path: Path) -> None:
+    """The data frame has the limit, the share and the resource of each run, or NA."""
+    make_folder(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
     known, unknown = (row for _, row in pytest_dtfperf.load(tmp_path)[["limit", "share_of_limit", "bound_by"]].iterrows())
     assert [*known] == [200.0, pytest.approx(0.91), "link"]
     assert unknown.isna().all()
 
 
-def test_openmetrics(tmp_path: Path) -> None:
-    """A gauge of the limit and one of its part that was reached, for what has one."""
-    folder_with(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
+def test_openmetrics_has_the_limit(tmp_path: Path) -> None:
+    """OpenMetrics has gauges of the limit and the share for a known limit only."""
+    make_folder(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
     text = format_openmetrics(load_sessions(tmp_path)).decode()
     samples = [line for line in text.splitlines() if line.startswith(("dtfperf_limit", "dtfperf_share"))]
     assert [(line.split("{")[0], float(line.split()[-1])) for line in samples] == [
@@ -91,7 +91,7 @@ def test_openmetrics(tmp_path: Path) -> None:
     ]
 
 
-def folder_with(path: Path, limits: Sequence[Limit]) -> SessionFolder:
+def make_folder(path: Path, limits: Sequence[Limit]) -> SessionFolder:
     folder = SessionFolder.create(path, session_id="20260131T021503Z-9f3c1a", cluster="lab", command=["pytest"], versions={})
     for number, found in enumerate(limits, start=1):
         added = folder.add("test_throughput", measurement(spec(gpus=number), [182.0]))
@@ -99,9 +99,9 @@ def folder_with(path: Path, limits: Sequence[Limit]) -> SessionFolder:
     return folder
 
 
-def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
-    """It is kept as it was found, and shown in the page's table, in the measurement's own facts, and in the nightly summary."""
-    folder = folder_with(tmp_path, [LIMIT, UNKNOWN])
+def test_page_and_markdown_have_the_limit(tmp_path: Path) -> None:
+    """The stored limit is in the record, the page's table and facts, and the Markdown."""
+    folder = make_folder(tmp_path, [LIMIT, UNKNOWN])
     known, unknown = folder.measurements()
     assert unknown.share_of_limit is None
     assert known.to_json()["share_of_limit"] == pytest.approx(0.91)
@@ -116,8 +116,8 @@ def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
     assert facts == [WORDS, "not known: node03 was not probed"]
 
 
-def test_a_page_without(tmp_path: Path) -> None:
-    """Where no measurement has a limit there is no column for it."""
-    folder = folder_with(tmp_path, [UNKNOWN])
+def test_page_without_limits_has_no_column(tmp_path: Path) -> None:
+    """Without limits there is no column for them."""
+    folder = make_folder(tmp_path, [UNKNOWN])
     assert not make_page(PageInput(session=folder.session, results=SessionResults(records=folder.measurements()))).has_limits
     assert "of limit" not in markdown.format_markdown_summary(folder)

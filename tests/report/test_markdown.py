@@ -1,4 +1,4 @@
-"""A session folder as Markdown."""
+"""A session as Markdown."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +22,9 @@ def folder(tmp_path: Path) -> SessionFolder:
     return SessionFolder.create(tmp_path, cluster="daint", command=["pytest", "perf_tests"], versions={}, started=started)
 
 
-def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None, reason: str = "", change: float = 0.0) -> None:
+def add_measurement(
+    folder: SessionFolder, gpus: int, rate: float, verdict: str | None, reason: str = "", change: float = 0.0
+) -> None:
     what = spec(gpus=gpus, num_ps=1)
     record = folder.add(
         TEST, measurement(what, [rate, rate], injected_slowdowns={"worker:0": 0.2} if verdict == "REGRESSED" else {})
@@ -34,10 +36,10 @@ def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None,
             folder.judge(record.id, verdict=Verdict(verdict), reason=reason)
 
 
-def test_the_gravest_comes_first(folder: SessionFolder) -> None:
-    """The table begins with what somebody must look at, and ends with what nobody judged."""
+def test_gravest_verdict_comes_first(folder: SessionFolder) -> None:
+    """The table begins with the gravest verdict, and ends with measurements without a verdict."""
     for gpus, verdict in enumerate((None, "PASSED", "NO_BASELINE", "REGRESSED", "INCONCLUSIVE"), start=1):
-        measured(folder, gpus, 10.0, verdict)
+        add_measurement(folder, gpus, 10.0, verdict)
     folder.finish(exit_code=1, wall_s=312.2)
 
     text = format_markdown_summary(folder, outcome="Tests failed.")
@@ -47,10 +49,10 @@ def test_the_gravest_comes_first(folder: SessionFolder) -> None:
     assert " in 5 min 12 s\n" in text
 
 
-def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
-    """What failed has its reason, its hosts, its injected slow-down and a link to its logs; a reason's bar ends no cell."""
+def test_failure_has_reason_hosts_and_logs(folder: SessionFolder) -> None:
+    """A failure has its reason, hosts, injected slow-down and link to its logs; a bar in a reason is escaped."""
     folder.new_logs(TEST)
-    measured(folder, 2, 15.0, "REGRESSED", reason="slower | much", change=-0.25)
+    add_measurement(folder, 2, 15.0, "REGRESSED", reason="slower | much", change=-0.25)
     folder.finish(exit_code=1, wall_s=1.0)
 
     lines = format_markdown_summary(folder).splitlines()
@@ -67,27 +69,27 @@ def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
     assert [line for line in lines if line in {row, *explained}] == [row, *explained]
 
 
-def test_a_session_that_was_killed_says_so(folder: SessionFolder) -> None:
-    """A session that never wrote its end is not taken for one that passed."""
-    measured(folder, 1, 10.0, "PASSED")
+def test_unfinished_session_is_reported(folder: SessionFolder) -> None:
+    """A session without an end is reported as such."""
+    add_measurement(folder, 1, 10.0, "PASSED")
     assert "no verdicts; the session was ended before it could finish" in format_markdown_summary(folder)
 
 
-def test_only_valid_rates_are_compared_with(folder: SessionFolder, tmp_path: Path) -> None:
-    """A rate of the previous session that was tainted is no rate to compare with; one that is new has none."""
+def test_previous_rates_must_be_valid(folder: SessionFolder, tmp_path: Path) -> None:
+    """The previous valid rate has a change; a TAINTED one is not used."""
     previous = SessionFolder.create(tmp_path, cluster="daint", command=[], versions={})
-    measured(previous, 1, 8.0, "PASSED")
-    measured(previous, 2, 99.0, "TAINTED")
-    measured(folder, 1, 10.0, "PASSED")
-    measured(folder, 2, 18.0, "PASSED")
+    add_measurement(previous, 1, 8.0, "PASSED")
+    add_measurement(previous, 2, 99.0, "TAINTED")
+    add_measurement(folder, 1, 10.0, "PASSED")
+    add_measurement(folder, 2, 18.0, "PASSED")
 
     rows = [line for line in format_markdown_summary(folder, previous).splitlines() if line.startswith("| PASSED")]
     assert [row.split(" | ")[-1] for row in rows] == ["8.00 (+25.0 %) |", "- |"]
 
 
-def test_arithmetic_and_learning_stand_beneath(folder: SessionFolder) -> None:
-    """FLOP/s are a line beneath the rates, scores a table; neither is there for what was not measured."""
-    measured(folder, 1, 10.0, "PASSED")
+def test_flops_and_scores_are_shown(folder: SessionFolder) -> None:
+    """FLOP/s are a line below the rates, and scores a table if there are any."""
+    add_measurement(folder, 1, 10.0, "PASSED")
     without = format_markdown_summary(folder)
     evaluations = [Evaluation(step=200, trained_s=8.0, score=Score(images=9, loss=0.1, total_loss=0.5, top_1=0.9, top_5=1.0))]
     what = Spec(model="mnist", batch_size=64, data="mnist", data_dir="/digits", evaluate=True)

@@ -1,4 +1,4 @@
-"""How far a session is, and how long the rest of it may take."""
+"""The progress of a session, and the estimated rest of it."""
 
 from pytest_dtfperf.report.time_estimates import Outlook
 
@@ -6,7 +6,7 @@ A1, A2, B = "t.py::a[1]", "t.py::a[2]", "t.py::b"
 
 
 class Session:
-    """Tests that are run at times that the test says."""
+    """Tests that run at times that the test sets."""
 
     def __init__(self, expected_s: dict[str, float] | None = None) -> None:
         self.now_s = 100.0
@@ -18,15 +18,15 @@ class Session:
         self.outlook.end_test(test)
 
 
-def test_nothing_is_known_of_the_first_test_ever() -> None:
-    """Where neither this session nor an earlier one tells how long tests take, the place of a test is all that is said."""
+def test_first_test_has_only_its_number() -> None:
+    """Without any known duration, only the number of the test is shown."""
     session = Session()
     session.outlook.begin_test(A1)
     assert session.outlook.describe_progress(A1) == "test 1 of 3"
 
 
-def test_what_ended_tells_of_the_rest() -> None:
-    """Tests of the same function take as long as those that have ended, others as long as all of them."""
+def test_ended_tests_give_the_rest() -> None:
+    """Tests of the same function take as long as the ended ones, others as long as all of them."""
     session = Session()
     session.run(B, 60.0)
     session.run(A1, 20.0)
@@ -36,8 +36,8 @@ def test_what_ended_tells_of_the_rest() -> None:
     assert session.outlook.left_s() == 15.0
 
 
-def test_earlier_sessions_go_first() -> None:
-    """How long each test took in earlier sessions is known from the first test on; one that takes longer ends at any time."""
+def test_earlier_sessions_have_precedence() -> None:
+    """Durations of earlier sessions are used from the first test on."""
     session = Session({A1: 60.0, A2: 600.0, B: 3000.0})
     session.outlook.begin_test(A1)
     assert session.outlook.describe_progress(A1) == "test 1 of 3, about 1 h 01 min left"
@@ -45,8 +45,8 @@ def test_earlier_sessions_go_first() -> None:
     assert session.outlook.left_s() == 3600.0
 
 
-def test_a_test_that_takes_longer_than_expected_promises_nothing() -> None:
-    """How long its further runs take nobody knows: what the others need at least is said, and of the last one nothing."""
+def test_long_test_gives_a_lower_limit() -> None:
+    """If a test takes longer than expected, a lower limit of the others is shown; nothing if it is the last."""
     session = Session({A1: 60.0, A2: 600.0, B: 3000.0})
     session.outlook.begin_test(A1)
     session.now_s += 131.0
@@ -61,16 +61,16 @@ def test_a_test_that_takes_longer_than_expected_promises_nothing() -> None:
     assert session.outlook.describe_progress(A2) == "test 3 of 3"
 
 
-def test_what_this_session_takes_longer_the_rest_takes_longer_too() -> None:
-    """Where the first test took three times as long as in earlier sessions, so will the others."""
+def test_slow_session_scales_the_rest() -> None:
+    """If the first test took three times as long as before, the rest is scaled."""
     session = Session({A1: 20.0, A2: 20.0, B: 100.0})
     session.run(A1, 60.0)
     session.outlook.begin_test(A2)
     assert session.outlook.describe_progress(A2) == "test 2 of 3, about 6 min left"
 
 
-def test_the_longest_test_decides_about_the_end() -> None:
-    """With two workers, one of whose tests is over soon, the other's is waited for."""
+def test_longest_test_decides_the_end() -> None:
+    """With two workers the longer test decides the remaining time."""
     session = Session({A1: 5.0, A2: 5.0, B: 95.0})
     session.outlook.workers = 2
     session.run(A1, 5.0)
@@ -79,8 +79,8 @@ def test_the_longest_test_decides_about_the_end() -> None:
     assert session.outlook.describe_progress(B) == "test 3 of 3, about 95 s left"
 
 
-def test_workers_share_what_is_left() -> None:
-    """Two processes need half the time, as long as there are two tests left."""
+def test_workers_share_the_rest() -> None:
+    """Two workers need half the time while two tests are left."""
     session = Session({A1: 60.0, A2: 60.0, B: 30.0})
     session.outlook.workers = 2
     session.outlook.begin_test(A1)
@@ -92,8 +92,8 @@ def test_workers_share_what_is_left() -> None:
     assert session.outlook.left_s() == 30.0
 
 
-def test_places_are_those_in_which_tests_begin() -> None:
-    """Whatever their order is in the list."""
+def test_number_of_a_test_is_its_start_order() -> None:
+    """Tests are numbered in the order in which they begin."""
     session = Session()
     for position, test in enumerate((B, A2, A1), start=1):
         session.outlook.begin_test(test)

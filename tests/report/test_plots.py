@@ -41,15 +41,15 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 
 def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
-    """Every model and batch size has a figure of its own, and it is well-formed SVG."""
+    """Every model and batch size has a figure of its own, which is well-formed SVG."""
     assert session_exports.write_figures(folder, SessionResults(RECORDS, PUBLISHED)) == []
     assert len(list(folder.path.glob("figures/*"))) == 2
     for name in ("inception3_b8", "mnist_b64"):
         assert ET.parse(folder.path / "figures" / f"{name}.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_same_numbers_give_the_same_bytes(folder: SessionFolder) -> None:
-    """A figure drawn again is the same file, so that a changed figure means changed numbers."""
+def test_scaling_figure_is_reproducible(folder: SessionFolder) -> None:
+    """A figure drawn again has the same bytes."""
     path = folder.path / "figures" / "inception3_b8.svg"
     session_exports.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
     first = path.read_bytes()
@@ -58,7 +58,7 @@ def test_the_same_numbers_give_the_same_bytes(folder: SessionFolder) -> None:
 
 
 def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
-    """Drawing leaves the settings of the process that draws as they were."""
+    """Drawing does not change the settings of matplotlib."""
     before = dict(mpl.rcParams)
     session_exports.write_figures(folder, SessionResults(RECORDS[:1]))
     assert dict(mpl.rcParams) == before
@@ -67,8 +67,8 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:3], RECORDS[3:]], ids=["one point", "three lines", "no anchor"])
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
-def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedPoint]) -> None:
-    """Titles, axes' labels and legends keep clear of each other and stay inside the figure, whatever is drawn."""
+def test_texts_do_not_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedPoint]) -> None:
+    """Titles, labels and legends do not overlap and are inside the figure."""
     lines, beneath = make_measured_series(records), describe_origin(SessionRecord(record, folder.session) for record in records)
     figure = draw_scaling("inception3", lines, make_published_series(beside, [spec()], 8), beneath=beneath)
     figure.draw_without_rendering()
@@ -82,13 +82,13 @@ def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: 
         assert box.y1 <= figure.bbox.y1
 
 
-def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
-    """No measurement, no figure, and nothing to say about it."""
+def test_session_without_measurements_has_no_figure(folder: SessionFolder) -> None:
+    """Without a measurement there is no figure and no remark."""
     assert session_exports.write_figures(folder, SessionResults([])) == []
 
 
-def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
-    """A training that stops when it knows enough, or evaluates on its way, is no point of a scaling curve."""
+def test_evaluated_trainings_have_no_figure(folder: SessionFolder) -> None:
+    """Trainings with evaluations are in no scaling figure."""
     learning = {"model": "mnist", "data": "mnist", "data_dir": "/digits"}
     evaluations = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
     records = [record(spec(**learning, **evaluations, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
@@ -96,21 +96,21 @@ def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
     assert session_exports.write_figures(folder, SessionResults(records)) == []
 
 
-def test_a_lone_point_has_no_figure(folder: SessionFolder) -> None:
-    """One size tells nothing of scaling, so that it has no figure, even where others published theirs."""
+def test_single_size_has_no_figure(folder: SessionFolder) -> None:
+    """A single size has no figure, also with published rates."""
     assert session_exports.write_figures(folder, SessionResults(RECORDS[:1], PUBLISHED)) == []
 
 
 @pytest.mark.parametrize(("records", "halves"), [(RECORDS[:2], 2), (RECORDS[3:], 1)], ids=["anchored", "no anchor"])
-def test_no_half_is_empty(records: list[Record], halves: int) -> None:
-    """Without an anchor there is no efficiency, and then no axes for it."""
+def test_figure_without_efficiencies_has_one_half(records: list[Record], halves: int) -> None:
+    """Without an anchor the figure has no axes of efficiency."""
     figure = draw_scaling("inception3", make_measured_series(records))
     assert len(figure.axes) == halves
     assert all(axes.lines for axes in figure.axes)
 
 
-def test_all_that_is_drawn_lies_within_the_axes() -> None:
-    """The ideal line, too, which lies above all that was measured."""
+def test_all_lines_are_within_the_axes() -> None:
+    """All lines, also the ideal one, are within the axes."""
     figure = draw_scaling("inception3", make_measured_series(RECORDS[:2]))
     for axes in figure.axes:
         lowest, highest = axes.get_ylim()
@@ -120,8 +120,8 @@ def test_all_that_is_drawn_lies_within_the_axes() -> None:
     assert np.asarray(ideal.get_ydata()) == pytest.approx([9.81, 19.62])
 
 
-def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
-    """Machine, date and versions stand in the figure."""
+def test_figure_has_cluster_date_and_versions(folder: SessionFolder) -> None:
+    """Cluster, system, date and versions are in the figure."""
     session = replace(folder.session, versions={"python": "3.11.9", "pytest": "9.0"})
     machine, versions = describe_origin(SessionRecord(record, session) for record in RECORDS)
     started = folder.session.started[:16].replace("T", " ")
@@ -132,7 +132,7 @@ def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
 
 
 def test_published_rates_of_another_batch_or_precision_are_marked() -> None:
-    """What was published of another batch, or in another precision, says so in its name; what was trained alike does not."""
+    """The label of published rates has the batch or precision if it differs."""
     (line, *_) = make_published_series(PUBLISHED, [spec()], 8)
     assert ", b64: " in line.label
     (line, *_) = make_published_series(PUBLISHED, [spec(batch_size=64)], 8)

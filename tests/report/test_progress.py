@@ -1,4 +1,4 @@
-"""What is shown while training runs."""
+"""Progress during a training."""
 
 import io
 from dataclasses import replace
@@ -13,8 +13,8 @@ from tests.records.samples import run, spec
 SPEC = spec(gpus=2, num_ps=1)
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
-    """In a log a run has two lines, its start and its rate, and nothing in between."""
+def test_log_has_two_lines_for_each_run() -> None:
+    """In a log a run has two lines, its start and its rate."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.run_started(SPEC, 2, 5)
@@ -28,7 +28,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     ]
 
 
-def test_a_terminal_that_cannot_overwrite_has_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dumb_terminal_has_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `TERM=dumb`, each run has two lines as in a log."""
     monkeypatch.setenv("TERM", "dumb")
     file = io.StringIO()
@@ -40,8 +40,8 @@ def test_a_terminal_that_cannot_overwrite_has_plain_lines(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
-def test_the_line_of_others_is_left_alone(is_terminal: bool) -> None:
-    """Whatever is written, others are first asked to leave the line they have begun, whichever run it is."""
+def test_begun_line_of_pytest_is_ended_first(is_terminal: bool) -> None:
+    """Before progress is written, the caller is asked to end its line."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=is_terminal, width=80, fresh_line=lambda: print("\n<left>", file=file))
     for number in (3, 4):
@@ -54,8 +54,8 @@ def test_the_line_of_others_is_left_alone(is_terminal: bool) -> None:
     assert file.getvalue().count("test_a.py .\n<left>\n") == 3
 
 
-def test_a_run_says_how_far_the_session_is() -> None:
-    """The number of the test, and the remaining time, are before the line."""
+def test_run_has_the_progress_of_the_session() -> None:
+    """The number of the test and the remaining time are before the line."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False, where=lambda: "test 3 of 25, about 12 min left")
     progress.run_started(SPEC, 1, 5)
@@ -64,8 +64,8 @@ def test_a_run_says_how_far_the_session_is() -> None:
     )
 
 
-def test_a_failed_run_says_why() -> None:
-    """A run without numbers ends with its reason."""
+def test_failed_run_has_its_reason() -> None:
+    """A failed run ends with its reason."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.run_started(SPEC, 1, 5)
@@ -73,8 +73,8 @@ def test_a_failed_run_says_why() -> None:
     assert file.getvalue().splitlines()[-1].endswith("run 1 of 5: worker:1 on localhost was killed by SIGKILL")
 
 
-def test_a_terminal_sees_the_slowest_task() -> None:
-    """On a terminal a bar shows how far the slowest worker is, and the rate."""
+def test_terminal_shows_the_slowest_task() -> None:
+    """On a terminal a bar has the step of the slowest worker, and the rate."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=True, width=80, clock=count(0.0, REDRAW_S).__next__)
     progress.run_started(SPEC, 1, 5)
@@ -85,8 +85,8 @@ def test_a_terminal_sees_the_slowest_task() -> None:
         assert words in text
 
 
-def test_a_terminal_is_left_as_it_was() -> None:
-    """In the end the bar is erased and the cursor is visible again."""
+def test_terminal_is_restored() -> None:
+    """At the end the bar is erased and the cursor is visible again."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=True, width=80)
     progress.run_started(SPEC, 1, 5)
@@ -98,7 +98,7 @@ def test_a_terminal_is_left_as_it_was() -> None:
     assert len(file.getvalue()) == drawn
 
 
-def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
+def test_log_has_each_text_of_waiting_once() -> None:
     """In a log, waiting for hosts is one line as long as the text does not change."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
@@ -112,7 +112,7 @@ def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
     ]
 
 
-def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
+def test_terminal_redraws_the_line_of_waiting() -> None:
     """On a terminal the texts of waiting replace each other, and are erased if it ends without hosts."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=True, width=80)
@@ -124,8 +124,8 @@ def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
 
 
 @pytest.mark.parametrize("seconds, words", [(35, "35 s"), (119, "119 s"), (725, "12 min"), (11100, "3 h 05 min")])
-def test_a_terminal_says_for_how_long_one_waits(seconds: int, words: str) -> None:
-    """Beside the text of waiting is its duration since the beginning, also after a change of the text."""
+def test_terminal_shows_the_duration_of_waiting(seconds: int, words: str) -> None:
+    """The duration of waiting is beside its text, also after a change of the text."""
     file = io.StringIO()
     now_s = [100.0]
     progress = Progress(file, is_terminal=True, width=80, clock=lambda: now_s[0])
@@ -136,8 +136,8 @@ def test_a_terminal_says_for_how_long_one_waits(seconds: int, words: str) -> Non
     assert f"  {words}\n" in file.getvalue()
 
 
-def test_hosts_that_are_not_lent_are_no_failed_run() -> None:
-    """Without hosts no run begins: a log has the text of waiting, and the test's own error the rest."""
+def test_failed_allocation_is_no_failed_run() -> None:
+    """Without hosts no run begins: a log has only the text of waiting."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.waiting("Slurm job 17 pending")
@@ -145,8 +145,8 @@ def test_hosts_that_are_not_lent_are_no_failed_run() -> None:
     assert file.getvalue().splitlines() == ["Slurm job 17 pending"]
 
 
-def test_quick_steps_are_not_all_drawn() -> None:
-    """Steps within a quarter of a second cost no drawing: a terminal sees one of them."""
+def test_fast_steps_are_not_all_drawn() -> None:
+    """Steps within a quarter of a second are not drawn."""
     file = io.StringIO()
     now_s = [100.0]
     progress = Progress(file, is_terminal=True, width=80, clock=lambda: now_s[0])
@@ -161,8 +161,8 @@ def test_quick_steps_are_not_all_drawn() -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
-def test_a_closed_terminal_ends_no_measurement(is_terminal: bool) -> None:
-    """When what it writes to is gone, progress falls silent; it never raises into the measurement."""
+def test_closed_output_is_no_error(is_terminal: bool) -> None:
+    """If the output is closed, progress writes nothing and raises nothing."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=is_terminal, width=80)
     progress.run_started(SPEC, 1, 5)
@@ -178,7 +178,7 @@ LONG = spec(gpus=128, num_ps=64, precision="bf16", data_format="NCHW")
 
 
 def lines_of(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -> list[str]:
-    """Return what is shown of two runs, of which something disturbed the second."""
+    """Return the lines of two runs, of which the second is disturbed."""
     file = io.StringIO()
     progress = Progress(
         file, is_terminal=is_terminal, width=width, is_quiet=is_quiet,
@@ -193,8 +193,8 @@ def lines_of(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -
     return file.getvalue().splitlines()
 
 
-def test_a_disturbed_run_is_marked_at_once() -> None:
-    """In a log and on a terminal, a disturbed run is reported at its end, with the disturbance."""
+def test_disturbed_run_is_marked() -> None:
+    """A disturbed run has the disturbance in its line, in a log and on a terminal."""
     assert any(line.endswith(f"9.81 images/sec (12.3 s), disturbed: {BUSY}") for line in lines_of(999))
     shown = [line for line in lines_of(999, is_terminal=True) if "disturbed" in line]
     assert [line.endswith(f"run 2 of 10: 9.81 images/sec, disturbed: {BUSY}") for line in shown] == [True]
@@ -209,14 +209,14 @@ def test_lines_fit_the_width(width: int) -> None:
     assert " ".join(" ".join(lines).split()) == whole
 
 
-def test_a_word_that_is_too_long_is_cut() -> None:
-    """A program's name of a hundred characters does not widen a line."""
+def test_long_word_is_cut() -> None:
+    """A word of a hundred characters does not widen a line."""
     assert wrap_line(f"sh {'x' * 100}", 30) == [f"sh {'x' * 25}…"]
 
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_quiet_sessions_have_a_short_line_for_each_run(width: int) -> None:
-    """With -q a run has one line, when it has ended, that fits; of a long one the training's name gives way."""
+    """With -q a run has one line, which fits; the name of the training is shortened."""
     lines = lines_of(width, is_quiet=True)
     assert len(lines) == 3
     assert max(map(len, lines)) <= width

@@ -1,4 +1,4 @@
-"""Step breakdowns as people read them in a terminal."""
+"""Step breakdowns in a terminal."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.report.page.samples import breakdown
     }.items(),
 )
 def test_links_that_are_left_out_are_counted(links: int, words: str) -> None:
-    """Of many links the busiest are shown, and the number of the others; a breakdown itself has only the busiest."""
+    """The busiest links are shown, and the others are counted; a full breakdown has at least that many."""
     many = breakdown(20)
     text = describe_breakdown(replace(many, links=many.links[:links]), width=200, colour=False)
     assert [line for line in text.splitlines() if "less busy" in line] == ([words] if words else [])

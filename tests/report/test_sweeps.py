@@ -1,4 +1,4 @@
-"""What sweeps have found, in a table like the report's of 2017."""
+"""Tables of sweeps, like those of the report of 2017."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ FOUND = [
 ]
 
 
-def test_a_row_for_each_sweep() -> None:
-    """The smallest first, with the longest short run of each count; what was not chosen by a sweep has no row."""
+def test_each_sweep_has_a_row() -> None:
+    """Each sweep has a row, the smallest first, with the longest short run of each count."""
     (grid,) = make_sweep_grids(FOUND)
     assert [row[1:] for row in grid.rows] == [
         ["2", "1", "2", "30.00", "-", "-"],
@@ -37,16 +37,16 @@ def test_a_row_for_each_sweep() -> None:
 
 
 @pytest.mark.parametrize("name", ["1", "0 servers, 10 steps", "many servers, 10 steps", "1 servers"])
-def test_a_record_that_names_no_run_is_refused(name: str) -> None:
-    """What a table is made of is checked where a stored session is read, so that no damaged one ends in a traceback."""
+def test_invalid_name_of_a_short_run_is_refused(name: str) -> None:
+    """A stored record with an invalid name of a short run is refused."""
     whole = FOUND[0].to_json()
     validate(Record, whole, "measurements.jsonl:1")
     with pytest.raises(DtfPerfError, match=r"measurements.jsonl:1.*sweep"):
         validate(Record, {**whole, "sweep": {**SWEEP.to_json(), "tried": {name: 90.0}}}, "measurements.jsonl:1")
 
 
-def test_the_terminal_shows_it() -> None:
-    """Beneath the table of all measurements, whether -v was given or not; nothing where nothing was swept."""
+def test_summary_has_the_sweeps() -> None:
+    """The summary has the table of sweeps without -v, and nothing without sweeps."""
     assert ABOUT_SWEEPS in " ".join(terminal.format_summary(FOUND, width=120).split())
     assert "1: 90.00, 3: 101.0" in terminal.format_summary(FOUND, width=120)
     assert ABOUT_SWEEPS not in " ".join(terminal.format_summary(FOUND[2:], width=120).split())

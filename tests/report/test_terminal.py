@@ -1,4 +1,4 @@
-"""The table at a session's end, word for word."""
+"""The summary of a session, word for word."""
 
 import re
 import shlex
@@ -156,8 +156,8 @@ PARTS = {
 
 @pytest.mark.parametrize("verbose", [False, True], ids=["brief", "verbose"])
 @pytest.mark.parametrize("width", PARTS)
-def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
-    """Verdicts that are not green come first, then the table and the files; with -v also meanings and published rates."""
+def test_summary_word_for_word(width: int, verbose: bool) -> None:
+    """Bad verdicts are first, then the table and the files; with -v also descriptions and published rates."""
     first, rates, beneath, last = PARTS[width]
     text = format_summary(
         RECORDS,
@@ -171,7 +171,7 @@ def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
     assert text == f"{first}{rates}{beneath if verbose else ''}\n{last}"
 
 
-def test_reasons_leave_the_table_in_sight() -> None:
+def test_reasons_are_limited() -> None:
     """Of many different reasons the gravest are shown, and the number of the others."""
     found = [
         record(spec(gpus=n), 9.0 * n, verdict=Verdict.REGRESSED if n > 19 else Verdict.INCONCLUSIVE, reason=f"for reason {n}")
@@ -183,8 +183,8 @@ def test_reasons_leave_the_table_in_sight() -> None:
     assert after.startswith("spec")
 
 
-def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
-    """A changed baseline is shown with both rates; new ones are counted, unless all are requested."""
+def test_new_baselines_are_counted() -> None:
+    """A changed baseline has both rates; new ones are counted, or all listed with -v."""
     new = [AcceptedBaseline(f"inception3 b8 gpus={n} num_ps=0 replicated", None, 9.0 * n) for n in range(1, 9)]
     brief, whole = (
         format_summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True)
@@ -195,13 +195,13 @@ def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("width", [72, 80, 100, 120, 160, 200])
-def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    """No line of the summary wraps in a terminal of its width."""
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """No line of the summary is wider than the terminal."""
     assert max(map(len, format_summary(RECORDS, PUBLISHED, width=width, verbose=True).splitlines())) <= width
 
 
 def test_colour_changes_no_word() -> None:
-    """Colour comes only when asked for, and is all that it adds."""
+    """Colours are added only when requested, and change no text."""
     plain, coloured = (format_summary(RECORDS, PUBLISHED, width=120, colour=colour) for colour in (False, True))
     assert "\x1b" not in plain
     assert "\x1b[1;31mREGRESSED" in coloured
@@ -209,35 +209,35 @@ def test_colour_changes_no_word() -> None:
     assert [line.rstrip() for line in without.splitlines()] == plain.splitlines()
 
 
-def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Width and colour are the caller's, independent of COLUMNS and FORCE_COLOR of another terminal."""
+def test_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Width and colour are the caller's, independent of COLUMNS and FORCE_COLOR."""
     before = format_summary(RECORDS, PUBLISHED, width=120)
     for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
         monkeypatch.setenv(name, value)
     assert format_summary(RECORDS, PUBLISHED, width=120) == before
 
 
-def test_no_measurement_no_summary() -> None:
+def test_session_without_measurements_has_no_summary() -> None:
     """A session without measurements prints nothing."""
     assert format_summary([], PUBLISHED, width=80) == ""
 
 
-def test_one_run_has_no_spread() -> None:
-    """A single run shows only its rate, and the footnote gives the reason."""
+def test_single_run_has_no_spread() -> None:
+    """A single run has only its rate, and the footnote has the reason."""
     text = format_summary([record(spec(), 9.81)], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
 
-def test_one_run_that_nothing_disturbed_has_no_spread() -> None:
-    """Beside disturbed runs, too, a single run that counts has no spread, and the footnote counts the others nowhere."""
+def test_single_undisturbed_run_has_no_spread() -> None:
+    """A single undisturbed run beside disturbed ones has no spread."""
     text = format_summary([disturbed_but_one(record(spec(), 9.81, 5.0, 4.9))], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
 
-def test_a_failing_test_explains_itself() -> None:
-    """A few lines show what was measured, the comparison, the host, and how to rerun it."""
+def test_failure_word_for_word() -> None:
+    """A failure has the rates, the comparison, the hosts, the logs and the command that reruns it."""
     assert (
         format_failure(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
         == """\
@@ -255,7 +255,7 @@ REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
 
 
 def test_failure_wraps_between_words() -> None:
-    """Texts wrap within the terminal's width; commands with a backslash, so that they can be pasted; words stay whole."""
+    """Texts wrap within the terminal's width, and commands with a backslash; words stay whole."""
     reason = "every run is slower than 16.72 images/sec, " * 4
     options = ["--cluster=daint", "-k", "throughput and not 64", f"--clusters-file={'long/' * 20}clusters.toml"]
     text = format_failure(replace(REGRESSED, reason=reason), options=options, width=60)
@@ -268,8 +268,8 @@ def test_failure_wraps_between_words() -> None:
     assert command.count("\\\n") == command.count("\n") == 3
 
 
-def test_what_is_not_known_has_no_line() -> None:
-    """A measurement without baseline, efficiency, reason or logs is explained by what there is."""
+def test_failure_has_only_known_lines() -> None:
+    """A measurement without baseline, efficiency, reason or logs has no lines for them."""
     assert format_failure(record(spec(), 9.7, 9.9)).splitlines() == [
         "not judged: inception3 b8 gpus=1 num_ps=0 parameter_server",
         "  measured    9.80 ±1.0 % images/sec (runs: 9.70, 9.90)",
@@ -278,8 +278,8 @@ def test_what_is_not_known_has_no_line() -> None:
     ]
 
 
-def test_what_cannot_be_compared_says_why_and_once() -> None:
-    """The reason why measurements are INCOMPARABLE is once above the table; those on other hosts cannot be baselines."""
+def test_common_reason_is_shown_once() -> None:
+    """The reason of several INCOMPARABLE measurements is shown once; those on wrong hosts are not suggested as baselines."""
     placement = AllocationCheck(requested=["2 nodes"], granted=["1 node"], nodes=[], matches=False)
     elsewhere = "the baseline was measured on other hardware (gpus)"
     misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
@@ -291,30 +291,30 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     assert "2 measurements have no baseline." in text
 
 
-def test_the_width_counts_where_lines_cannot_be_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is the same with `TERM=dumb`, also with colours."""
+def test_summary_of_a_dumb_terminal_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary is the same with `TERM=dumb`."""
     expected = format_summary(RECORDS, width=120, colour=True)
     monkeypatch.setenv("TERM", "dumb")
     assert format_summary(RECORDS, width=120, colour=True) == expected
 
 
-def test_what_was_spent_is_summed_up_with_its_source() -> None:
-    """All allocations' costs are one line with the source of prices; without prices there is none."""
+def test_costs_are_summed() -> None:
+    """The costs of all allocations are one line with the source of prices; without prices there is none."""
     bill = Bill(usd=1.204, price_source="Amazon's price list", price_date="2026-11-20")
     assert list_costs([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
     assert list_costs([]) == []
 
 
-def test_how_otherwise_a_published_row_was_trained_is_never_cut() -> None:
-    """Where a name is too long for the terminal, the system's is cut, and what of the training differs stays."""
+def test_differences_of_published_rows_are_not_cut() -> None:
+    """If a published name is too long, the system is cut, and the differing settings stay."""
     rows = [published("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
     (line,) = [line for line in format_summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
     assert "…, imagenet, b64  " in line
     assert len(line) <= 80
 
 
-def test_next_steps_follow_a_session_without_baselines(tmp_path: Path) -> None:
-    """Three commands lead on, beside what each does where the width allows it, below it otherwise; the files are one line."""
+def test_session_without_baselines_has_next_steps(tmp_path: Path) -> None:
+    """Three commands follow, with descriptions beside or below them; the files are one line."""
     for name in ("measurements.csv", "mnist_b64.csv", "figures/mnist_b64.svg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -339,7 +339,7 @@ LIMIT = Limit(images_per_sec=30.0, bounds=[Bound(resource="cores", host="vm", st
 
 
 def make_first_session() -> list[Record]:
-    """Return 25 measurements without a baseline, of four models in three modes on one and two devices, and one more."""
+    """Return 26 measurements without a baseline, of four models in several modes on one and two devices."""
     modes = {"parameter_server": 1, "replicated": 0, "distributed_replicated": 1}
     specs = [
         spec(model=model, batch_size=64, gpus=gpus, num_ps=num_ps, variable_update=mode)
@@ -383,8 +383,8 @@ def test_first_session_fits_on_a_screen(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Written: 5 CSV files, 4 SVG files" in lines
 
 
-def test_first_session_with_undecided_checks_and_long_specs_has_one_line_for_each() -> None:
-    """A check without a baseline may be undecided, or absent: rows are left out all the same, and long specs are shortened."""
+def test_first_session_with_undecided_checks_has_short_lines() -> None:
+    """Undecided checks do not add lines, rows are left out, and long specs are shortened."""
     records = make_first_session()
     long = spec(
         model="mnist",
@@ -427,7 +427,7 @@ def test_verbose_first_session_has_all_rows() -> None:
 
 
 def test_session_with_a_baseline_has_all_rows() -> None:
-    """As soon as one of many measurements is compared, none is left out."""
+    """If one of many measurements is compared, no row is left out."""
     records = make_first_session()
     records[0] = replace(records[0], verdict=Verdict.PASSED, checks=(make_comparison(9.8, 0.001),))
     text = format_summary(records, width=120)
@@ -435,13 +435,13 @@ def test_session_with_a_baseline_has_all_rows() -> None:
     assert "fewer devices" not in text
 
 
-def test_no_next_steps_where_all_is_compared() -> None:
-    """A session of measurements with baselines, or with injected slowdowns, needs no advice."""
+def test_compared_session_has_no_next_steps() -> None:
+    """A session of measurements with baselines has no next steps."""
     assert list_next_steps([record for record in RECORDS if record.verdict != Verdict.NO_BASELINE], ["pytest"], "local") == []
 
 
 def test_columns_without_a_value_are_left_out() -> None:
-    """Nothing is compared in a first session: its table has no columns for that, and the share of the limit has room."""
+    """Columns without any value are left out."""
     found = record(spec(), 9.81, verdict=Verdict.NO_BASELINE)
     header = next(line for line in format_summary([found], width=80).splitlines() if line.startswith("spec"))
     assert header.split() == ["spec", "images/sec", "verdict"]

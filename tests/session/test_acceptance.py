@@ -1,4 +1,4 @@
-"""Which of a session's measurements are said to have become baselines."""
+"""Acceptance of a session's measurements as baselines."""
 
 import io
 from dataclasses import replace
@@ -39,8 +39,8 @@ def session(tmp_path: Path) -> SessionContext:
     )
 
 
-def judged(session: SessionContext, measurement: Measurement) -> Record:
-    """Compared with what is stored, and written down."""
+def add_judged(session: SessionContext, measurement: Measurement) -> Record:
+    """Compare the measurement with what is stored, and record it."""
     entry = session.store.find_for(measurement)
     found = ask("baseline", TERMS, measurement, entry=entry)
     record = session.folder.add("perf/test_perf.py::test_throughput", measurement)
@@ -55,12 +55,12 @@ FIRST = {
 
 
 @pytest.mark.parametrize("case", FIRST)
-def test_only_what_is_stored_has_become_a_baseline(session: SessionContext, case: str) -> None:
-    """The last measurement of a training is accepted; one before it is not, and its reason is told all the same."""
+def test_only_the_last_measurement_is_accepted(session: SessionContext, case: str) -> None:
+    """The last measurement of a training is accepted; an earlier one is not, and its reason stays."""
     first, verdict = FIRST[case]
     stored = entry_of([100, 100.5, 99.5, 100])
     session.store.update("cpu-amd-epyc-9b45-2c", [stored])
-    before, last = judged(session, first), judged(session, measurement_of([101, 101.5, 100.5]))
+    before, last = add_judged(session, first), add_judged(session, measurement_of([101, 101.5, 100.5]))
     assert (before.verdict, last.verdict) == (verdict, Verdict.PASSED)
     acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
@@ -70,10 +70,10 @@ def test_only_what_is_stored_has_become_a_baseline(session: SessionContext, case
     assert [reason.verdict for reason in collect_reasons(records)] == [verdict]
 
 
-def test_what_another_has_become_the_baseline_of_lacks_none(session: SessionContext) -> None:
-    """Where a training is measured twice before it has a baseline, nobody is told to accept the first one, too."""
+def test_no_acceptance_is_suggested_after_another_measurement(session: SessionContext) -> None:
+    """If a later measurement of the training was accepted, the first one is not suggested."""
     for rate in (99.0, 101.0):
-        judged(session, measurement_of([rate, rate + 0.5]))
+        add_judged(session, measurement_of([rate, rate + 0.5]))
     assert suggest_accepting(session.folder.measurements())
     accept_records(session, session.folder.measurements(), Path.cwd())
     records = session.folder.measurements()
@@ -81,40 +81,39 @@ def test_what_another_has_become_the_baseline_of_lacks_none(session: SessionCont
     assert suggest_accepting(records) == []
 
 
-def busy(measurement: Measurement) -> Measurement:
+def disturb(measurement: Measurement) -> Measurement:
     return replace(measurement, runs=[replace(run, disturbances=[BUSY]) for run in measurement.runs])
 
 
-def test_what_would_be_refused_is_not_advised(session: SessionContext) -> None:
-    """Of disturbed measurements it is said that no baseline can be made of them, and why; of a single run how many it takes."""
-    judged(session, busy(measurement_of([99.0, 99.5])))
+def test_suggestion_has_the_reason_of_a_refusal(session: SessionContext) -> None:
+    """A disturbed measurement is not suggested, with the reason; a single run is suggested with the required repeats."""
+    add_judged(session, disturb(measurement_of([99.0, 99.5])))
     (line,) = suggest_accepting(session.folder.measurements())
     assert line == (
         f"1 measurement has no baseline. None can be made, for every run was disturbed: {BUSY}. "
         "Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml"
     )
-    judged(session, measurement_of([99.0], gpus=4))
+    add_judged(session, measurement_of([99.0], gpus=4))
     first, second = suggest_accepting(session.folder.measurements())
     assert "with the same command and --update-baselines=new --repeats=2: later" in first
     assert second == line
 
 
 @pytest.mark.parametrize("mode", ["all", "new"])
-def test_nothing_accepted_is_told(session: SessionContext, mode: Mode) -> None:
-    """Where nothing of what was asked for may become a baseline, the session does not end with 0; with "new" alone, what has
-    one already was not asked for."""
+def test_acceptance_without_a_result_is_fruitless(session: SessionContext, mode: Mode) -> None:
+    """An acceptance without any new baseline is fruitless, except in mode "new" if the case has a baseline."""
     session.settings = Settings(update_baselines=mode)
     session.store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100.5, 99.5, 100])])
-    judged(session, busy(measurement_of([100.0, 100.5])))
+    add_judged(session, disturb(measurement_of([100.0, 100.5])))
     acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert acceptance.is_fruitless == (mode == "all")
-    judged(session, busy(measurement_of([100.0, 100.5], gpus=4)))
+    add_judged(session, disturb(measurement_of([100.0, 100.5], gpus=4)))
     acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert acceptance.is_fruitless
     assert list_acceptance_remarks(acceptance, session.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
-    judged(session, measurement_of([50.0, 50.5], gpus=1))
+    add_judged(session, measurement_of([50.0, 50.5], gpus=1))
     acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert not acceptance.is_fruitless

@@ -11,7 +11,7 @@ from pytest_dtfperf.errors import BuildFailed, UsageError
 from pytest_dtfperf.node.processes import iterate_processes
 from pytest_dtfperf.session.builds import BuildCache, Recipe, find_commit, find_repository, list_commits, list_versions
 from pytest_dtfperf.testing.backends import wait_until
-from tests.cli.test_bisect import git, make_repository, make_wheels
+from tests.cli.test_bisect import make_repository, make_wheels, run_git
 
 BUILDS = """
 import sys
@@ -37,8 +37,8 @@ def recipe_of(repo: Path, *setup: str, ref: str = "HEAD") -> Recipe:
     return Recipe(repo=str(repo), commit=find_commit(repo, ref), setup=setup)
 
 
-def test_a_commit_is_built_once(cache: BuildCache, repo: Path) -> None:
-    """The second build is the first one's folder; another commit, or other set-up lines, have one of their own."""
+def test_commit_is_built_once(cache: BuildCache, repo: Path) -> None:
+    """A second build has the same folder; another commit and other set-up lines have folders of their own."""
     first = cache.build(recipe_of(repo, "echo built >> times"))
     again = cache.build(recipe_of(repo, "echo built >> times"))
     assert again == first
@@ -50,8 +50,8 @@ def test_a_commit_is_built_once(cache: BuildCache, repo: Path) -> None:
     assert len(cache.list()) == 3
 
 
-def test_set_up_lines_have_an_environment_above_the_interpreter(cache: BuildCache, repo: Path) -> None:
-    """`python` and `pip` are the environment's, and the packages of the interpreter below can be imported."""
+def test_setup_lines_have_a_virtual_environment(cache: BuildCache, repo: Path) -> None:
+    """`python` and `pip` are those of the environment, and packages of the interpreter can be imported."""
     built = cache.build(recipe_of(repo, "python -c 'import numpy, sys; print(sys.prefix)' > prefix", "pip --version > pip"))
     assert built.tree
     assert (built.tree / "prefix").read_text().strip() == str(built.folder / "env")
@@ -59,8 +59,8 @@ def test_set_up_lines_have_an_environment_above_the_interpreter(cache: BuildCach
     assert (built.tree / "pip").read_text().startswith(("pip ", "uv "))
 
 
-def test_a_build_that_fails_shows_its_last_lines(cache: BuildCache, repo: Path) -> None:
-    """The message has the exit code, what was printed last, and the log; the next call builds again."""
+def test_failed_build_has_its_last_lines(cache: BuildCache, repo: Path) -> None:
+    """The error of a failed build has its exit code, last line and log; the next call builds again."""
     with pytest.raises(BuildFailed, match=r"setup ended with exit code 7: no compiler\. Its log: .*build\.log"):
         cache.build(recipe_of(repo, "echo no compiler", "exit 7"))
     (left,) = cache.list()
@@ -70,8 +70,8 @@ def test_a_build_that_fails_shows_its_last_lines(cache: BuildCache, repo: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_build_leaves_no_process_and_is_made_again(cache: BuildCache, repo: Path, tmp_path: Path, number: int) -> None:
-    """What the set-up lines have started ends with the session, and an incomplete folder is not used."""
+def test_killed_build_is_made_again(cache: BuildCache, repo: Path, tmp_path: Path, number: int) -> None:
+    """A killed build leaves no process, and its incomplete folder is not used."""
     recipe = recipe_of(repo, "test -e ../../again || sleep 612.5")
     arguments = [str(tmp_path / "stacks"), recipe.repo, recipe.commit, *recipe.setup]
     with subprocess.Popen([sys.executable, "-c", BUILDS, *arguments], stderr=subprocess.DEVNULL) as process:
@@ -93,28 +93,28 @@ def _is_sleeping() -> bool:
     return False
 
 
-def test_clearing_removes_worktrees_from_their_repository(cache: BuildCache, repo: Path) -> None:
-    """The repository has no worktrees and no branches afterwards."""
+def test_clear_removes_worktrees_of_the_repository(cache: BuildCache, repo: Path) -> None:
+    """`clear` removes all stacks and their worktrees."""
     cache.build(recipe_of(repo))
-    assert len(git(repo, "worktree", "list").splitlines()) == 2
+    assert len(run_git(repo, "worktree", "list").splitlines()) == 2
     assert cache.clear() == 1
-    assert len(git(repo, "worktree", "list").splitlines()) == 1
+    assert len(run_git(repo, "worktree", "list").splitlines()) == 1
     assert cache.list() == []
 
 
-def test_a_folder_of_a_repository_is_the_folder_of_its_worktree(cache: BuildCache, repo: Path) -> None:
-    """Programs and set-up lines run in the same folder."""
+def test_build_runs_in_the_same_subfolder(cache: BuildCache, repo: Path) -> None:
+    """A stack of a subfolder of a repository has the same subfolder of its worktree."""
     (repo / "below").mkdir()
     (repo / "below" / "here").touch()
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "A folder")
+    run_git(repo, "add", "-A")
+    run_git(repo, "commit", "-qm", "A folder")
     root, folder = find_repository(repo / "below")
     built = cache.build(Recipe(repo=root, folder=folder, commit=find_commit(repo, "HEAD"), setup=("test -e here",)))
     assert built.tree == built.folder / "tree" / "below"
 
 
 def test_commits_are_listed_in_order(repo: Path) -> None:
-    """The good commit is first, the bad one last; one that does not come after it is refused."""
+    """Commits are listed from the good to the bad one; a bad one before the good one is refused."""
     first, last = find_commit(repo, "HEAD~1"), find_commit(repo, "HEAD")
     assert list_commits(repo, "HEAD~1", "HEAD") == [first, last]
     with pytest.raises(UsageError, match="does not come after"):
@@ -122,7 +122,7 @@ def test_commits_are_listed_in_order(repo: Path) -> None:
 
 
 def test_versions_of_a_range_are_those_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range has both ends, in the order of versions; 1.9 comes before 1.10."""
+    """A range includes both ends, in the order of versions; a range without a version is refused."""
     make_wheels(tmp_path / "wheels", [0.1] * 12)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))

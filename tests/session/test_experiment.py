@@ -1,4 +1,4 @@
-"""What an experiment makes of runs, whoever makes them."""
+"""Experiments: repeats, checks and records, with invented runs."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ Rates = Iterable[tuple[float, Mapping[str, Any]]]
 
 @dataclass
 class Changing:
-    """A session whose hosts are taken back between two runs, and others allocated: each run is on the next of them."""
+    """A session on hosts that change between runs: each run is on the next ones."""
 
     folder: SessionFolder
     store: BaselineStore
@@ -76,7 +76,7 @@ class Changing:
         return record
 
     def probe_capacity(self, spec: Spec) -> None:
-        """These hosts cannot be probed."""
+        """Keep the capacity: these hosts cannot be probed."""
 
     capacity = Probes()
     time_budget: TimeBudget | None = None
@@ -86,7 +86,7 @@ class Changing:
 
 
 class Busy(Changing):
-    """A session that accepts baselines, of which something disturbs some runs."""
+    """A session that accepts baselines, with some disturbed runs."""
 
     def __init__(self, disturbed: Collection[int], tmp_path: Path, rates: Rates) -> None:
         folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
@@ -101,19 +101,19 @@ class Busy(Changing):
         return replace(run, disturbances=[Disturbance(message="a compiler")]) if number - 1 in self.disturbed else run
 
 
-def changing(tmp_path: Path, rates: Rates) -> Changing:
+def make_changing_session(tmp_path: Path, rates: Rates) -> Changing:
     folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
     return Changing(folder, BaselineStore(tmp_path / "baselines"), iter(rates))
 
 
-def measured_on(tmp_path: Path, *rates: tuple[float, Mapping[str, Any]]) -> Any:
-    (measured,) = Experiment(cast("SessionContext", changing(tmp_path, rates)), "test").measure([spec_of()])
+def measure_on(tmp_path: Path, *rates: tuple[float, Mapping[str, Any]]) -> Any:
+    (measured,) = Experiment(cast("SessionContext", make_changing_session(tmp_path, rates)), "test").measure([spec_of()])
     return measured
 
 
-def test_runs_on_other_hardware_do_not_count(tmp_path: Path) -> None:
-    """Where a cluster takes hosts back between two runs and lends others of another kind, a rate is of these alone."""
-    measured = measured_on(tmp_path, (100.0, HARDWARE), (800.0, OTHER), (802.0, OTHER), (0.0, OTHER))
+def test_runs_on_earlier_hardware_are_disturbed(tmp_path: Path) -> None:
+    """If the hardware changes between runs, the rate is that of the later hardware."""
+    measured = measure_on(tmp_path, (100.0, HARDWARE), (800.0, OTHER), (802.0, OTHER), (0.0, OTHER))
     assert measured.measurement.rates == [800.0, 802.0]
     assert measured.measurement.fingerprint.hardware.cores == 64
     assert measured.measurement.runs[0].disturbances == [
@@ -123,15 +123,14 @@ def test_runs_on_other_hardware_do_not_count(tmp_path: Path) -> None:
 
 
 def test_runs_on_other_hosts_of_the_same_kind_count(tmp_path: Path) -> None:
-    """One machine is as good as another of its kind, though it tells a GiB less of its memory."""
-    measured = measured_on(tmp_path, (100.0, HARDWARE), (101.0, {**HARDWARE, "memory_gib": 7}), (0.0, HARDWARE))
+    """Runs on hosts of the same kind count, also with slightly less memory."""
+    measured = measure_on(tmp_path, (100.0, HARDWARE), (101.0, {**HARDWARE, "memory_gib": 7}), (0.0, HARDWARE))
     assert measured.measurement.rates == [100.0, 101.0]
 
 
-def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
-    """A check against an anchor that has become INVALID decides nothing and makes no run; one of the measurement that has
-    become so fails as the run did that has found it."""
-    session = changing(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
+def test_check_with_an_invalid_measurement_decides_nothing(tmp_path: Path) -> None:
+    """A check against an INVALID anchor is INCONCLUSIVE, and a check of an INVALID measurement is an error."""
+    session = make_changing_session(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
     experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1), spec_of()])
     assert experiment.check_efficiency(many, anchor=one, at_least=0.7).verdict == "PASSED"
@@ -155,10 +154,9 @@ FURTHER: dict[str, tuple[Rates, int]] = {
 
 
 @pytest.mark.parametrize("further, runs", FURTHER.values(), ids=FURTHER)
-def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs: int) -> None:
-    """A check that two runs do not decide has more made, all the repeats if need be. One on hosts of another kind is none of
-    them, and the last: its rate is in no record, and decides nothing."""
-    session = changing(tmp_path, (each for rates in (MADE, further) for each in rates))
+def test_further_runs_need_the_same_hardware(tmp_path: Path, further: Rates, runs: int) -> None:
+    """Further runs of a check are recorded up to the repeats, or until a run is on other hardware."""
+    session = make_changing_session(tmp_path, (each for rates in (MADE, further) for each in rates))
     session.store.update(SYSTEM, [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
     experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
@@ -170,14 +168,14 @@ def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs
     assert record.checks == (judgement,)
 
 
-def ended_by_ctrl_c() -> Iterator[tuple[float, Mapping[str, Any]]]:
+def yield_rate_until_interrupt() -> Iterator[tuple[float, Mapping[str, Any]]]:
     yield 100.0, HARDWARE
     raise KeyboardInterrupt
 
 
-def test_what_was_measured_before_ctrl_c_is_recorded(tmp_path: Path) -> None:
-    """The runs that were made have cost their time: they are written down, and not judged."""
-    session = changing(tmp_path, ended_by_ctrl_c())
+def test_runs_before_an_interrupt_are_recorded(tmp_path: Path) -> None:
+    """The runs before an interrupt are recorded without a verdict."""
+    session = make_changing_session(tmp_path, yield_rate_until_interrupt())
     with pytest.raises(KeyboardInterrupt):
         Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert [(record.measurement.rates, record.verdict) for record in session.folder.measurements()] == [([100.0], None)]
@@ -188,7 +186,7 @@ OUT_OF_STEP = {"disturbances": [BUSY], "out_of_step": {"worker:1": 3.1}}
 
 @dataclass
 class Disturbed(Changing):
-    """A session whose runs are as the next of `made` says."""
+    """A session of which each run has the changes of the next item of `made`."""
 
     made: Iterator[Mapping[str, Any]] = field(default_factory=lambda: iter(()))
 
@@ -196,26 +194,26 @@ class Disturbed(Changing):
         return replace(super().run(spec, test, number=number, of=of, explain=explain), **next(self.made))
 
 
-def disturbed(tmp_path: Path, *made: Mapping[str, Any]) -> Disturbed:
-    plain = changing(tmp_path, repeat((100.0, HARDWARE)))
+def make_disturbed_session(tmp_path: Path, *made: Mapping[str, Any]) -> Disturbed:
+    plain = make_changing_session(tmp_path, repeat((100.0, HARDWARE)))
     return Disturbed(plain.folder, plain.store, plain.rates, made=iter(made))
 
 
-def test_a_worker_that_is_out_of_step_twice_makes_a_measurement_invalid(tmp_path: Path) -> None:
-    """Two runs in which the same worker is late are no measurement, though other processes disturbed both; one run is."""
-    session = disturbed(tmp_path, OUT_OF_STEP, OUT_OF_STEP)
+def test_worker_that_is_out_of_step_twice_is_invalid(tmp_path: Path) -> None:
+    """Two runs with the same late worker are INVALID; one such run is not."""
+    session = make_disturbed_session(tmp_path, OUT_OF_STEP, OUT_OF_STEP)
     with pytest.raises(InvalidMeasurement, match=r"worker:1 was out of step with the chief by 3\.100 s, and by 3\.100 s"):
         Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     (record,) = session.folder.measurements()
     assert (record.verdict, len(record.measurement.runs)) == (Verdict.INVALID, 1)
-    session = disturbed(tmp_path / "once", OUT_OF_STEP, {}, {})
+    session = make_disturbed_session(tmp_path / "once", OUT_OF_STEP, {}, {})
     (measured,) = Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert len(measured.measurement.rates) == 2
 
 
-def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> None:
-    """A run that a check asks for is held against the one before it, as it is in the session's folder."""
-    session = disturbed(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
+def test_further_run_can_make_a_measurement_invalid(tmp_path: Path) -> None:
+    """A further run with a late worker is compared with the run before it, and makes the measurement INVALID."""
+    session = make_disturbed_session(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
     session.store.update(SYSTEM, [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
     experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
@@ -226,8 +224,8 @@ def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("disturbed, runs", [(range(11), 3), ({0, 1}, 10 + SPARE_RUNS), ((), 10)])
-def test_what_can_become_no_baseline_is_given_up_early(tmp_path: Path, disturbed: Collection[int], runs: int) -> None:
-    """Where the first three runs are disturbed, no baseline comes of it, and no more are made; that is said at once."""
+def test_disturbed_baseline_is_given_up_early(tmp_path: Path, disturbed: Collection[int], runs: int) -> None:
+    """If the first three runs are disturbed, no more are made, with one remark."""
     session = Busy(disturbed, tmp_path, repeat((100.0, HARDWARE)))
     (measured,) = Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert len(measured.measurement.runs) == runs
@@ -237,7 +235,7 @@ def test_what_can_become_no_baseline_is_given_up_early(tmp_path: Path, disturbed
 
 @dataclass
 class Drifting(Changing):
-    """A session whose machine becomes faster or slower when the test says so; its runs differ by at most 0.4 %."""
+    """A session on a machine with a speed that the test sets; its runs differ by at most 0.4 %."""
 
     speed: float = 1.0
     of: Mapping[Any, float] = field(default_factory=dict)  # images/sec by number of devices, or by input
@@ -251,21 +249,20 @@ class Drifting(Changing):
         return replace(run_of(self.of[what] * self.speed * (1 + wobble)), hosts=["n1"])
 
 
-def drifting(tmp_path: Path, of: Mapping[Any, float]) -> Drifting:
-    session = changing(tmp_path, ())
+def make_drifting_session(tmp_path: Path, of: Mapping[Any, float]) -> Drifting:
+    session = make_changing_session(tmp_path, ())
     return Drifting(session.folder, session.store, session.rates, of=of)
 
 
-def judged_again(session: Drifting) -> Sequence[tuple[str | None, str | None]]:
+def judge_session_again(session: Drifting) -> Sequence[tuple[str | None, str | None]]:
     return [(record.verdict, record.reason) for record in judge_again(session.folder.measurements())]
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.9, 1.1, 0.5])
 @pytest.mark.parametrize("efficiency, verdict", [(1.0, "PASSED"), (0.97, "PASSED"), (0.80, "REGRESSED"), (0.85, "REGRESSED")])
-def test_efficiency_is_of_the_cluster_as_it_is_now(tmp_path: Path, efficiency: float, verdict: str, speed: float) -> None:
-    """An anchor that was measured before the machine became faster or slower is measured again, and nothing else changes the
-    answer; `dtfperf judge` comes to the same one."""
-    session = drifting(tmp_path, {1: 100.0, 2: 200.0 * efficiency})
+def test_efficiency_uses_a_new_anchor(tmp_path: Path, efficiency: float, verdict: str, speed: float) -> None:
+    """An anchor from before a change of speed is measured again, and `dtfperf judge` has the same result."""
+    session = make_drifting_session(tmp_path, {1: 100.0, 2: 200.0 * efficiency})
     (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
     session.speed = speed
     experiment = Experiment(cast("SessionContext", session), "second")
@@ -274,12 +271,12 @@ def test_efficiency_is_of_the_cluster_as_it_is_now(tmp_path: Path, efficiency: f
     judgement = experiment.check_efficiency(many, anchor=one, at_least=0.90)
     assert judgement.verdict == verdict, judgement.reason
     assert session.made[4:6] == [1, 1]
-    assert (verdict, judgement.reason) in judged_again(session)
+    assert (verdict, judgement.reason) in judge_session_again(session)
 
 
-def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path) -> None:
-    """Where the machine is as fast as it was, two runs of the anchor are all that it costs, and the reason tells of them."""
-    session = drifting(tmp_path, {1: 100.0, 2: 190.0})
+def test_old_anchor_takes_two_runs_without_a_change(tmp_path: Path) -> None:
+    """Without a change of speed, two further runs of the anchor are enough, and the reason has them."""
+    session = make_drifting_session(tmp_path, {1: 100.0, 2: 190.0})
     (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
     experiment = Experiment(cast("SessionContext", session), "second")
     (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
@@ -290,9 +287,9 @@ def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path
     )
 
 
-def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
-    """Runs that were made in turn are compared as they are, and both sides share their rounds in the record."""
-    session = drifting(tmp_path, {1: 100.0, 2: 190.0})
+def test_measurements_in_turn_are_not_repeated(tmp_path: Path) -> None:
+    """Measurements in turn are compared without further runs, and share their rounds in the record."""
+    session = make_drifting_session(tmp_path, {1: 100.0, 2: 190.0})
     experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1, num_ps=1), spec_of(gpus=2, num_ps=1)])
     judgement = experiment.check_efficiency(many, anchor=one, at_least=0.70)
@@ -305,21 +302,21 @@ def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("speed", [0.9, 1.1])
 @pytest.mark.parametrize("overhead, verdict", [(0.0, "PASSED"), (0.15, "REGRESSED")])
-def test_an_overhead_is_of_the_machine_as_it_is_now(tmp_path: Path, overhead: float, verdict: str, speed: float) -> None:
-    """Synthetic input that another test has measured before the machine changed is measured again, too."""
-    session = drifting(tmp_path, {"synthetic": 100.0, "mnist": 100.0 * (1 - overhead)})
+def test_overhead_uses_new_synthetic_input(tmp_path: Path, overhead: float, verdict: str, speed: float) -> None:
+    """Synthetic input from before a change of speed is measured again, and `dtfperf judge` has the same result."""
+    session = make_drifting_session(tmp_path, {"synthetic": 100.0, "mnist": 100.0 * (1 - overhead)})
     (synthetic,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(model="mnist", gpus=3)])
     session.speed = speed
     experiment = Experiment(cast("SessionContext", session), "second")
     (real,) = experiment.measure([spec_of(model="mnist", gpus=3, data="mnist", data_dir="/d")])
     judgement = experiment.check_overhead(synthetic=synthetic, real=real, at_most=0.08)
     assert judgement.verdict == verdict, judgement.reason
-    assert (verdict, judgement.reason) in judged_again(session)
+    assert (verdict, judgement.reason) in judge_session_again(session)
 
 
-def test_what_was_measured_first_is_measured_again(tmp_path: Path) -> None:
-    """Where n devices were measured before their anchor, it is they that are measured again."""
-    session = drifting(tmp_path, {1: 100.0, 2: 200.0})
+def test_earlier_measurement_is_repeated(tmp_path: Path) -> None:
+    """If n devices were measured before their anchor, n devices are measured again."""
+    session = make_drifting_session(tmp_path, {1: 100.0, 2: 200.0})
     (many,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=2, num_ps=1)])
     session.speed = 0.9
     experiment = Experiment(cast("SessionContext", session), "second")

@@ -1,4 +1,4 @@
-"""Why judgements are not green: what is gathered of both sides, kept with baselines, and what goes wrong with it."""
+"""Explanations of judgements: data of both sides, stored with baselines, and errors."""
 
 import json
 import re
@@ -27,54 +27,54 @@ from tests.explain.sides import side, slower, timestamped
 from tests.records.host_states import make_state
 
 
-def traced(
+def make_traced_measurement(
     rates: list[float], breakdown: StepBreakdown | None = None, scores: WorkerTimings | None = None, **changes: Any
 ) -> Measurement:
-    """Whose last run but one was traced, the last one being disturbed."""
+    """Return a measurement with a traced last run but one, and a disturbed last run."""
     measured = measurement_of([*rates, 1.0], disturbed=[len(rates)], gpus=2, batch_size=32, **changes)
     runs = list(measured.runs)
     runs[-2] = replace(runs[-2], step_breakdown=breakdown, worker_timings=scores)
     return replace(measured, runs=runs)
 
 
-def checked(measurement: Measurement, entry: Entry | None) -> Judgement:
+def check_measurement(measurement: Measurement, entry: Entry | None) -> Judgement:
     return ask("baseline", ComparisonPolicy(margin=0.05), measurement, entry=entry)
 
 
-def accepted(measurement: Measurement) -> Entry:
+def make_entry(measurement: Measurement) -> Entry:
     return Entry.of(measurement, entry_of([1.0, 1.0]).provenance)
 
 
-def test_a_baseline_of_traced_steps_explains() -> None:
-    """A baseline keeps its last traced run's breakdown and scores, and a regression against it is reported with its cause."""
+def test_traced_baseline_explains_a_regression() -> None:
+    """A stored baseline has the breakdown of its last traced run, and a regression against it has a cause."""
     good, bad = side(), side(*slower(python=50))
     assert good.step_breakdown
     assert bad.step_breakdown
-    entry = accepted(traced([457.1, 457.0, 457.2], good.step_breakdown))
+    entry = make_entry(make_traced_measurement([457.1, 457.0, 457.2], good.step_breakdown))
     read = Entry.from_json({"key": entry.key, **json.loads(canonical(entry.to_file_json()))})
     assert read == entry
-    assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
-    now = traced([336.8, 336.9, 336.7], bad.step_breakdown)
-    why = describe_cause(checked(now, read), now, None, "--cluster=daint")
+    assert profile_entry(read, make_traced_measurement([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
+    now = make_traced_measurement([336.8, 336.9, 336.7], bad.step_breakdown)
+    why = describe_cause(check_measurement(now, read), now, None, "--cluster=daint")
     (cause,) = why["explanation"].causes
     assert (cause.kind, cause.location) == ("straggler", "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, rel=0.05)
 
 
 @pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
-def test_all_wait_only_where_steps_are_common(how: dict[str, Any], waited_for: bool) -> None:
-    """Of workers that train without waiting for each other one may be slower; nobody waits for it."""
-    then = accepted(traced([457.1, 457.0, 457.2], side().step_breakdown, **how))
-    now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown, **how)
-    (cause,) = describe_cause(checked(now, then), now, None, None)["explanation"].causes
+def test_others_wait_only_for_synchronous_workers(how: dict[str, Any], waited_for: bool) -> None:
+    """The cause of a slow worker states that all wait for it only if steps are synchronous."""
+    then = make_entry(make_traced_measurement([457.1, 457.0, 457.2], side().step_breakdown, **how))
+    now = make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown, **how)
+    (cause,) = describe_cause(check_measurement(now, then), now, None, None)["explanation"].causes
     assert cause.words.endswith("; all wait for it") == waited_for
 
 
-def test_what_a_baseline_keeps_is_small() -> None:
-    """Of a hundred workers it keeps as many as tell what is usual, in six digits."""
+def test_baseline_keeps_a_limited_number_of_tasks() -> None:
+    """A baseline of 100 workers keeps a limited number of tasks and worker timings."""
     many = side(*[{}] * 100)
     scores = timestamped(*[{}] * 100, step_ms=130).worker_timings
-    entry = accepted(traced([457.0, 457.0], many.step_breakdown, scores))
+    entry = make_entry(make_traced_measurement([457.0, 457.0], many.step_breakdown, scores))
     assert entry.step_breakdown
     assert entry.worker_timings
     assert len(entry.step_breakdown.tasks) == MOST_TASKS + 1
@@ -82,11 +82,11 @@ def test_what_a_baseline_keeps_is_small() -> None:
     assert len(canonical(entry.to_file_json())) < 60_000
 
 
-def test_damage_costs_the_explanation_alone() -> None:
-    """Numbers that no file can hold end in one line that reports it."""
-    entry = accepted(traced([457.0, 457.0], side().step_breakdown))
-    now = traced([336.0, 336.0], side().step_breakdown)
-    check = checked(now, entry)
+def test_failed_explanation_is_one_line() -> None:
+    """Numbers that JSON cannot express give one line instead of an explanation."""
+    entry = make_entry(make_traced_measurement([457.0, 457.0], side().step_breakdown))
+    now = make_traced_measurement([336.0, 336.0], side().step_breakdown)
+    check = check_measurement(now, entry)
 
     boundless = replace(check, entry=replace(entry, samples=[float("nan")] * 2))
     assert describe_cause(boundless, now, None, None) == {
@@ -94,43 +94,43 @@ def test_damage_costs_the_explanation_alone() -> None:
     }
 
 
-def test_green_verdicts_and_new_ones_need_no_reason() -> None:
-    """What passed, and what has no baseline, is not explained."""
-    good = traced([457.0, 457.0, 457.0])
-    assert describe_cause(checked(good, accepted(good)), good, None, None) == {}
-    assert describe_cause(checked(good, None), good, None, None) == {}
+def test_passed_and_new_measurements_have_no_explanation() -> None:
+    """A measurement that passed, or has no baseline, has no explanation."""
+    good = make_traced_measurement([457.0, 457.0, 457.0])
+    assert describe_cause(check_measurement(good, make_entry(good)), good, None, None) == {}
+    assert describe_cause(check_measurement(good, None), good, None, None) == {}
 
 
-def test_a_traced_run_is_preferred() -> None:
-    """Of several runs the last one counts that was traced and that nobody disturbed."""
-    found = profile_measurement(traced([457.0, 457.0], side().step_breakdown), "--cluster=daint")
+def test_profile_uses_the_last_traced_run() -> None:
+    """A profile has the breakdown of the traced and undisturbed run, and all undisturbed runs."""
+    found = profile_measurement(make_traced_measurement([457.0, 457.0], side().step_breakdown), "--cluster=daint")
     assert found.step_breakdown
     assert found.disturbances == []
     assert len(found.step_s) == 2
     assert found.cluster == "--cluster=daint"
 
 
-def test_disturbances_count_where_the_runs_do() -> None:
-    """What disturbed a run that was thrown away slowed no run that counts; what disturbed all of them is told."""
+def test_profile_has_disturbances_only_if_all_runs_have() -> None:
+    """Disturbances of one run are left out of a profile; those of all runs are in it."""
     assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
     assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == [
         Disturbance(message="somebody else's job")
     ]
 
 
-def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Judgement, Measurement, Measurement]:
-    """A check of two measurements in which one worker computes longer than in the other one."""
-    alone = traced([457.0, 457.0], side(*slower(of=1, worker=0)).step_breakdown, **changes)
+def make_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Judgement, Measurement, Measurement]:
+    """Return a check of two measurements, of which one has a worker that computes longer."""
+    alone = make_traced_measurement([457.0, 457.0], side(*slower(of=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
-    now = traced([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
+    now = make_traced_measurement([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
     if kind == "overhead":
-        other = traced([457.0, 457.0], side().step_breakdown, **changes)
+        other = make_traced_measurement([457.0, 457.0], side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
     return Judgement(Verdict.REGRESSED, "", kind=kind, terms=terms, runs=2, other="x", other_runs=2), now, other
 
 
-def on(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
-    """Its workers on these hosts, which are parts of these machines, one device each."""
+def put_on_hosts(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
+    """Place the workers on these hosts, which are parts of these machines, with one device each."""
     state = {host: make_state(machine=machine, cpus="0", cores=1) for host, machine in machines.items()}
     placed = {f"worker:{number}": host for number, host in enumerate(hosts)}
     more: dict[str, Any] = {
@@ -151,10 +151,10 @@ GPUS = {**HARDWARE, "gpus": [{"name": "H100", "memory_gib": 80}] * 2}
         ("overhead", "the training with synthetic input", "with synthetic input"),
     ],
 )
-def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
-    """A check of two measurements of a session names the other one in each sentence, and no baseline anywhere."""
-    check, now, other = of_two_sides(kind, hardware=GPUS)
-    found = describe_cause(check, on(now, "n1", "n2"), other, "--cluster=daint")
+def test_check_of_two_measurements_names_the_other(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
+    """The sentences of a check of two measurements name the other one, and never a baseline."""
+    check, now, other = make_two_sides(kind, hardware=GPUS)
+    found = describe_cause(check, put_on_hosts(now, "n1", "n2"), other, "--cluster=daint")
     (cause,) = found["explanation"].causes
     assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause.words)
     assert any(line.endswith(f" ms {when}") for line in cause.evidence)
@@ -165,10 +165,10 @@ def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhea
     assert untraced["explanation"].notes[0].startswith(f"no step of {name} was taken apart")
 
 
-def test_a_cause_at_a_host_leads_to_a_search() -> None:
-    """Where one of several hosts is a cause, the explanation has the command that searches slow hosts with this training."""
-    check, now, other = of_two_sides("efficiency", hardware=GPUS)
-    several = replace(on(now, "n1", "n2"), hosts=["n1", "n2"])
+def test_cause_at_a_host_has_a_search_command() -> None:
+    """If one of several hosts is a cause, the explanation has the command that searches for slow hosts."""
+    check, now, other = make_two_sides("efficiency", hardware=GPUS)
+    several = replace(put_on_hosts(now, "n1", "n2"), hosts=["n1", "n2"])
     command = shlex.split(describe_cause(check, several, other, "--cluster=daint")["explanation"].search)
     assert command[:2] == ["dtfperf", "isolate"]
     assert command[2:-1] == now.spec.to_arguments()
@@ -187,11 +187,11 @@ APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] =
 
 
 @pytest.mark.parametrize("case", APART)
-def test_devices_of_one_memory_bus_are_no_cause(case: str) -> None:
-    """Where several devices are cores of one machine, that each computes more slowly than one alone is nobody's fault."""
+def test_shared_memory_bus_is_a_note_and_no_cause(case: str) -> None:
+    """Slower computation of several devices that share a memory bus is a note and no cause."""
     hosts, machines, changes, is_told = APART[case]
-    check, now, other = of_two_sides("efficiency", **changes)
-    found = describe_cause(check, on(now, *hosts, **machines), other, None)["explanation"]
+    check, now, other = make_two_sides("efficiency", **changes)
+    found = describe_cause(check, put_on_hosts(now, *hosts, **machines), other, None)["explanation"]
     assert bool(found.causes) == is_told
     assert any("share a memory bus" in note for note in found.notes) != is_told
     assert found.step_s - found.baseline_step_s == pytest.approx(
@@ -199,47 +199,49 @@ def test_devices_of_one_memory_bus_are_no_cause(case: str) -> None:
     )
 
 
-def test_a_worker_that_is_made_to_sleep_is_a_cause_on_one_machine() -> None:
-    """An injected slow-down has nothing to do with what devices share."""
-    check, _, other = of_two_sides("efficiency")
-    now = on(traced([336.8, 336.9], side(*slower(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}), "vm", "vm")
+def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
+    """An injected slow-down is a cause, also on one machine."""
+    check, _, other = make_two_sides("efficiency")
+    now = put_on_hosts(
+        make_traced_measurement([336.8, 336.9], side(*slower(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}),
+        "vm",
+        "vm",
+    )
     (cause,) = describe_cause(check, now, other, None)["explanation"].causes
     assert cause.words.startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
 
 
 @pytest.mark.parametrize(("high", "is_told"), [(1.02, False), (1.0, False), (0.99, True)])
-def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
-    """An undecided comparison by whose interval nothing may have been lost is not explained: of the baseline, synthetic input,
-    and an anchor, where nothing is lost with as many times the rate as there are devices."""
+def test_undecided_comparison_without_a_loss_has_no_cause(high: float, is_told: bool) -> None:
+    """An undecided comparison with an interval that includes no loss has no explanation."""
 
     now, entry = (
-        traced([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown),
-        accepted(traced([457.0] * 2, side().step_breakdown)),
+        make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown),
+        make_entry(make_traced_measurement([457.0] * 2, side().step_breakdown)),
     )
-    judgement = replace(checked(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
+    judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
     assert bool(describe_cause(judgement, now, None, None)) == is_told
     for kind, low, end in (("overhead", 1 - high, 0.1), ("efficiency", 0.9, high)):
-        judgement, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
+        judgement, now, other = make_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
         judgement = replace(judgement, verdict=Verdict.INCONCLUSIVE, value=0.95, low=low, high=end)
         assert bool(describe_cause(judgement, now, other, None)) == is_told
 
 
 @pytest.mark.parametrize("batch_size", [0, 64])
-def test_steps_of_a_program_are_those_it_reports(batch_size: int) -> None:
-    """A step of an own program is as long as it says, whether or not the test tells how many images it has; without reported
-    steps and a batch size it is not known."""
+def test_steps_of_a_program_are_reported_or_computed(batch_size: int) -> None:
+    """The step of an external program is the reported one, else computed from the batch size, else unknown."""
     runs = measurement_of([100.0, 50.0], command=("own",), batch_size=batch_size)
     now, printed = (
         replace(runs, runs=[replace(run, step_s={"worker:0": [each_s] * 4} if is_reported else {}) for run in runs.runs])
         for each_s, is_reported in ((0.5, True), (0.5, False))
     )
     assert profile_measurement(now).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
-    assert profile_entry(accepted(runs), now).step_s == pytest.approx([0.25, 0.5])
+    assert profile_entry(make_entry(runs), now).step_s == pytest.approx([0.25, 0.5])
     assert bool(profile_measurement(printed).step_s) == bool(batch_size)
 
 
-def test_every_disturbance_is_understood() -> None:
-    """Whatever is said of a disturbed host, but its memory's errors, speaks for a kind of cause."""
+def test_every_disturbance_has_a_kind_of_cause() -> None:
+    """Each disturbance of a host becomes host pressure of a kind of cause."""
     gpu = {
         "index": "0",
         "before": {"utilisation": 50.0, "ecc_uncorrected": 0},

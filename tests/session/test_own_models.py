@@ -1,4 +1,4 @@
-"""What `train(model=...)` makes of a model that is no name: a name, code that travels, or one line that says why not."""
+"""Own models of `train(model=...)`: their names, the code that is sent, and errors."""
 
 import importlib
 import os
@@ -30,14 +30,14 @@ HERE = "tests.training.own.models"
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other test knows these models."""
+    """Remove own models of other tests."""
     monkeypatch.setattr(MODELS, "data", dict(MODELS.data))
     monkeypatch.setattr(tables, "_own_models", {})
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that Python imports from."""
+    """Return a folder from which Python imports."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path
@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def module_of(project: Path, name: str, text: str) -> ModuleType:
+def write_module(project: Path, name: str, text: str) -> ModuleType:
     path = project / f"{name}.py"
     path.write_text(text)
     __import__(name)
@@ -76,8 +76,8 @@ def spec_of(model: Any, **wanted: Any) -> Spec:
     ],
     ids=["a function", "a function of images", "a class", "an object"],
 )
-def test_its_name_is_how_python_imports_it(model: Any, name: str, kind: str) -> None:
-    """The spec, its key and its label have that name, and it is read again where nobody has the model any more."""
+def test_own_model_is_named_by_its_import_path(model: Any, name: str, kind: str) -> None:
+    """An own model's spec, key and label have its import path, and the spec is read without the model."""
     spec = spec_of(model)
     assert (spec.model, spec.own_model) == (name, kind)
     assert spec.key.startswith(f"model={name} batch_size=32 ")
@@ -87,26 +87,26 @@ def test_its_name_is_how_python_imports_it(model: Any, name: str, kind: str) -> 
     assert Spec.from_json(spec.to_json()) == spec
 
 
-def test_no_model_of_ours_has_such_a_name() -> None:
-    """So that neither can be taken for the other."""
+def test_built_in_models_have_no_own_model_name() -> None:
+    """No built-in model has a name of the form of own models."""
     assert not [name for name in MODELS.data if tables.is_own_model_name(name)]
 
 
-def test_what_its_module_imports_travels_with_it(project: Path) -> None:
-    """Of the same folder, from within functions and by relative names, too; nothing that is installed or not imported."""
+def test_imports_of_a_module_are_sent(project: Path) -> None:
+    """Modules of the same folder that a model imports are sent, and no installed or unused ones."""
     (project / "kit").mkdir()
     for name, text in {"__init__": "", "blocks": "from . import sizes\n", "sizes": "UNITS = 3\n"}.items():
         (project / f"kit/{name}.py").write_text(text)
     (project / "late.py").write_text("import numpy\n")
     (project / "unused.py").touch()
-    module = module_of(project, "mine", "import os, pytest, kit.blocks\ndef cnn():\n    from late import numpy\n")
+    module = write_module(project, "mine", "import os, pytest, kit.blocks\ndef cnn():\n    from late import numpy\n")
     found = describe_model(module.cnn)
     assert sorted(found.sources) == ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py", "late.py", "mine.py"]
     assert found.sources["kit/sizes.py"] == "UNITS = 3\n"
 
 
-def test_folders_that_are_no_packages(project: Path) -> None:
-    """What a module imports of one travels, and one that is beside it by chance is none of its imports."""
+def test_namespace_packages_are_sent(project: Path) -> None:
+    """Imported modules of a folder without __init__.py are sent, and other folders are not."""
     for folder in ("kit/deep", "wandb/run-1"):
         (project / folder).mkdir(parents=True)
     (project / "kit/deep/blocks.py").write_text("from . import sizes\n")
@@ -114,12 +114,12 @@ def test_folders_that_are_no_packages(project: Path) -> None:
     text = (
         "import kit.deep.blocks\ntry:\n    import wandb.sdk\nexcept ImportError: ...\ndef cnn(): from kit.deep import sizes\n"
     )
-    found = describe_model(module_of(project, "mine", text).cnn)
+    found = describe_model(write_module(project, "mine", text).cnn)
     assert sorted(found.sources) == ["kit/deep/blocks.py", "kit/deep/sizes.py", "mine.py"]
 
 
-def test_links_lead_to_what_python_finds(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A module or package that is a link to one of another name travels by its imported name, with its neighbours."""
+def test_linked_modules_are_sent_by_their_imported_name(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A module or package that is a link is sent by its imported name, with its neighbours."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "version_2").mkdir()
     (elsewhere / "version_2/__init__.py").touch()
@@ -142,8 +142,8 @@ def test_links_lead_to_what_python_finds(project: Path, tmp_path_factory: pytest
     ["# -*- coding: latin-1 -*-\nWORD = '\xfc'\n".encode("latin-1"), b"\xef\xbb\xbfWORD = '\xc3\xbc'\r\n"],
     ids=["another encoding", "a byte order mark"],
 )
-def test_sources_are_read_as_python_reads_them(project: Path, source: bytes) -> None:
-    """In whatever encoding a module is, its text travels, and is the same program there."""
+def test_sources_of_any_encoding_are_sent(project: Path, source: bytes) -> None:
+    """A module of any encoding is sent, and has the same values there."""
     (project / "words.py").write_bytes(source)
     (project / "held.py").write_bytes(
         source + b"import words\ndef small(): pass\nclass Made:\n    __call__ = small\nMADE = Made()\n"
@@ -158,16 +158,16 @@ def test_sources_are_read_as_python_reads_them(project: Path, source: bytes) -> 
             assert there["WORD"] == "\xfc"
 
 
-def test_an_installed_packages_module_does_not_travel() -> None:
-    """Hosts have the package, or they are named: which it is, is known."""
+def test_installed_package_is_not_sent() -> None:
+    """The code of an installed package is not sent, and its name and version are known."""
     import jsonschema
 
     found = describe_model(jsonschema.validate)
     assert (found.packed, found.package) == ("", f"jsonschema {metadata.version('jsonschema')}")
 
 
-def test_layers_are_counted_without_tensorflow() -> None:
-    """A `Network` that is given needs no task to be counted, in the size of its input."""
+def test_network_is_counted_without_tensorflow() -> None:
+    """The operations of an own Network are counted in the size of its input, without TensorFlow."""
     code = (
         "import sys; from tests.session.test_own_models import models, spec_of; "
         "from pytest_dtfperf.training.models.outline import get_outline; "
@@ -179,16 +179,16 @@ def test_layers_are_counted_without_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("device, expected", [("cpu", "NHWC"), ("gpu", "NHWC")])
-def test_what_tensorflow_makes_is_given_images_in_nhwc(device: str, expected: str) -> None:
-    """On GPUs, too, where models of ours get NCHW; weight decay is its own affair."""
+def test_tensorflow_models_have_nhwc(device: str, expected: str) -> None:
+    """Models of TensorFlow have NHWC without weight decay on any device; a Network has NCHW on GPUs."""
     spec = spec_of(models.small_cnn, device=device)
     assert (spec.data_format, spec.weight_decay) == (expected, 0.0)
     assert spec_of(models.Dense, device="gpu").data_format == "NCHW"
 
 
-def made_within() -> Any:
+def make_local_model() -> Any:
     def cnn() -> None:
-        """Nobody can import this."""
+        """A model that cannot be imported."""
 
     return cnn
 
@@ -197,7 +197,7 @@ def made_within() -> Any:
     "model, wanted, words",
     [
         (lambda images: images, {}, "is made within a function, where no task can import it from"),
-        (made_within(), {}, "is made within a function, where no task can import it from"),
+        (make_local_model(), {}, "is made within a function, where no task can import it from"),
         (models.Fixed(), {}, "is held by no module, so no task can import it"),
         (3, {}, "model=3 is neither a model's name nor a model"),
         (models.small_cnn, {"data_format": "NCHW"}, "is given images in data_format=NHWC, not NCHW"),
@@ -212,8 +212,8 @@ def made_within() -> Any:
     ],
     ids=["a lambda", "a local", "an object", "a number", "nchw", "a command", "an input", "layers", "the field"],
 )
-def test_what_cannot_be_is_refused(model: Any, wanted: dict[str, Any], words: str) -> None:
-    """In one line, before anything is started."""
+def test_invalid_own_model_is_refused(model: Any, wanted: dict[str, Any], words: str) -> None:
+    """An own model that cannot be imported by a task is refused in one line."""
     with pytest.raises(SpecError) as refused:
         spec_of(model, **wanted)
     assert words in str(refused.value)
@@ -233,16 +233,16 @@ def test_what_cannot_be_is_refused(model: Any, wanted: dict[str, Any], words: st
         ("units = 7", "has classes = 10, but makes (7,) of an image: logits are one number for each class, (10,)"),
     ],
 )
-def test_a_network_that_says_what_cannot_be(project: Path, body: str, words: str) -> None:
-    """Of images, of classes, or of what its layers make: refused in one line before anything is started."""
-    module = module_of(project, "mine", NETWORK.format(body=body))
+def test_invalid_network_is_refused(project: Path, body: str, words: str) -> None:
+    """A Network with invalid shapes, classes or layers is refused in one line."""
+    module = write_module(project, "mine", NETWORK.format(body=body))
     with pytest.raises(SpecError, match=rf"^(train\(\): )?mine\.Net {re.escape(words)}.*$"):
         spec_of(module.Net)
 
 
-def test_a_decorated_function_that_is_another(project: Path) -> None:
-    """What a module holds by the name must be what was given: a task would train another."""
-    module = module_of(project, "twice", "def cnn(): pass\nfirst = cnn\ndef cnn(): pass\n")
+def test_model_that_is_not_its_modules_name_is_refused(project: Path) -> None:
+    """A function that is not what its module has by its name is refused."""
+    module = write_module(project, "twice", "def cnn(): pass\nfirst = cnn\ndef cnn(): pass\n")
     with pytest.raises(SpecError, match=r"is not what twice\.cnn is"):
         describe_model(module.first)
 
@@ -256,15 +256,15 @@ def test_a_decorated_function_that_is_another(project: Path) -> None:
         ("def cnn(: pass\n", "broken cannot be imported: SyntaxError: "),
     ],
 )
-def test_a_module_that_cannot_be_imported(project: Path, text: str, words: str) -> None:
-    """What a command line names says why not, in one line."""
+def test_failing_import_is_one_line(project: Path, text: str, words: str) -> None:
+    """A model of a command line that cannot be imported is refused with the reason."""
     (project / "broken.py").write_text(text)
     with pytest.raises(SpecError, match=words):
         import_model("broken:cnn")
 
 
-def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Keras cannot be imported for want of the backend that it was told, that is why, and not the module."""
+def test_missing_keras_backend_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the backend of Keras in KERAS_BACKEND is missing, the error names it."""
     (project / "broken.py").write_text("import no_such_backend\n")
     monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
     words = "there is no module no_such_backend, the backend of Keras in KERAS_BACKEND: it must be tensorflow$"
@@ -282,16 +282,16 @@ def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: py
     ],
     ids=["Keras", "Keras and more", "layers", "layers without"],
 )
-def test_its_label_tells_what_was_given(model: Any, wanted: dict[str, Any], told: str) -> None:
-    """Weight decay stands there where it is not as usual of such models, and in the key where it is not as of ours."""
+def test_label_has_changed_weight_decay(model: Any, wanted: dict[str, Any], told: str) -> None:
+    """The label has the weight decay if it is not the default of own models, and the key if it differs from built-in ones."""
     spec = spec_of(model, **wanted)
     assert spec.label == f"{spec.model} b32 gpus=1 num_ps=1 parameter_server{told}"
     assert ("weight_decay=0.0" in spec.key) is (spec.weight_decay == 0.0)
 
 
-def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None:
-    """A session trains what it has imported, as it was then: its repeats are of one program."""
-    module = module_of(project, "edited", "def cnn(): pass\n")
+def test_edited_module_is_not_used_in_the_same_session(project: Path) -> None:
+    """A session sends the code that it has imported, also if the file changes."""
+    module = write_module(project, "edited", "def cnn(): pass\n")
     spec_of(module.cnn)
     (project / "edited.py").write_text("def cnn(): return 1\n")
     spec_of(module.cnn)
@@ -300,10 +300,10 @@ def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None
     assert found.sources == {"edited.py": "def cnn(): pass\n"}
 
 
-def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the same process, as a notebook's is: the code that was reloaded, of which nothing is known from the one before."""
+def test_reloaded_module_is_used_in_the_next_session(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next session of a process sends reloaded code, without the outline of the old one."""
     monkeypatch.chdir(project)
-    module = module_of(project, "edited", "")
+    module = write_module(project, "edited", "")
     for text in ("def cnn(): pass\n", "def cnn(): return 1\n"):
         (project / "edited.py").write_text(text)
         importlib.reload(module)
@@ -318,34 +318,34 @@ def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pyt
         assert get_outline(spec).multiply_adds == 1
 
 
-def test_code_that_is_too_large(project: Path) -> None:
-    """It says how large it is, how large it may be, and how to go on."""
+def test_too_large_code_is_refused(project: Path) -> None:
+    """Code that is too large is refused with its size, the limit and the remedy."""
     noise = "".join(f"# {hash(str(number))}\n" for number in range(40_000))
-    module = module_of(project, "large", f"def cnn(): pass\n{noise}")
+    module = write_module(project, "large", f"def cnn(): pass\n{noise}")
     with pytest.raises(SpecError, match=r"is \d+ KiB when packed, and at most 96 go to tasks: install it as a package"):
         describe_model(module.cnn)
 
 
-def test_a_letter_that_no_name_may_have(project: Path) -> None:
-    """Python takes it, records and labels do not: the letters that they take are named."""
-    module = module_of(project, "mine", "def gr\u00f6sse(): pass\n")
+def test_name_with_other_letters_is_refused(project: Path) -> None:
+    """A model with letters beside a to z is refused with the allowed ones."""
+    module = write_module(project, "mine", "def gr\u00f6sse(): pass\n")
     with pytest.raises(
         SpecError, match=r"mine\.gr.sse' is no name of an own model: .* of the letters a to z and A to Z, digits"
     ):
         describe_model(vars(module)["gr\u00f6sse"])
 
 
-def test_a_layer_that_is_called_logits(project: Path) -> None:
-    """A Keras model that has one is a Keras model, as a class and as an object."""
+def test_keras_model_with_a_logits_attribute(project: Path) -> None:
+    """A Keras model with an attribute `logits` is a Keras model, as a class and as an object."""
     (project / "keras.py").write_text("class Model: ...\n")  # by its module's name, for nothing here imports TensorFlow
     text = "import keras\nclass Net(keras.Model):\n    logits = keras.Model\n    def __call__(self): ...\nNET = Net()\n"
-    module = module_of(project, "mine", text)
+    module = write_module(project, "mine", text)
     assert [describe_model(model).kind for model in (module.Net, module.NET)] == ["tensorflow", "tensorflow"]
 
 
 @pytest.mark.parametrize("name", ["NET", "cnn"])
-def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
-    """Not that of a test that has imported it, though Python met the test first, and a decorator made an object of it."""
+def test_imported_model_has_the_name_of_its_module(project: Path, name: str) -> None:
+    """A model that a test imports has the name of the module that defines it."""
     (project / "holder.py").write_text(
         "class Net:\n    image_shape, classes = (8, 8, 3), 5\n    def logits(self, net, images): ...\nNET = Net()\n"
         "import functools\n@functools.cache\ndef cnn(): pass\n"
@@ -361,8 +361,8 @@ def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("called", ["bench.py", "link.py"])
-def test_a_script_is_imported_by_its_files_name(project: Path, called: str) -> None:
-    """A model of `__main__` is a task's by the name of the script, whatever link it was called by."""
+def test_model_of_a_script_has_the_name_of_its_file(project: Path, called: str) -> None:
+    """A model of `__main__` has the name of the script's file, also if a link was called."""
     script = project / "bench.py"
     script.write_text(
         "from pytest_dtfperf.session.own_models import describe_model\ndef cnn(): pass\n"
@@ -374,8 +374,8 @@ def test_a_script_is_imported_by_its_files_name(project: Path, called: str) -> N
     assert done.stdout == "bench.cnn ['bench.py']\n"
 
 
-def test_a_script_of_a_package(project: Path) -> None:
-    """Called by its name there, it has that, and what it imports of the package travels with it."""
+def test_model_of_a_script_in_a_package(project: Path) -> None:
+    """A model of a script in a package has its package's name, and its imports are sent."""
     (project / "kit").mkdir()
     (project / "kit/__init__.py").touch()
     (project / "kit/sizes.py").touch()

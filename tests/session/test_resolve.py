@@ -1,4 +1,4 @@
-"""Who decides what is trained: the test, then the command line, then the cluster, then the model."""
+"""Precedence of settings: the test, then the command line, then the cluster, then the model."""
 
 import re
 from typing import Any
@@ -30,20 +30,22 @@ from pytest_dtfperf.session.settings import Settings
     ],
     ids=["the model", "the cluster", "the command line", "the test"],
 )
-def test_who_decides(wanted: dict[str, Any], options: Settings, cluster_settings: dict[str, Any], expected: int) -> None:
+def test_precedence_of_settings(
+    wanted: dict[str, Any], options: Settings, cluster_settings: dict[str, Any], expected: int
+) -> None:
     """The batch size is the model's, unless the cluster, the command line or the test sets it, the last having precedence."""
     assert resolve({"model": "inception3", **wanted}, options, cluster_settings, "cpu").batch_size == expected
 
 
-def test_a_list_of_the_cluster_file_is_as_good_as_a_tests_own() -> None:
-    """TOML has only lists: the tasks' environment in a cluster's table is used."""
+def test_list_of_the_cluster_file_is_used() -> None:
+    """A list of the cluster file is used as the tuple of a field."""
     assert resolve({"model": "trivial"}, Settings(), {"environment": ["NCCL_ALGO=Ring"]}, "cpu").environment == (
         "NCCL_ALGO=Ring",
     )
 
 
-def test_the_report_protocol_comes_back_by_options() -> None:
-    """Four options restore the 2017 report's protocol on a cluster that is set up for less."""
+def test_options_restore_the_protocol_of_the_report() -> None:
+    """Four options restore the 2017 report's protocol on a cluster with smaller settings."""
     options = Settings(repeats=5, warmup_steps=10, steps=100, batch_size=64)
     cluster_settings = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
     spec = resolve({"model": "inception3"}, options, cluster_settings, "cpu")
@@ -51,21 +53,21 @@ def test_the_report_protocol_comes_back_by_options() -> None:
     assert plan(options, cluster_settings).repeats == 5
 
 
-def test_a_models_table_goes_before_the_common_one() -> None:
+def test_table_of_a_model_has_precedence() -> None:
     """Settings of clusters.toml for one model have precedence over those for all."""
     assert merge_cluster_settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
 
 
 @pytest.mark.parametrize("device, data_format", [("cpu", "NHWC"), ("gpu", "NCHW")])
-def test_layout_suits_the_device(device: str, data_format: str) -> None:
-    """Images have the layout in which the device computes fastest, unless it is set."""
+def test_layout_depends_on_the_device(device: str, data_format: str) -> None:
+    """The default layout of images depends on the device, unless it is set."""
     assert resolve({"model": "mnist"}, Settings(), {}, device).data_format == data_format
     assert resolve({"model": "mnist", "data_format": "NHWC"}, Settings(), {}, device).data_format == "NHWC"
 
 
 @pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("replicated", 0)])
-def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
-    """A mode that needs a parameter server gets one, and one that has none gets none."""
+def test_number_of_servers_depends_on_the_mode(mode: str, num_ps: int) -> None:
+    """The default is one parameter server for a mode that needs one, and none for others."""
     assert resolve({"model": "trivial", "variable_update": mode}, Settings(), {}, "cpu").num_ps == num_ps
 
 
@@ -80,10 +82,8 @@ def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
         ({"variable_placement": "greedy"}, {"variable_placement": "round_robin"}, "greedy"),
     ],
 )
-def test_variables_are_split_where_links_may_be_the_limit(
-    wanted: dict[str, Any], cluster_settings: dict[str, Any], expected: str
-) -> None:
-    """Between hosts, parameter servers share the bytes evenly, unless it is set; on one host nothing is split."""
+def test_variables_are_split_between_hosts(wanted: dict[str, Any], cluster_settings: dict[str, Any], expected: str) -> None:
+    """Between hosts the default variable placement is split, and greedy on one host."""
     test = {"model": "vgg16", **wanted}
     assert resolve(test, Settings(), cluster_settings, "cpu", between_hosts=True).variable_placement == expected
     here = expected if cluster_settings else "greedy"
@@ -94,18 +94,18 @@ def test_variables_are_split_where_links_may_be_the_limit(
     "backend, keys, between",
     [("local", {}, False), ("ssh", {"hosts": ["a"]}, False), ("ssh", {"hosts": ["a", "b"]}, True), ("slurm", {}, True)],
 )
-def test_tasks_may_be_on_several_hosts_where_there_are_some(backend: str, keys: dict[str, Any], between: bool) -> None:
-    """This machine and a single host have no links between tasks; a cluster of several has, and one of unknown size may."""
+def test_clusters_of_several_hosts_are_between_hosts(backend: str, keys: dict[str, Any], between: bool) -> None:
+    """A cluster of several or of an unknown number of hosts is between hosts; one host is not."""
     config = ClusterConfig(name="x", backend=backend, backend_keys=keys)
 
-    def nobody() -> Launcher:
+    def refuse_launcher() -> Launcher:
         raise AssertionError("no host is asked")
 
-    assert ClusterInfo(config, nobody).between_hosts is between
+    assert ClusterInfo(config, refuse_launcher).between_hosts is between
 
 
-def test_synchronisation_suits_the_mode() -> None:
-    """A mode that never waits needs no setting, and one that supports both waits by default."""
+def test_synchronisation_depends_on_the_mode() -> None:
+    """The default of cross_replica_sync depends on the mode, and an impossible value is refused."""
     assert not resolve({"model": "trivial", "variable_update": "parameter_server_v2"}, Settings(), {}, "cpu").cross_replica_sync
     assert resolve({"model": "trivial"}, Settings(), {}, "cpu").cross_replica_sync
     assert not resolve({"model": "trivial", "cross_replica_sync": False}, Settings(), {}, "cpu").cross_replica_sync
@@ -116,7 +116,7 @@ def test_synchronisation_suits_the_mode() -> None:
 
 
 def test_data_folder_of_the_cluster_is_for_real_data() -> None:
-    """The cluster's data_dir is used where files are read, and nowhere else."""
+    """The cluster's data_dir is used for real data only."""
     cluster_settings = {"data_dir": "/data"}
     assert resolve({"model": "mnist"}, Settings(), cluster_settings, "cpu").data_dir is None
     assert resolve({"model": "mnist", "data": "mnist"}, Settings(), cluster_settings, "cpu").data_dir == "/data"
@@ -131,7 +131,7 @@ def test_data_folder_of_the_cluster_is_for_real_data() -> None:
         ({"model": "mnist", "variable_update": "replicated", "num_ps": 2}, "num_ps must be 0"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -> None:
+def test_invalid_training_is_refused(wanted: dict[str, Any], words: str) -> None:
     """A training that cannot be is refused with what is allowed."""
     with pytest.raises(SpecError, match=words):
         resolve(wanted, Settings(), {}, "cpu")
@@ -147,14 +147,16 @@ def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -
         (Settings(repeats=5), {"repeats": 3}, 1, RepeatPlan(repeats=1, is_fixed=True)),
     ],
 )
-def test_plan(options: Settings, cluster_settings: dict[str, Any], repeats: int | None, expected: RepeatPlan) -> None:
-    """How often: the test's own word, which no verdict changes, the command line's, then the cluster's."""
+def test_precedence_of_repeats(
+    options: Settings, cluster_settings: dict[str, Any], repeats: int | None, expected: RepeatPlan
+) -> None:
+    """The number of runs is the test's, then the command line's, then the cluster's."""
     assert plan(options, cluster_settings, repeats=repeats) == expected
 
 
 @pytest.mark.parametrize("repeats", [0, -1, 2.5, "3", True])
-def test_what_is_no_number_of_runs_is_refused(repeats: Any) -> None:
-    """`train(repeats=0)` would be ten runs, and a script's `Settings(repeats=-1)` one that no statistics can judge."""
+def test_invalid_repeats_are_refused(repeats: Any) -> None:
+    """An invalid number of runs is refused, of a test and of settings."""
     words = re.escape(f"repeats must be a whole number of at least 1, not {repeats!r}")
     with pytest.raises(SpecError, match=words):
         plan(Settings(), {}, repeats=repeats)
@@ -171,9 +173,9 @@ def test_what_is_no_number_of_runs_is_refused(repeats: Any) -> None:
         (Settings(), None, None, {"margin": 0.04}, 0.04),
         (Settings(), None, None, {}, 0.05),
     ],
-    ids=["the command line", "the test", "the system's file", "the cluster", "nobody"],
+    ids=["the command line", "the test", "the system's file", "the cluster", "the default"],
 )
-def test_margin(
+def test_precedence_of_margins(
     options: Settings, given: float | None, system: float | None, cluster_settings: dict[str, Any], expected: float
 ) -> None:
     """The margin is set by the first of its sources."""
@@ -188,8 +190,8 @@ def test_margin(
         (Settings(), None, 0.75, 0.75),
         (Settings(), None, None, 0.7),
     ],
-    ids=["the command line", "the test", "the system's file", "nobody"],
+    ids=["the command line", "the test", "the system's file", "the default"],
 )
-def test_least_efficiency(options: Settings, given: float | None, system: float | None, expected: float) -> None:
+def test_precedence_of_min_efficiency(options: Settings, given: float | None, system: float | None, expected: float) -> None:
     """The least efficiency is set by the first of its sources."""
     assert choose_min_efficiency(options, given, system) == expected

@@ -1,4 +1,4 @@
-"""How much of a cluster is asked for."""
+"""Resources that are requested of a cluster."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from pytest_dtfperf.session.allocation_manager import (
 from pytest_dtfperf.spec import Spec
 
 
-def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **given: Any) -> ClusterConfig:
+def make_cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **given: Any) -> ClusterConfig:
     """A Slurm cluster with four devices per node."""
     backend_keys: dict[str, Any] = {"nodes": nodes} if nodes else {}
     if counts:
@@ -38,9 +38,9 @@ def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, *
         (99, 1, {"nodes": 3, "ps_on_worker_hosts": False}, Resources(8, 1)),
     ],
 )
-def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resources) -> None:
-    """Devices as ordered, but not more than there are; hosts for parameter servers only where they have their own."""
-    assert compute_need(cluster(**given), gpus, num_ps) == expected
+def test_need_of_a_spec(gpus: int, num_ps: int, given: dict[str, Any], expected: Resources) -> None:
+    """A spec needs its devices, at most those of the cluster, and hosts for parameter servers if they have their own."""
+    assert compute_need(make_cluster(**given), gpus, num_ps) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resourc
         ({"batch_size": 3}, None, None),
     ],
 )
-def test_needed_by_a_collected_test(test: dict[str, Any], given: tuple[int, ...] | None, expected: Resources | None) -> None:
-    """A test's own parameters come first, then --gpus; without both, the requirements are open."""
-    assert compute_need_of_test(test, given, cluster(ps_on_worker_hosts=False)) == expected
+def test_need_of_a_test(test: dict[str, Any], given: tuple[int, ...] | None, expected: Resources | None) -> None:
+    """A test's own parameters have precedence over --gpus; without both, the need is unknown."""
+    assert compute_need_of_test(test, given, make_cluster(ps_on_worker_hosts=False)) == expected
 
 
-def test_the_largest_need_is_the_one_of_most_hosts() -> None:
-    """Eight devices spread over eight hosts are more than sixteen on four, and cover them."""
-    spread = cluster(counts={"8": 8})
+def test_largest_need_has_the_most_hosts() -> None:
+    """The largest need is the one with the most hosts, and covers the others."""
+    spread = make_cluster(counts={"8": 8})
     assert find_largest([Resources(1), Resources(8), Resources(16)], spread) == Resources(8)
     assert is_enough(Resources(8), Resources(16), spread)
     assert not is_enough(Resources(16), Resources(8), spread)
@@ -80,20 +80,20 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
         ({}, {"nodes": 2}, None),
     ],
 )
-def test_too_large(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
-    """A test that needs more hosts than the file has is too large, with the numbers; without a limit none is."""
-    assert explain_lack_of_hosts(test, cluster(ps_on_worker_hosts=False, **given)) == words
+def test_too_large_test_has_a_reason(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
+    """A test that needs more hosts than the cluster has is too large, with the numbers; without a limit none is."""
+    assert explain_lack_of_hosts(test, make_cluster(ps_on_worker_hosts=False, **given)) == words
 
 
-def test_what_is_asked_for() -> None:
-    """For a session what the largest of all needs, one device where nothing is known; else what a measurement needs itself."""
+def test_request_of_a_session() -> None:
+    """A session requests the largest need, or one device without any; `allocation = "test"` requests one measurement's need."""
     spec = Spec(model="trivial", batch_size=8, gpus=8, num_ps=1)
-    assert choose_request(spec, [Resources(16)], cluster()) == Resources(16)
-    assert choose_request(spec, [Resources(4)], cluster()) == Resources(8)
-    assert choose_request(None, [], cluster()) == Resources(1)
-    assert choose_request(spec, [Resources(16)], cluster(allocation="test")) == Resources(8)
+    assert choose_request(spec, [Resources(16)], make_cluster()) == Resources(16)
+    assert choose_request(spec, [Resources(4)], make_cluster()) == Resources(8)
+    assert choose_request(None, [], make_cluster()) == Resources(1)
+    assert choose_request(spec, [Resources(16)], make_cluster(allocation="test")) == Resources(8)
     with pytest.raises(UsageError, match="cluster daint has no hosts between two measurements"):
-        choose_request(None, [Resources(16)], cluster(allocation="test"))
+        choose_request(None, [Resources(16)], make_cluster(allocation="test"))
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def test_what_is_asked_for() -> None:
         ({"nodes": 2, "ps_on_worker_hosts": False}, 1),
     ],
 )
-def test_most_servers(given: dict[str, Any], most: int) -> None:
-    """For eight devices a sweep considers one server each, or as many as there are hosts for beside the workers'."""
-    assert most_servers(8, cluster(**given)) == most
+def test_most_servers_of_a_sweep(given: dict[str, Any], most: int) -> None:
+    """A sweep for eight devices has at most one server for each, or as many as there are other hosts."""
+    assert most_servers(8, make_cluster(**given)) == most

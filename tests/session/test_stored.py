@@ -20,7 +20,9 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize("options, expected", OTHERWISE.values(), ids=OTHERWISE)
-def test_verdicts_are_those_of_then(options: list[str], expected: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Every line, with verdict, reason, interval and terms, comes out as it was written then, or as it was rejudged then."""
+def test_stored_session_has_the_same_verdicts(
+    options: list[str], expected: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Every line of a stored session, judged again, has the same bytes."""
     assert main(["judge", str(SESSION), "--json", *options]) == 1
     assert capsysbinary.readouterr().out == expected.read_bytes()

@@ -1,4 +1,4 @@
-"""What a sweep makes of its short runs."""
+"""Sweeps over numbers of parameter servers, with invented runs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ FASTEST = 3
 
 @dataclass
 class OneHost:
-    """A session on a single host, of which nothing is known before it trains; a `disturbed` run has a tenth of its rate."""
+    """A session on a single host without earlier measurements; a `disturbed` run has a tenth of its rate."""
 
     config: ClusterConfig
     results: Path
@@ -69,8 +69,8 @@ def config(tmp_path: Path) -> ClusterConfig:
 
 
 @pytest.mark.parametrize("times", [0, 1])
-def test_a_disturbed_short_run_gives_up_no_count(config: ClusterConfig, tmp_path: Path, times: int) -> None:
-    """What somebody else made slow is run again, and is in the race as if it had not been."""
+def test_disturbed_short_run_is_repeated(config: ClusterConfig, tmp_path: Path, times: int) -> None:
+    """A disturbed short run is repeated, and its number of servers stays in the sweep."""
     session = OneHost(config, tmp_path, Counter({FASTEST: times}))
     spec = Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10)
     sweep = Sweep(cast("SessionContext", session), "test", spec)
@@ -79,8 +79,8 @@ def test_a_disturbed_short_run_gives_up_no_count(config: ClusterConfig, tmp_path
     assert session.runs.count(FASTEST) == session.runs.count(1) + times
 
 
-def test_who_is_always_disturbed_is_run_twice(config: ClusterConfig, tmp_path: Path) -> None:
-    """Where the machine does not come to rest, nobody waits for it: the faster of two runs counts."""
+def test_short_run_is_repeated_once(config: ClusterConfig, tmp_path: Path) -> None:
+    """If all runs are disturbed, each number of servers has two runs, and the faster one counts."""
     session = OneHost(config, tmp_path, Counter(dict.fromkeys(range(1, 9), 100)))
     sweep = Sweep(cast("SessionContext", session), "test", Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10))
     assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]

@@ -1,4 +1,4 @@
-"""The time that a session may take: shared among tests, by a clock that the tests set."""
+"""The time budget of a session, shared among tests, with a clock that the tests set."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -63,8 +63,8 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 59.0, 60.0, 360.0, 3600.0, 7510.0])
-def test_time_is_written_as_it_is_read(seconds: float) -> None:
-    """What is shown of a time budget can be given again."""
+def test_written_time_is_read(seconds: float) -> None:
+    """A written time budget is read as the same one."""
     assert parse_time_budget(format_time_budget(seconds)) == seconds
 
 
@@ -170,14 +170,14 @@ def test_steps_fit_into_half_of_the_share(clock: Clock) -> None:
     ],
     ids=["the cluster's", "the command line's", "none", "baselines are accepted", "baselines in a given time"],
 )
-def test_command_line_decides_before_the_cluster(settings: Settings, seconds: float | None) -> None:
-    """The command line's time counts; else the cluster's, unless what is measured becomes baselines."""
+def test_precedence_of_time_budgets(settings: Settings, seconds: float | None) -> None:
+    """The command line's time counts, else the cluster's, unless baselines are accepted."""
     assert choose_time_budget(settings, ClusterConfig(name="local", time_budget="6min")) == seconds
     assert choose_time_budget(Settings(), ClusterConfig(name="daint")) is None
 
 
 class Host:
-    """A session on one host of two cores whose hour is known: a step of SPEC takes a second there."""
+    """A session on one host of two cores with a known capacity: a step of SPEC takes a second."""
 
     settings = Settings()
 
@@ -194,7 +194,7 @@ class Host:
         return nullcontext()
 
     def probe_capacity(self, spec: Spec) -> None:
-        """All is known."""
+        """Do nothing: the capacity is known."""
 
     def _predict_step_s(self, spec: Spec, test: str) -> float | None:
         return SessionContext._predict_step_s(cast("SessionContext", self), spec, test)
@@ -216,12 +216,12 @@ def test_steps_are_predicted_from_the_probe(clock: Clock) -> None:
     [{"device": "gpu"}, {"allocation": "test"}],
     ids=["GPUs", "an allocation for each measurement"],
 )
-def test_steps_stay_where_they_cannot_be_predicted(clock: Clock, changes: dict[str, str]) -> None:
-    """What cores can do predicts no step on a GPU; a probe would end an allocation that is made for one measurement."""
+def test_steps_stay_if_they_cannot_be_predicted(clock: Clock, changes: dict[str, str]) -> None:
+    """Steps stay on a GPU, which is not predicted, and with one allocation for each measurement."""
     assert Host(clock, **changes).fit(TRAINED) == 100
 
 
-def test_steps_stay_where_they_are_set_or_learnt_by(clock: Clock) -> None:
+def test_steps_stay_if_they_are_set_or_evaluated(clock: Clock) -> None:
     """Steps that a test sets, those of a training that is evaluated, and all without a budget stay."""
     host = Host(clock)
     assert host.fit(TRAINED, given={"steps"}) == 100
@@ -247,7 +247,7 @@ class Timed(Changing):
 
 
 def make_timed(tmp_path: Path, *, total_s: float, tests: int = 1, expected_s: float = 0.0) -> tuple[Timed, Experiment]:
-    """Return a session whose measurements may take `total_s`, and the experiment of its first test."""
+    """Return a session with `total_s` for its measurements, and the experiment of its first test."""
     folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
     rates = itertools.cycle([(100.0, HARDWARE), (100.5, HARDWARE)])
     session = Timed(folder, BaselineStore(tmp_path / "baselines"), rates, expected_s=expected_s)

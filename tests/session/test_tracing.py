@@ -1,4 +1,4 @@
-"""Which runs are traced, and which are made for it, by tables."""
+"""Traced runs: which runs are traced, and which are made for it."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ PLAN = RepeatPlan(repeats=5, min_repeats=3)
     ],
 )
 def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan, runs_before: int, traced: bool) -> None:
-    """The likely last, and only once: what was traced, or could not be, is not traced again. An external command never is."""
+    """The probably last run is traced once; runs of an external command never are."""
     assert is_traced(settings, plan, SPEC, [RUN] * runs_before) is traced
     assert not is_traced(settings, plan, COMMAND, [RUN] * runs_before)
     for was_traced in (replace(RUN, unexplained="why"), replace(RUN, step_breakdown=BREAKDOWN)):
@@ -47,8 +47,8 @@ def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan
 
 
 @pytest.mark.parametrize("word, made", [("always", True), ("auto", True), ("never", False)])
-def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> None:
-    """Unless it has been traced, or there is nothing that it is slower than, or its check is not about time."""
+def test_bad_verdict_has_a_traced_run(word: ExplainWord, made: bool) -> None:
+    """A bad verdict has a further traced run, unless a run is traced or the check is not about time."""
     settings, measurement = Settings(explain=word), Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint=Fingerprint())
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.TAINTED):
         assert needs_traced_run(settings, "baseline", verdict, measurement) is made
@@ -61,14 +61,14 @@ def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> No
     assert count_extra_runs(settings, SPEC) == int(made)
 
 
-def test_run_that_is_made_to_be_traced_is_short() -> None:
-    """It is warmed up as ever and looks at no test set; a spec of fewer steps keeps them."""
+def test_traced_run_is_short() -> None:
+    """A traced run has at most 10 steps and no evaluation."""
     assert shorten(SPEC) == SPEC.but(steps=10, evaluate=False)
     assert shorten(SPEC.but(steps=3, evaluate=False)).steps == 3
 
 
-def test_traced_run_counts_for_nothing() -> None:
-    """It is read again as it was written, and changes neither rates nor the number of runs."""
+def test_traced_run_does_not_count() -> None:
+    """A traced run is read again as it was written, and changes neither rates nor the number of runs."""
     measurement = Measurement(
         spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint=Fingerprint(), traced=replace(RUN, images_per_sec=1.0)
     )

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, spoken to through two pipes in its DevTools protocol: one for all tests of pages."""
+"""Debian's Chromium without a screen, driven through two pipes by its DevTools protocol; all tests of pages share one."""
 
 import itertools
 import json
@@ -47,13 +47,13 @@ CONTRASTS = """
 """
 
 
-def found() -> str | None:
+def find_browser() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @dataclass(eq=False)
 class Browser:
-    """A running one, with a page."""
+    """A running browser with a page."""
 
     pipe: pipes.Pipe
     session: str = ""
@@ -61,7 +61,7 @@ class Browser:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer; what happens meanwhile is noted."""
+        """Send a command and return its result; events that arrive before it are kept."""
         number = next(self._numbers)
         words = {"id": number, "method": method, "params": parameters}
         self.pipe.send(words | ({"sessionId": self.session} if self.session else {}))
@@ -82,7 +82,7 @@ class Browser:
         self.call("Page.addScriptToEvaluateOnNewDocument", source="try { localStorage.clear(); } catch {}")
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, theme: str = "light", scripts: bool = True) -> None:
-        """Load a file from the beginning, as somebody with such a screen and such a taste has it."""
+        """Load a file with this size of the screen and this colour scheme."""
         self.events.clear()
         mobile = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
@@ -108,16 +108,16 @@ class Browser:
 
     @property
     def console(self) -> list[str]:
-        """What stands in its console: errors, refusals by the page's policy, and all that scripts have printed."""
+        """Return the messages of the console: errors, violations of the page's policy, and output of scripts."""
         self.evaluate("0")  # whatever was on its way has come
         told = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"}
         return [json.dumps(event["params"]) for event in self.events if event.get("method") in told]
 
 
 @contextmanager
-def running(command: str, home: Path) -> Iterator[Browser]:
-    """Start it, and end it with all its processes."""
-    ours, theirs = pipes.pair()
+def start_browser(command: str, home: Path) -> Iterator[Browser]:
+    """Start the browser, and end it with all its processes."""
+    ours, theirs = pipes.make_pipes()
     profile = [f"--user-data-dir={home}", "about:blank"]
     process = _start([command, *FLAGS, *profile], theirs, home)
     try:
@@ -132,7 +132,7 @@ def running(command: str, home: Path) -> Iterator[Browser]:
 
 
 def _start(argv: Sequence[str], ends: tuple[int, int], home: Path) -> subprocess.Popen[bytes]:
-    """With the ends of its pipes as descriptors 3 and 4, as it wants them: a shell puts them there."""
+    """Start the browser with its pipes as descriptors 3 and 4."""
     reading, writing = ends
     words = f'exec "$@" 3<&{reading} 4>&{writing}'
     environment = {**os.environ, "HOME": str(home), "DBUS_SESSION_BUS_ADDRESS": "disabled:"}

@@ -1,4 +1,4 @@
-"""A session of which every string that may come from elsewhere wants to be more than text."""
+"""A session with markup and scripts in every string that may come from elsewhere."""
 
 import json
 from collections.abc import Mapping
@@ -30,22 +30,22 @@ OURS = {
 }  # fmt: skip
 
 
-def poisoned(value: Any, key: str = "") -> Any:
-    """With all strings, and names of tasks, hosts and versions, made hostile."""
+def poison(value: Any, key: str = "") -> Any:
+    """Return the value with all strings, and names of tasks, hosts and versions, made hostile."""
     if isinstance(value, str):
         return value if key in OURS else value + EVIL
     if isinstance(value, Mapping):
         names = key in ("step_s", "cpu_s", "peak_rss_bytes", "tasks", "workers", "injected_slowdowns", "software", "variables")
-        return {(name + EVIL if names else name): poisoned(each, name) for name, each in value.items()}
-    return [poisoned(each, key) for each in value] if isinstance(value, list | tuple) else value
+        return {(name + EVIL if names else name): poison(each, name) for name, each in value.items()}
+    return [poison(each, key) for each in value] if isinstance(value, list | tuple) else value
 
 
-def hostile_records() -> list[Record]:
+def make_hostile_records() -> list[Record]:
     records = []
     for before in session_records():
         data = before.to_json()
         spec, keys = data["spec"], [check["entry"]["key"] for check in data["checks"]]
-        data = poisoned(json.loads(json.dumps(data))) | {"spec": spec, "id": before.id}
+        data = poison(json.loads(json.dumps(data))) | {"spec": spec, "id": before.id}
         for check, key in zip(data["checks"], keys, strict=True):
             check["entry"]["key"] = key
         data["fingerprint"]["program"]["graph"] = before.measurement.fingerprint.program.graph  # only a hash is read
@@ -53,9 +53,9 @@ def hostile_records() -> list[Record]:
     return records
 
 
-def hostile_page(folder: Path) -> Path:
-    """Written, with hostile logs, history, published rows and a hostile session."""
-    records = hostile_records()
+def write_hostile_page(folder: Path) -> Path:
+    """Write a page with hostile logs, history, published rows and a hostile session."""
+    records = make_hostile_records()
     session = SessionInfo(
         id=EVIL, cluster=EVIL, started="2026-11-23T07:00:00+00:00", wall_s=1.0, command=["pytest", EVIL],
         versions={EVIL: EVIL}, costs=[Bill(usd=1.0, price_source=EVIL, price_date=EVIL)],

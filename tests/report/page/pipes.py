@@ -1,4 +1,4 @@
-"""Messages of JSON through two pipes, each ended by NUL, as Chromium's --remote-debugging-pipe has them."""
+"""Messages of JSON through two pipes, each terminated by NUL, as Chromium's --remote-debugging-pipe has them."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(eq=False)
 class Pipe:
-    """Our ends."""
+    """Our ends of the pipes."""
 
     reading: int
     writing: int
@@ -30,7 +30,7 @@ class Pipe:
             rest = rest[os.write(self.writing, rest) :]
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next message. Raises `TimeoutError`, or `EOFError` where the other side has ended."""
+        """Return the next message. Raises `TimeoutError`, or `EOFError` if the other side has ended."""
         deadline_s = time.monotonic() + timeout_s
         while (end := self._buffer.find(b"\0")) < 0:
             ready, _, _ = select.select([self.reading], [], [], max(0.0, deadline_s - time.monotonic()))
@@ -45,8 +45,8 @@ class Pipe:
         return message
 
 
-def pair() -> tuple[Pipe, tuple[int, int]]:
-    """Ours, and the descriptors that the other side reads from and writes to."""
+def make_pipes() -> tuple[Pipe, tuple[int, int]]:
+    """Return our ends, and the descriptors that the other side reads from and writes to."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     return Pipe(ours_in, ours_out), (theirs_in, theirs_out)

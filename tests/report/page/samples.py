@@ -1,4 +1,4 @@
-"""A session of everything that a page can show."""
+"""A session with everything that a page can show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ THEN = Fingerprint(hardware=HARDWARE, software={"tensorflow": "2.20.0", "python"
 
 
 def breakdown(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
-    """Of a training with one parameter server, of which the last worker's link may be slow."""
+    """Return the breakdown of a training with one parameter server; the last worker's link may be slow."""
     last = f"worker:{workers - 1}"
     parts = [
         Part(WorkKind.FORWARD, last, None, 0.0312),
@@ -90,7 +90,7 @@ EXPLANATION = Explanation(
 
 
 def rich_run(run: Run, workers: int = 2, slow_s: float = 0.0) -> Run:
-    """With all that a run may tell."""
+    """Return the run with all optional values."""
     names = [f"worker:{n}" for n in range(workers)]
     return replace(
         run,
@@ -113,8 +113,8 @@ def measured(what: Spec, *rates: float, workers: int = 2, slow_s: float = 0.0, *
     return replace(plain, measurement=replace(found, runs=runs, fingerprint=fingerprint, hosts=["vm"]))
 
 
-def compared(what: Record, rate: float, low: float, high: float, reason: str) -> Record:
-    """With its baseline, and the check that has led to its verdict."""
+def add_comparison(what: Record, rate: float, low: float, high: float, reason: str) -> Record:
+    """Return the record with its baseline, and the check of its verdict."""
     assert what.verdict
     entry = Entry(
         key=what.spec.key,
@@ -135,21 +135,21 @@ def compared(what: Record, rate: float, low: float, high: float, reason: str) ->
 
 
 def session_records() -> list[Record]:
-    one = compared(
+    one = add_comparison(
         measured(spec(num_ps=1), 9.7, 9.81, 10.1, name="one", workers=1, verdict=Verdict.PASSED), 9.75, -0.011, 0.024, "+0.6 %"
     )
-    two = compared(
+    two = add_comparison(
         measured(
             spec(gpus=2, num_ps=1), 15.2, 15.4, 15.3, name="two", slow_s=0.038, verdict=Verdict.REGRESSED,
             test="perf_tests/test_inception3.py::test_throughput[2-1]", injected_slowdowns={"worker:1": 0.2},
         ),
         17.6, -0.142, -0.118, "-13.1 % against 17.60 images/sec: 85.8 % to 88.2 % of it, margin 5.0 %; 3 runs, noise 1.2 %",
     )  # fmt: skip
-    better = compared(
+    better = add_comparison(
         measured(spec(gpus=2, variable_update="replicated"), 18.2, 18.4, name="better", verdict=Verdict.IMPROVED),
         16.4, 0.09, 0.142, "+11.6 %",
     )  # fmt: skip
-    open_ = compared(
+    open_ = add_comparison(
         measured(spec(gpus=4, num_ps=1), 30.0, 34.0, name="open", workers=4, verdict=Verdict.INCONCLUSIVE), 32.9, -0.11, 0.06,
         "-2.7 % against 32.90 images/sec: 89.0 % to 106.0 % of it, margin 5.0 %; about 9 runs could tell",
     )  # fmt: skip
@@ -171,7 +171,7 @@ HISTORY: Mapping[str, Past] = {  # id of a measurement -> its series
 
 
 def folder_of(root: Any, records: Sequence[Record]) -> SessionFolder:
-    """A session's folder with logs of its tests, and of one that left no measurement."""
+    """Write a session's folder with logs of its tests, and of a test without a measurement."""
     folder = SessionFolder.create(
         root, cluster="local", command=["pytest", "perf_tests", "--gpus=1,2,4", "--update-baselines=new"],
         versions={"python": "3.11.9", "pytest": "9.0"}, budget=Budget(false_alarms=0.05, tests=5),

@@ -1,4 +1,4 @@
-"""The page as a browser shows it: Debian's Chromium, started once."""
+"""The page in Debian's Chromium, which is started once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import record
 from tests.report.page.browser import CONTRASTS, Browser
-from tests.report.page.hostile import hostile_page
+from tests.report.page.hostile import write_hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
 
 WIDTHS = (360, 800, 1440)
@@ -29,8 +29,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.campaign
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_shows_it_whole(browser: Browser, page: Path, width: int, theme: str) -> None:
-    """From a phone to a wide screen, light and dark: nothing overflows, all text has contrast, the console stays empty."""
+def test_page_fits_every_screen(browser: Browser, page: Path, width: int, theme: str) -> None:
+    """From a phone to a wide screen, light and dark: nothing overflows, text has contrast, and the console is empty."""
     browser.open(page, width=width, theme=theme)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("innerWidth") == width
@@ -62,7 +62,7 @@ BROKEN_WORDS = """
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_headings_wrap_between_words(browser: Browser, tmp_path: Path, width: int) -> None:
-    """A long name or command wraps at blanks alone, not at hyphens or slashes; a word that is too wide scrolls."""
+    """A long name or command wraps only at blanks; a word that is too wide scrolls."""
     options: dict[str, Any] = {
         "learning_rate": 0.05,
         "precision": "fp16",
@@ -108,8 +108,8 @@ def test_rows_fit_a_phone(browser: Browser, page: Path, width: int) -> None:
     )
 
 
-def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> None:
-    """With JavaScript off everything can be read and unfolded, and no tool stands there that would do nothing."""
+def test_page_works_without_scripts(browser: Browser, page: Path) -> None:
+    """Without JavaScript all rows and cards are there and can be unfolded, and tools are hidden."""
     browser.open(page, scripts=False)
     assert browser.evaluate("[...document.querySelectorAll('.tools')].filter((each) => each.checkVisibility()).length") == 0
     rows = browser.evaluate("document.querySelectorAll('#rates tbody tr').length")
@@ -120,12 +120,12 @@ def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> Non
     assert browser.console == []
 
 
-def labels(browser: Browser) -> Any:
+def list_labels(browser: Browser) -> Any:
     return browser.evaluate("[...document.querySelectorAll('#rates tbody tr:not([hidden]) th')].map((th) => th.textContent)")
 
 
-def test_by_keyboard_alone(browser: Browser, page: Path) -> None:
-    """Tab reaches every control, in sight; sorting, filtering, the theme and folds obey Enter and letters."""
+def test_page_works_by_keyboard(browser: Browser, page: Path) -> None:
+    """Tab reaches every control; sorting, filtering, the theme and folds work by Enter and letters."""
     browser.open(page)
     browser.press("Tab")
     assert browser.evaluate("document.activeElement.className") == "skip"
@@ -135,37 +135,37 @@ def test_by_keyboard_alone(browser: Browser, page: Path) -> None:
     browser.press("Enter", text="\r")
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
     assert browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    by_verdict = labels(browser)
+    by_verdict = list_labels(browser)
     while browser.evaluate("document.activeElement.closest('th')?.textContent") != "images/sec":
         browser.press("Tab")
     browser.press("Enter", text="\r")
-    by_rate = labels(browser)
+    by_rate = list_labels(browser)
     assert by_rate != by_verdict
     assert by_rate[0] == "inception3 b8 gpus=1 num_ps=1 parameter_server"
     assert browser.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == "ascending"
     browser.press("Enter", text="\r")
-    assert labels(browser) == by_rate[::-1]
+    assert list_labels(browser) == by_rate[::-1]
     browser.evaluate("document.getElementById('filter').focus()")
     for letter in "mnist":
         browser.press(letter, text=letter)
-    assert labels(browser) == ["mnist b64 gpus=2 num_ps=1 parameter_server"]
+    assert list_labels(browser) == ["mnist b64 gpus=2 num_ps=1 parameter_server"]
     assert browser.evaluate("[...document.querySelectorAll('details.card')].filter((card) => !card.hidden).length") == 1
     assert browser.evaluate("document.getElementById('shown').textContent") == "1 of 5"
     assert browser.console == []
 
 
-def test_verdicts_can_be_left_out(browser: Browser, page: Path) -> None:
-    """A verdict's button hides what has it, and says whether it does."""
+def test_button_hides_a_verdict(browser: Browser, page: Path) -> None:
+    """A verdict's button hides its rows, and has its state."""
     browser.open(page)
     button = "document.querySelector('#kinds button:first-child')"
     browser.evaluate(f"{button}.click()")
     assert browser.evaluate(f"{button}.getAttribute('aria-pressed')") == "false"
-    assert "inception3 b8 gpus=2 num_ps=1 parameter_server" not in labels(browser)
-    assert len(labels(browser)) == 4
+    assert "inception3 b8 gpus=2 num_ps=1 parameter_server" not in list_labels(browser)
+    assert len(list_labels(browser)) == 4
 
 
-def test_a_link_leads_into_its_fold(browser: Browser, page: Path) -> None:
-    """The link of a row unfolds the measurement that it leads to."""
+def test_link_unfolds_its_measurement(browser: Browser, page: Path) -> None:
+    """The link of a row unfolds its measurement."""
     browser.open(page)
     assert not browser.evaluate("document.getElementById('m4').open")
     browser.evaluate("document.querySelector('#rates a[href=\"#m4\"]').click()")
@@ -174,9 +174,9 @@ def test_a_link_leads_into_its_fold(browser: Browser, page: Path) -> None:
     assert browser.evaluate("document.getElementById('m4').open")
 
 
-def test_what_was_injected_does_nothing(browser: Browser, tmp_path: Path) -> None:
-    """Scripts, handlers and styles in every string of a session run nowhere: no dialog, no request, no changed title."""
-    browser.open(hostile_page(tmp_path))
+def test_injected_scripts_do_not_run(browser: Browser, tmp_path: Path) -> None:
+    """Scripts, handlers and styles in strings of a session do not run."""
+    browser.open(write_hostile_page(tmp_path))
     browser.evaluate("document.getElementById('unfold').click()")
     assert browser.evaluate("document.title").startswith("REGRESSED")
     assert browser.evaluate("window.evil") is None
@@ -184,8 +184,8 @@ def test_what_was_injected_does_nothing(browser: Browser, tmp_path: Path) -> Non
     assert browser.console == []
 
 
-def test_names_of_what_is_drawn_and_worked(browser: Browser, page: Path) -> None:
-    """Each control, figure and region has a name for those who hear the page."""
+def test_controls_have_accessible_names(browser: Browser, page: Path) -> None:
+    """Each control, figure and heading has an accessible name."""
     browser.open(page)
     browser.call("Accessibility.enable")
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]

@@ -1,4 +1,4 @@
-"""The page as a file: valid, of one piece, small, and of text where text was given."""
+"""The page as a file: valid, self-contained, small, and with escaped text."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.series import find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
-from tests.report.page.hostile import EVIL, hostile_page
+from tests.report.page.hostile import EVIL, write_hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
 
 HTML = "{http://www.w3.org/1999/xhtml}"
@@ -20,8 +20,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 STYLE = (Path(build.__file__).parent / "templates" / "style.css").read_text()
 
 
-def parsed(text: str):  # type: ignore[no-untyped-def]  # an element of whichever tree builder html5lib takes
-    """Raises `ParseError` for whatever the standard does not allow."""
+def parse_html(text: str):  # type: ignore[no-untyped-def]  # an element of whichever tree builder html5lib takes
+    """Return the page. Raises `ParseError` for what the standard does not allow."""
     return html5lib.HTMLParser(strict=True).parse(text)
 
 
@@ -35,9 +35,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder.path / "report.html").read_text(encoding="utf-8")
 
 
-def test_it_is_valid(text: str) -> None:
-    """A strict parser has nothing to say; ids are there once, and whatever refers to one finds it."""
-    page = parsed(text)
+def test_page_is_valid_html(text: str) -> None:
+    """A strict parser accepts the page; ids are unique, and every reference has its target."""
+    page = parse_html(text)
     ids = Counter(node.get("id") for node in page.iter() if node.get("id"))
     assert [name for name, count in ids.items() if count > 1] == []
     links = [node.get("href") for node in page.iter() if node.get("href")]
@@ -46,27 +46,27 @@ def test_it_is_valid(text: str) -> None:
     assert {node.get("for") for node in page.iter() if node.get("for")} <= ids.keys()
 
 
-def test_it_needs_nothing_beside_itself(text: str) -> None:
-    """No address, no import: it can be mailed; and its policy allows its own script alone."""
+def test_page_is_self_contained(text: str) -> None:
+    """The page has no address and no import, and its policy allows only its own script."""
     assert re.findall(r"""(?:src|srcset|action|data)=|@import|url\(|https?://""", text) == []
     assert "script-src 'sha256-" in text
     assert "default-src 'none'" in text
 
 
-def test_each_figure_says_what_it_shows(text: str) -> None:
-    """A drawing has a title in words or is hidden from who hears the page, and what it draws stands in a table."""
-    drawings = list(parsed(text).iter(f"{SVG}svg"))
+def test_each_figure_has_a_title(text: str) -> None:
+    """Each drawing has a title or is hidden from screen readers."""
+    drawings = list(parse_html(text).iter(f"{SVG}svg"))
     assert len(drawings) > 30
     for drawing in drawings:
         title = drawing.find(f"{SVG}title")
         assert drawing.get("aria-hidden") == "true" or (title is not None and title.text)
 
 
-def test_all_that_was_injected_is_text(tmp_path: Path, text: str) -> None:
-    """Hostile strings in every field make no element and no attribute that a harmless session has not, and stay readable."""
-    hostile = hostile_page(tmp_path).read_text(encoding="utf-8")
-    page = parsed(hostile)
-    harmless = {(node.tag, *sorted(node.keys())) for node in parsed(text).iter()}
+def test_injected_markup_is_text(tmp_path: Path, text: str) -> None:
+    """Hostile strings make no new element or attribute, and are readable."""
+    hostile = write_hostile_page(tmp_path).read_text(encoding="utf-8")
+    page = parse_html(hostile)
+    harmless = {(node.tag, *sorted(node.keys())) for node in parse_html(text).iter()}
     assert {(node.tag, *sorted(node.keys())) for node in page.iter()} - harmless == set()
     assert len(list(page.iter(f"{HTML}script"))) == 1
     whole = "".join(page.itertext())
@@ -77,8 +77,8 @@ def test_all_that_was_injected_is_text(tmp_path: Path, text: str) -> None:
     assert not any(sign in hostile for sign in "\0\x1b\u202e")
 
 
-def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
-    """With causes of many and step breakdowns of the gravest, 200 tests stay below 600 kB, and it is said what is left out."""
+def test_page_of_200_tests_is_small(tmp_path: Path) -> None:
+    """A page of 200 tests is below 600 kB, with 30 step breakdowns and a note about the others."""
     records = [
         replace(each, id=f"{each.id}{n}", test=f"{each.test}[{n}]") for n in range(40) for each in session_records()
     ]  # fmt: skip
@@ -90,8 +90,8 @@ def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
     assert written.count("Where a step's time goes, mean of 4 traced steps</h4>") == 30
 
 
-def luminance(colour: str) -> float:
-    """Of #rgb or #rrggbb, as WCAG 2 has it."""
+def compute_luminance(colour: str) -> float:
+    """Return the luminance of #rgb or #rrggbb by WCAG 2."""
     digits = "".join(2 * each for each in colour[1:]) if len(colour) == 4 else colour[1:]
     parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
@@ -99,18 +99,18 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_can_be_read(theme: str) -> None:
-    """All text colours have a contrast of 4.5 and more against all that lies behind text, and shapes of 3 against paper."""
+def test_colours_have_contrast(theme: str) -> None:
+    """All text colours have a contrast of at least 4.5 against all backgrounds."""
     light, dark = [dict(re.findall(r"--([a-z]+):(#[0-9a-f]+)", block)) for block in STYLE.split("@media")[:2]]
     colours = light if theme == "light" else dark
     assert light.keys() == dark.keys()
     for name in ("ink", "soft", "link", "pass", "warn", "fail", "error", "none"):
         for behind in ("paper", "card", "hover"):
-            brighter, darker = sorted((luminance(colours[name]), luminance(colours[behind])), reverse=True)
+            brighter, darker = sorted((compute_luminance(colours[name]), compute_luminance(colours[behind])), reverse=True)
             assert (brighter + 0.05) / (darker + 0.05) >= 4.5, (name, behind)
 
 
-def test_both_ways_to_the_dark_are_alike() -> None:
+def test_dark_colours_are_the_same() -> None:
     """Dark by the system and dark by the button have the same colours."""
     found = [sorted(re.findall(r"--[a-z]+:#[0-9a-f]+", block)) for block in re.findall(r"\{([^{}]*--paper:[^{}]*)\}", STYLE)]
     assert len(found) == 3
@@ -118,7 +118,7 @@ def test_both_ways_to_the_dark_are_alike() -> None:
 
 
 def test_every_kind_of_work_has_a_colour() -> None:
-    """Kinds of work and outcomes of verdicts that somebody adds are not left invisible."""
+    """Every kind of work has a colour, and every outcome of verdicts a style and a shape."""
     from pytest_dtfperf.baselines.verdict import Verdict
     from pytest_dtfperf.datamodel.step_times import KINDS
 
@@ -128,7 +128,7 @@ def test_every_kind_of_work_has_a_colour() -> None:
     assert [outcome for outcome in outcomes if f".is-{outcome}{{" not in STYLE or f'"shape-{outcome}"' not in shapes] == []
 
 
-def test_no_page_is_no_disaster(tmp_path: Path) -> None:
+def test_failed_page_is_one_line(tmp_path: Path) -> None:
     """A page that cannot be made is one line; without a measurement there is neither page nor line."""
     folder = folder_of(tmp_path, session_records())
     broken = [replace(session_records()[0], test=None)]  # type: ignore[arg-type]  # what no reader lets pass
@@ -137,11 +137,11 @@ def test_no_page_is_no_disaster(tmp_path: Path) -> None:
     assert build.write_page(folder, SessionResults([])) == []
 
 
-def test_a_session_that_was_ended_has_a_page(tmp_path: Path) -> None:
-    """Before a session has ended, the page says so, and counts what its measurements came to."""
+def test_unfinished_session_has_a_page(tmp_path: Path) -> None:
+    """The page of a session without an end states that, and counts the verdicts."""
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
     records = session_records()
     build.write_page(folder, SessionResults(records))
-    whole = " ".join("".join(parsed((folder.path / "report.html").read_text()).itertext()).split())
+    whole = " ".join("".join(parse_html((folder.path / "report.html").read_text()).itertext()).split())
     assert "5 measurements; not ended: what follows is as far as the session has come" in whole
     assert "1 REGRESSED 1 INCONCLUSIVE 1 NO_BASELINE 1 IMPROVED 1 PASSED" in whole

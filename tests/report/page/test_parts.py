@@ -1,4 +1,4 @@
-"""The parts of the page that are functions: commands, logs, figures, sections that come and go."""
+"""Functions that make the parts of a page: commands, logs, figures, optional sections."""
 
 import os
 import re
@@ -49,37 +49,37 @@ SESSION = SessionInfo(
         ("measure.py --fast", "measure.py --fast"),
     ],
 )
-def test_the_command_that_runs_it_again(command: str, expected: str) -> None:
-    """What selects tests and what accepts baselines goes, all else stays, and no session but pytest's has tests to select."""
+def test_rerun_command_selects_the_test(command: str, expected: str) -> None:
+    """The command without selections and acceptance selects the test; only pytest's commands have one."""
     assert make_rerun_command(command.split(), TEST) == expected
 
 
-def folder_with(path: Path, content: bytes) -> SessionFolder:
+def write_folder(path: Path, content: bytes) -> SessionFolder:
     folder = SessionFolder.create(path, cluster="local", command=[], versions={})
     (folder.new_logs(TEST) / "worker-0.log").write_bytes(b"an earlier run\n")
     (folder.new_logs(TEST) / "worker-0.log").write_bytes(content)
     return folder
 
 
-def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
-    """However long a log is, few lines of it are read, made printable, and it is said how much stands before them."""
+def test_tail_has_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
+    """Few lines of a long log are read and made printable, with the number of bytes before them."""
     content = b"".join(b"line %d \x1b[31m<b>\xff\n" % n for n in range(50_000))
-    (log,) = build.read_tails(folder_with(tmp_path, content), [TEST])[TEST]
+    (log,) = build.read_tails(write_folder(tmp_path, content), [TEST])[TEST]
     assert log.name.endswith("/2/worker-0.log")
     assert len(log.lines) == build.LINES
     assert log.lines[-1] == "line 49999 \\x1b[31m<b>\ufffd"
     assert log.left_out == len(content) - sum(len(b"line 499xx \x1b[31m<b>\xff\n") for _ in log.lines)
 
 
-def test_a_line_without_an_end(tmp_path: Path) -> None:
-    """A log of a single line that never ends is no reason to read it all."""
-    (log,) = build.read_tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
+def test_tail_of_a_long_line_is_limited(tmp_path: Path) -> None:
+    """The tail of a log with one very long line is limited."""
+    (log,) = build.read_tails(write_folder(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
     assert sum(map(len, log.lines)) <= build.SIZE_BYTES
 
 
-def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
-    """A pipe, a link out of the folder, an empty file and a folder are no logs, and wait for nobody."""
-    folder = folder_with(tmp_path, b"")
+def test_files_that_are_no_logs_are_ignored(tmp_path: Path) -> None:
+    """A pipe, a link out of the folder, an empty file and a folder are no logs."""
+    folder = write_folder(tmp_path, b"")
     last = folder.logs_of(TEST) / "2"
     os.mkfifo(last / "pipe.log")
     (last / "link.log").symlink_to("/etc/passwd")
@@ -87,17 +87,17 @@ def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
     assert build.read_tails(folder, [TEST, "another test"]) == {}
 
 
-def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
-    """What tasks said before a test failed is told by the name of its folder; tests that were measured are not among them."""
-    folder = folder_with(tmp_path, b"out of memory\n")
+def test_tests_without_measurement_have_logs(tmp_path: Path) -> None:
+    """A test without a measurement is found with its logs; measured tests are not."""
+    folder = write_folder(tmp_path, b"out of memory\n")
     (found,) = build.find_tests_without_measurement(folder, [])
     assert found.name.startswith("perf_tests_test_mnist.py_test_throughput")
     assert found.logs[0].lines == ["out of memory"]
     assert build.find_tests_without_measurement(folder, [TEST]) == []
 
 
-def test_a_stack_is_as_wide_as_its_step() -> None:
-    """The parts lie beside each other without gaps, and fill the room that the step has of the longer one."""
+def test_stack_fills_the_width_of_its_step() -> None:
+    """The parts of a stack have no gaps, and fill the share that the step has of the longer one."""
     short, long = breakdown(), breakdown(slow_s=0.137)
     drawn = html.draw_stack(make_parts(short), long.wall_s, "a step")
     spans = [(float(x), float(width)) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
@@ -105,8 +105,8 @@ def test_a_stack_is_as_wide_as_its_step() -> None:
     assert sum(width for _, width in spans) == pytest.approx(50.0, abs=0.1)
 
 
-def test_steps_are_told_beside_the_baselines() -> None:
-    """Both bars have the scale of the longer step, and the table adds up to the change; alone it adds up to the step."""
+def test_steps_are_compared_with_the_baseline() -> None:
+    """The bars of both steps have one scale, and the table adds up to the change, or to the step without a baseline."""
     both, alone = make_steps(breakdown(slow_s=0.038), breakdown()), make_steps(breakdown(), None)
     assert both
     assert alone
@@ -116,8 +116,8 @@ def test_steps_are_told_beside_the_baselines() -> None:
     assert make_steps(StepBreakdown(1, 0.0, [], {}, [], {}), None) is None
 
 
-def test_causes_in_the_pages_words() -> None:
-    """Seconds are the record's, the largest has the whole width, and what nothing explains has its row."""
+def test_causes_have_seconds_shares_and_widths() -> None:
+    """Causes have the record's seconds, the largest has the whole width, and the unexplained part has its row."""
     found = make_causes(EXPLANATION, "dtfperf explain x m1")
     assert [(row.seconds, row.share, row.width) for row in found.rows] == [
         ("+38.0 ms", "94.0 %", 100.0),
@@ -129,22 +129,22 @@ def test_causes_in_the_pages_words() -> None:
 @pytest.mark.parametrize(
     "at, shape, x", [(-0.1, "#at", "25%"), (0.0, "#at", "50%"), (-0.5, "#less", "0%"), (0.5, "#more", "100%")]
 )
-def test_an_interval_on_its_axis(at: float, shape: str, x: str) -> None:
-    """A change stands where it is; one beyond the axis stands at its end, as an arrow."""
+def test_change_is_drawn_on_the_axis(at: float, shape: str, x: str) -> None:
+    """A change is drawn at its value, or as an arrow at the end of the axis."""
     drawn = html.draw_interval(at, None, None, margin=0.05, limit=0.2, described="words")
     (use,) = re.findall(r"<use [^>]*>", drawn)
     assert f'href="{shape}"' in use
     assert x.rstrip("%") == use.partition('x="')[2].partition("%")[0].removesuffix(".0")
 
 
-def test_the_axis_has_limits() -> None:
-    """Noise does not fill the axis of changes, and one broken host does not press all else together."""
+def test_axis_has_limits() -> None:
+    """The axis of changes is at least 5 % wide, and otherwise that of the largest usual change."""
     assert axis_limit([]) == 0.05
     assert axis_limit(session_records()) == pytest.approx(1.1 * 0.142)
 
 
-def test_tasks_have_the_columns_that_are_known() -> None:
-    """Nothing that is not known has a column; of many tasks the slowest are shown, in order, and the rest is counted."""
+def test_tasks_have_only_known_columns() -> None:
+    """Columns without values are left out; of many tasks the slowest are shown, and the others are counted."""
     run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
     bare = make_workers(slow, None, None, number=1, of=1)
@@ -158,16 +158,16 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     assert whole.notes[-1] == "2 steps of 20 stood out, step 7 by 310.0 ms by worker:1"
 
 
-def built(**changes: Any) -> Page:
+def build_page(**changes: Any) -> Page:
     return make_page(PageInput(session=replace(SESSION, **changes), results=SessionResults(session_records())))
 
 
-def card_of(shown: Page, label: str) -> Card:
+def find_card(shown: Page, label: str) -> Card:
     return next(card for card in shown.cards if card.label == label)
 
 
-def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
-    """A step breakdown keeps its busiest links: where there may be others, the page has no sums, which would be too small."""
+def test_sums_of_links_need_all_links() -> None:
+    """A breakdown with a limited number of links has no sums of bytes."""
     slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     few, many = breakdown(15), breakdown(20)
     cut = replace(many, links=many.links[:MAX_LINKS])
@@ -175,15 +175,15 @@ def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
     assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]
 
 
-def test_history_comes_where_there_is_one() -> None:
-    """A trend stands with those whose past is known, and a column for it where any has one."""
-    without = built()
+def test_history_is_shown_only_if_known() -> None:
+    """Measurements with earlier sessions have a trend, and the table a column if any has one."""
+    without = build_page()
     given = make_page(PageInput(session=SESSION, results=SessionResults(session_records(), pasts=HISTORY)))
     assert not without.has_history
     assert given.has_history
     known = [card.label for card in given.cards if card.past]
     assert sorted(known) == sorted(record.spec.label for record in session_records() if record.id in HISTORY)
-    past = card_of(given, known[0]).past
+    past = find_card(given, known[0]).past
     assert past
     assert past.change.startswith("since 20 October 2026: -12.3 %")
     assert 'd="M151,6v40"' in past.drawing  # between the 19th and the 20th of 30 nights, which take 228 of 240 units
@@ -191,12 +191,14 @@ def test_history_comes_where_there_is_one() -> None:
     assert len(past.table.rows) == 30
 
 
-def test_what_was_disturbed_is_marked_in_its_past() -> None:
-    """The rate of a disturbed measurement is a ring beside the line of the others, and words and table say what it is."""
+def test_disturbed_rate_is_marked_in_the_trend() -> None:
+    """A disturbed rate is a ring beside the line, with a note in summary and table."""
     record = session_records()[0]
     points = [("2026-10-01T02:15:00+00:00", 20.0), ("2026-10-02T02:15:00+00:00", 21.0), ("2026-10-03T02:15:00+00:00", 9.0)]
     pasts = {record.id: Past(points, is_disturbed=True)}
-    past = card_of(make_page(PageInput(session=SESSION, results=SessionResults([record], pasts=pasts))), record.spec.label).past
+    past = find_card(
+        make_page(PageInput(session=SESSION, results=SessionResults([record], pasts=pasts))), record.spec.label
+    ).past
     assert past
     assert past.summary == (
         "2 sessions from 2026-10-01 to 2026-10-02: 20.00 to 21.00 images/sec, lowest 20.00, highest 21.00; "
@@ -212,9 +214,9 @@ def test_what_was_disturbed_is_marked_in_its_past() -> None:
     assert 'class="disturbed"' in past.drawing
 
 
-def test_verdicts_come_first() -> None:
-    """The gravest measurement is the first, and what is not green is told with its reason and a way to it."""
-    shown = built()
+def test_gravest_verdicts_come_first() -> None:
+    """The gravest measurement is first, and bad verdicts are listed with their reasons and links."""
+    shown = build_page()
     assert [card.standing.text for card in shown.cards] == ["REGRESSED", "INCONCLUSIVE", "NO_BASELINE", "IMPROVED", "PASSED"]
     assert [(why.standing.text, [card.anchor for card in why.cards]) for why in shown.why] == [
         ("REGRESSED", ["m1"]),
@@ -225,11 +227,13 @@ def test_verdicts_come_first() -> None:
     assert accept.startswith("1 measurement has no baseline. Accept what was measured with the same command ")
 
 
-def test_what_differs_from_the_baselines_hosts() -> None:
-    """Fingerprints are compared as a comparison does it, and a measurement without a baseline has nothing to differ from."""
-    shown = built()
-    assert "tensorflow 2.20.0 -> 2.21.0" in (card_of(shown, "inception3 b8 gpus=2 num_ps=1 parameter_server").differences or [])
-    assert card_of(shown, "mnist b64 gpus=2 num_ps=1 parameter_server").differences is None
+def test_differences_from_the_baseline_are_shown() -> None:
+    """A card has the differences from its baseline's fingerprint; without a baseline it has none."""
+    shown = build_page()
+    assert "tensorflow 2.20.0 -> 2.21.0" in (
+        find_card(shown, "inception3 b8 gpus=2 num_ps=1 parameter_server").differences or []
+    )
+    assert find_card(shown, "mnist b64 gpus=2 num_ps=1 parameter_server").differences is None
 
 
 def test_hints_of_a_card_leave_out_its_training() -> None:

@@ -1,4 +1,4 @@
-"""A history of which every string that may come from elsewhere wants to be more than text."""
+"""A history with markup and scripts in every string that may come from elsewhere."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,8 @@ from tests.report.site.made import event, point, series, session, whole
 SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is taken for an address
 
 
-def hostile_whole() -> HistoryData:
-    """Sessions with such ids, clusters, commands and folders; series and events with such names."""
+def make_hostile_history() -> HistoryData:
+    """Return sessions with hostile ids, clusters, commands and folders, and hostile series and events."""
     evil = SCHEME + EVIL
     program = TrainedProgram(graph=evil, settings={evil: {}})
     content = Fingerprint(hardware=Hardware(cpu=evil, cores=2), software={evil: evil}, program=program)
@@ -31,8 +31,8 @@ def hostile_whole() -> HistoryData:
     return whole(nights, [one, two, three], [changed], contents={"f": content, "g": other})
 
 
-def harmless_whole() -> HistoryData:
-    """The same without any such string: what the pages of the other may have of elements and attributes."""
+def make_harmless_history() -> HistoryData:
+    """Return the same history without hostile strings, as a reference of elements and attributes."""
     nights = [session(night) for night in range(9)]
     one = series([point(night) for night in nights])
     two = series([point(night, hosts=2) for night in nights[:4]])

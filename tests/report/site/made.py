@@ -1,4 +1,4 @@
-"""Histories as they come out of the database, made by hand: larger or stranger than any that nights would leave."""
+"""Invented histories as the database returns them, larger or stranger than those of real nights."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def session(night: int, **changes: Any) -> Row:
 
 
 def point(of: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
-    """A measurement of a session."""
+    """Return a measurement of a session."""
     told = {
         "session": of["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
         "model": "mnist", "gpus": 1, "system": "cpu-any-2c", "hosts": 1, "fingerprint": "f", "mean_log": 4.6,
@@ -41,7 +41,7 @@ def series(points: Sequence[Row]) -> Series:
 
 
 def event(number: int, members: Sequence[Series], night: int, **changes: Any) -> Row:
-    """Of which the first bad night is the one of that number in each series."""
+    """Return a change with its first bad night at that number in each series."""
     points = members[0].points
     told: Row = {
         "id": number, "kind": "step", "state": "confirmed", "found": points[-1]["session"], "found_at": points[-1]["started"],
@@ -60,7 +60,7 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
 
 
 def measured(of: Row) -> list[Row]:
-    """What the table of measurements has of a session whose folder is gone."""
+    """Return the row of a measurement in a session without a folder."""
     rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "step_breakdown": None}
     return [point(of) | rest]
 

@@ -1,4 +1,4 @@
-"""Histories to show: nights of several systems, written as sessions leave them, without training anything."""
+"""Histories of nights of several systems, written as sessions write them, without a training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,8 +39,8 @@ class Trained:
     steps: Mapping[int, float]  # night -> factor from then on
 
 
-def trainings(systems: int, each: int) -> list[Trained]:
-    """`each` on every system; the first system's lose 3 % in night 20, the second's first gains 4 % in night 26."""
+def make_trainings(systems: int, each: int) -> list[Trained]:
+    """Return `each` trainings on every system; the first loses 3 % in night 20, one of the second gains 4 % in night 26."""
     found = []
     for system in range(systems):
         for number in range(each):
@@ -52,7 +52,7 @@ def trainings(systems: int, each: int) -> list[Trained]:
 
 
 def write_night(root: Path, night: int, trained: Sequence[Trained], *, runs: int = 2, seed: int = 1) -> SessionFolder:
-    """One session of all that is `trained`, of one system."""
+    """Write one session of these trainings of one system."""
     random = np.random.default_rng([seed, night, trained[0].system])
     started = BEGAN + timedelta(days=night, hours=trained[0].system)
     kernel, commit = ("6.2.0-31", "b0b" * 13) if night >= 20 else ("6.1.0-18", "a11ce" * 8)
@@ -89,19 +89,19 @@ def write_nights(root: Path, nights: int, *, systems: int = 3, each: int = 4) ->
     found = []
     for night in range(nights):
         for system in range(systems):
-            mine = [trained for trained in trainings(systems, each) if trained.system == system]
+            mine = [trained for trained in make_trainings(systems, each) if trained.system == system]
             found.append(write_night(root, night, mine))
     return found
 
 
-def address_in(folder: Path) -> Address:
+def get_address(folder: Path) -> Address:
     found = parse_address(None, folder)
     assert found
     return found
 
 
-def entered(folders: Sequence[SessionFolder], where: Path) -> HistoryData:
-    """In a history of its own, with changes searched."""
-    refused = enter_all(folders, address_in(where)).refused
+def enter_history(folders: Sequence[SessionFolder], where: Path) -> HistoryData:
+    """Enter the folders into a history of its own, and search for changes."""
+    refused = enter_all(folders, get_address(where)).refused
     assert not refused, refused
-    return load_history(Database.open(address_in(where)))
+    return load_history(Database.open(get_address(where)))

@@ -1,4 +1,4 @@
-"""The site as a browser shows it: Debian's Chromium, the one that tests of a session's page use."""
+"""The site in Debian's Chromium, which is shared with tests of a session's page."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.browser import CONTRASTS, Browser
-from tests.report.site.hostile import hostile_whole
-from tests.report.site.samples import entered, write_nights
+from tests.report.site.hostile import make_hostile_history
+from tests.report.site.samples import enter_history, write_nights
 
 WIDTHS = (400, 900, 1600)
 KINDS = ("index.html", "changes.html", "sessions.html", "trainings/*.html", "sessions/*.html")
@@ -17,23 +17,23 @@ ZOOMED = "document.querySelector('svg.zoomed').getAttribute('viewBox')"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of three systems, of which two changed."""
+    """Return a site of three systems, of which two changed."""
     root: Path = tmp_path_factory.mktemp("history")
-    build_site(entered(write_nights(root / "results", 34, each=1), root), root / "site", results=root / "results")
+    build_site(enter_history(write_nights(root / "results", 34, each=1), root), root / "site", results=root / "results")
     return root / "site"
 
 
-def one_of(site: Path, kind: str) -> Path:
+def get_page(site: Path, kind: str) -> Path:
     return min(site.glob(kind))
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_shows_it_whole(browser: Browser, site: Path, width: int, theme: str) -> None:
-    """From a phone to a wide screen, light and dark: no page overflows, all text has contrast, the console stays empty."""
+def test_pages_fit_every_screen(browser: Browser, site: Path, width: int, theme: str) -> None:
+    """From a phone to a wide screen, light and dark: no page overflows, text has contrast, and the console is empty."""
     for kind in KINDS:
-        browser.open(one_of(site, kind), width=width, theme=theme)
+        browser.open(get_page(site, kind), width=width, theme=theme)
         browser.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, kind
         assert browser.evaluate("innerWidth") == width, kind
@@ -45,9 +45,9 @@ def test_every_screen_shows_it_whole(browser: Browser, site: Path, width: int, t
         assert browser.console == [], kind
 
 
-def test_without_scripts_nothing_is_missing(browser: Browser, site: Path) -> None:
-    """With JavaScript off charts, numbers and changes are there, and no tool stands there that would do nothing."""
-    browser.open(one_of(site, "trainings/*.html"), scripts=False)
+def test_pages_work_without_scripts(browser: Browser, site: Path) -> None:
+    """Without JavaScript charts, numbers and changes are there, and tools are hidden."""
+    browser.open(get_page(site, "trainings/*.html"), scripts=False)
     assert browser.evaluate("[...document.querySelectorAll('.tools')].filter((each) => each.checkVisibility()).length") == 0
     assert browser.evaluate("document.querySelector('path.nights').getAttribute('d').split('h0').length - 1") == 34
     assert browser.evaluate("document.querySelector('.plot').getBoundingClientRect().height") > 100
@@ -56,22 +56,22 @@ def test_without_scripts_nothing_is_missing(browser: Browser, site: Path) -> Non
     assert browser.console == []
 
 
-def labels(browser: Browser) -> Any:
+def list_labels(browser: Browser) -> Any:
     return browser.evaluate("[...document.querySelector('.below').children].map((each) => each.textContent)")
 
 
-def test_zoom_by_keyboard(browser: Browser, site: Path) -> None:
-    """Tab reaches the buttons; fewer days are shown with their dates, marks move with them, and All shows all again."""
-    browser.open(one_of(site, "trainings/*.html"))
+def test_zoom_works_by_keyboard(browser: Browser, site: Path) -> None:
+    """Tab reaches the buttons; a part of the days is shown with their dates, and All shows all again."""
+    browser.open(get_page(site, "trainings/*.html"))
     while browser.evaluate("document.activeElement.textContent") != "30 days":
         browser.press("Tab")
-    whole = labels(browser)
+    whole = list_labels(browser)
     browser.press("Enter", text="\r")
     left, _, size, _ = (float(number) for number in browser.evaluate(ZOOMED).split())
     assert left + size == pytest.approx(1000)
     assert 800 < size < 900  # 30 days of 33 and a little
-    assert labels(browser)[-1] == whole[-1]
-    assert labels(browser)[0] > whole[0]
+    assert list_labels(browser)[-1] == whole[-1]
+    assert list_labels(browser)[0] > whole[0]
     assert " to " in browser.evaluate("document.querySelector('output').textContent")
     assert browser.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
     for name, expected in (("Earlier", size), ("Zoom in", size / 2), ("Zoom out", size)):
@@ -81,13 +81,13 @@ def test_zoom_by_keyboard(browser: Browser, site: Path) -> None:
         assert float(browser.evaluate(ZOOMED).split()[2]) == pytest.approx(expected)
     browser.evaluate("document.querySelector('[data-days=\"0\"]').click()")
     assert browser.evaluate(ZOOMED) == "0 0 1000 1000"
-    assert labels(browser) == whole
+    assert list_labels(browser) == whole
     assert browser.console == []
 
 
-def test_marks_go_with_the_time_that_is_shown(browser: Browser, site: Path) -> None:
-    """The number of a change stands above its line however far one zooms, and is hidden where that is out of sight."""
-    browser.open(one_of(site, "trainings/*.html"))
+def test_marks_move_with_the_zoom(browser: Browser, site: Path) -> None:
+    """The number of a change stays above its line, and is hidden when that is not visible."""
+    browser.open(get_page(site, "trainings/*.html"))
     marked = "document.querySelector('.plot > .mark').closest('figure')"
     at = f"parseFloat({marked}.querySelector('.mark').getAttribute('x'))"
     before = browser.evaluate(at)
@@ -100,7 +100,7 @@ def test_marks_go_with_the_time_that_is_shown(browser: Browser, site: Path) -> N
 
 
 def test_tables_are_sorted_by_keyboard(browser: Browser, site: Path) -> None:
-    """Enter on a heading sorts its table alone."""
+    """Enter on a heading sorts its table."""
     browser.open(site / "sessions.html")
     cells = "[...document.querySelectorAll('tbody th')].map((each) => each.textContent)"
     latest_first = browser.evaluate(cells)
@@ -112,22 +112,22 @@ def test_tables_are_sorted_by_keyboard(browser: Browser, site: Path) -> None:
     assert browser.console == []
 
 
-def test_what_was_injected_does_nothing(browser: Browser, tmp_path: Path) -> None:
-    """Scripts, handlers and addresses in every string of a history run nowhere, whatever is clicked."""
-    build_site(hostile_whole(), tmp_path / "site", results=tmp_path)
+def test_injected_scripts_do_not_run(browser: Browser, tmp_path: Path) -> None:
+    """Scripts, handlers and addresses in strings of a history do not run."""
+    build_site(make_hostile_history(), tmp_path / "site", results=tmp_path)
     for kind in ("index.html", "changes.html", "trainings/*.html", "sessions/*.html"):
-        browser.open(one_of(tmp_path / "site", kind))
+        browser.open(get_page(tmp_path / "site", kind))
         browser.evaluate("document.querySelectorAll('button, summary').forEach((each) => each.click())")
         assert browser.evaluate("window.evil") is None
         assert browser.evaluate("document.querySelectorAll('script, img, iframe, base, form').length") == 1
         assert browser.console == []
 
 
-def test_names_of_what_is_drawn_and_worked(browser: Browser, site: Path) -> None:
-    """Each control, figure and region has a name for those who hear the page."""
+def test_controls_have_accessible_names(browser: Browser, site: Path) -> None:
+    """Each control, figure and heading has an accessible name."""
     asked = {"image", "button", "link", "columnheader", "DisclosureTriangle", "heading", "img", "navigation"}
     for kind in ("index.html", "trainings/*.html"):
-        browser.open(one_of(site, kind))
+        browser.open(get_page(site, kind))
         browser.call("Accessibility.enable")
         nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
         heard = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]

@@ -1,4 +1,4 @@
-"""A site as files: valid pages that lead to each other, small, written where something is new and nowhere else."""
+"""A site as files: valid and linked pages of limited size, written only where data is new."""
 
 import json
 import os
@@ -22,9 +22,9 @@ from pytest_dtfperf.history.watching import HistoryData, load_history
 from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
-from tests.report.page.test_html import parsed
+from tests.report.page.test_html import parse_html
 from tests.report.site.made import CONTENT, event, point, series, session, whole
-from tests.report.site.samples import address_in, entered, trainings, write_night, write_nights
+from tests.report.site.samples import enter_history, get_address, make_trainings, write_night, write_nights
 
 LIMIT = 1_000_000  # bytes of a page
 NIGHTS, EACH = 34, 3
@@ -39,10 +39,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known(results: Path) -> HistoryData:
-    """With one session whose folder is gone since."""
+    """Return a history with one session without its folder."""
     from pytest_dtfperf.records.session import session_folders
 
-    found = entered(session_folders(results), results)
+    found = enter_history(session_folders(results), results)
     shutil.rmtree(found.sessions[3]["folder"])
     return found
 
@@ -54,25 +54,25 @@ def site(known: HistoryData, results: Path, tmp_path_factory: pytest.TempPathFac
     return out
 
 
-def pages(site: Path) -> list[Path]:
+def list_pages(site: Path) -> list[Path]:
     return sorted(site.rglob("*.html"))
 
 
-def state(site: Path) -> dict[str, tuple[int, int]]:
-    """Which file each is, and when it was written: a page that is written again is another file."""
+def read_state(site: Path) -> dict[str, tuple[int, int]]:
+    """Return the inode and time of each file, which change when a page is written again."""
     files = [path for path in site.rglob("*") if path.is_file() and path.name != MANIFEST]
     return {path.relative_to(site).as_posix(): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
-def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> set[str]:
+def list_changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
 
-def test_pages_are_valid_and_lead_to_each_other(site: Path) -> None:
-    """A strict parser has nothing to say, ids are there once, and every link finds its page and its anchor."""
+def test_pages_are_valid_and_linked(site: Path) -> None:
+    """A strict parser accepts all pages, ids are unique, and every link has its page and anchor."""
     ids, links = {}, []
-    for path in pages(site):
-        page = parsed(path.read_text(encoding="utf-8"))
+    for path in list_pages(site):
+        page = parse_html(path.read_text(encoding="utf-8"))
         found = Counter(node.get("id") for node in page.iter() if node.get("id"))
         assert [name for name, count in found.items() if count > 1] == [], path
         ids[path] = set(found)
@@ -89,24 +89,24 @@ def test_pages_are_valid_and_lead_to_each_other(site: Path) -> None:
 
 
 def test_pages_load_nothing(site: Path) -> None:
-    """No address in any page, and its policy allows its own script alone: a site can be looked at from a disk."""
+    """No page has an address or import, and its policy allows only its own script."""
     for path in [site / "index.html", *sorted((site / "trainings").iterdir()), site / "changes.html", site / "sessions.html"]:
         text = path.read_text(encoding="utf-8")
         assert re.findall(r"""\s(?:src|srcset|action)=|@import|url\(|https?://""", text) == [], path
         assert "default-src 'none'" in text
 
 
-def test_the_overview_says_how_each_stands(site: Path) -> None:
-    """Three systems, each training with its last rate, since when that is another and by how much."""
-    whole_text = " ".join("".join(parsed((site / "index.html").read_text()).itertext()).split())
+def test_overview_has_the_state_of_each_training(site: Path) -> None:
+    """The overview has the three systems, and the changes with their dates and sizes."""
+    whole_text = " ".join("".join(parse_html((site / "index.html").read_text()).itertext()).split())
     for words in ("1x-nvidia-gh200-480gb", "8x-tesla-v100-sxm2-16gb", "cpu-amd-epyc-9b45-2c", "3 systems"):
         assert words in whole_text
     assert re.search(r"since 2[012] January 2026: -[23]\.\d % .* in 3 series", whole_text)
     assert whole_text.count("no change") == 9 - 3 - 1  # all of the first system, one of the second
 
 
-def test_a_training_has_its_rates_events_and_baselines(site: Path, known: HistoryData) -> None:
-    """A page per training: a chart for each system with a dot for each night, its baseline, its change, and all in a table."""
+def test_training_page_has_rates_changes_and_baselines(site: Path, known: HistoryData) -> None:
+    """A training's page has a chart for each system with all nights, baselines and changes, and a table."""
     assert len(list((site / "trainings").iterdir())) == EACH
     (path,) = (site / "trainings").glob("inception3-*")
     text = path.read_text(encoding="utf-8")
@@ -116,22 +116,22 @@ def test_a_training_has_its_rates_events_and_baselines(site: Path, known: Histor
     assert len(re.findall(r'class="marks"', text)) == len(
         [e for e in known.events if any("inception3" in m["label"] for m in e["members"])]
     )
-    rows = parsed(text).findall(".//{http://www.w3.org/1999/xhtml}tbody/{http://www.w3.org/1999/xhtml}tr")
+    rows = parse_html(text).findall(".//{http://www.w3.org/1999/xhtml}tbody/{http://www.w3.org/1999/xhtml}tr")
     assert len(rows) == 3 * NIGHTS
     last = known.all_series[0].points[-1]
     assert last["runs"] == 2
     assert f"{last['images_per_sec']:.2f}" in text or f"{last['images_per_sec']:.1f}" in text
 
 
-def test_a_change_is_the_one_that_was_judged() -> None:
-    """A training's page says the change of its verdict, which is of geometric means, and not another one of the medians."""
+def test_training_page_has_the_judged_change() -> None:
+    """A training's page has the change of the verdict, not that of the medians."""
     night = point(session(0), rate=95.0, baseline=100.0, change=-0.041)
     (part,) = make_training_view([series([night])], {}, {"f": CONTENT}).parts
     assert part.facts[0].text.endswith("(-4.1 % against 100.0)")
 
 
-def test_a_session_is_its_report(site: Path, known: HistoryData) -> None:
-    """A session's page has what report.html has, with its rates before; one whose folder is gone has what the history kept."""
+def test_session_page_has_the_report(site: Path, known: HistoryData) -> None:
+    """A session's page has the content of report.html; without its folder it has that of the history."""
     last, gone = (site / "sessions" / f"{known.sessions[i]['id']}.html" for i in (-1, 3))
     text = last.read_text(encoding="utf-8")
     assert all(
@@ -143,38 +143,38 @@ def test_a_session_is_its_report(site: Path, known: HistoryData) -> None:
     assert "Each measurement" not in short
 
 
-def test_the_same_again_writes_nothing(site: Path, known: HistoryData, results: Path) -> None:
-    """A build without new data touches no page and makes none."""
-    before = state(site)
+def test_build_without_new_data_writes_nothing(site: Path, known: HistoryData, results: Path) -> None:
+    """A build without new data writes no page."""
+    before = read_state(site)
     built = build_site(known, site, results=results)
     assert (built.written, built.removed) == ([], [])
-    assert state(site) == before
+    assert read_state(site) == before
 
 
-def test_a_night_writes_what_it_changes(known: HistoryData, results: Path, tmp_path: Path) -> None:
-    """A new session of one system: its page, its trainings, the lists and feeds; neither other trainings nor other sessions."""
+def test_new_night_writes_only_changed_pages(known: HistoryData, results: Path, tmp_path: Path) -> None:
+    """A new session writes its page, its trainings, the lists and feeds, and no others."""
     out, night = tmp_path / "site", tmp_path / "night"
     own = tmp_path / "history"
     folders = write_nights(tmp_path / "results", 6, systems=2, each=2)
-    build_site(entered(folders, own), out, results=results)
-    before = state(out)
-    (alone,) = [each for each in trainings(2, 2) if (each.system, each.spec.model) == (1, "resnet50")]
+    build_site(enter_history(folders, own), out, results=results)
+    before = read_state(out)
+    (alone,) = [each for each in make_trainings(2, 2) if (each.system, each.spec.model) == (1, "resnet50")]
     new = write_night(night, 6, [alone])
-    enter_all([new], address_in(own))
-    built = build_site(load_history(Database.open(address_in(own))), out, results=results)
-    after = changed(before, state(out))
+    enter_all([new], get_address(own))
+    built = build_site(load_history(Database.open(get_address(own))), out, results=results)
+    after = list_changed(before, read_state(out))
     assert after == set(built.written)
     assert {re.sub(r"-[0-9a-f]{12}\.html", ".html", name) for name in after} == {
         "index.html", "sessions.html", "trainings/resnet50.html", f"sessions/{new.id}.html", "changes.atom",
     }  # fmt: skip
 
 
-def test_what_was_damaged_is_made_again(site: Path, known: HistoryData, results: Path, tmp_path: Path) -> None:
-    """A page that somebody has cut off, changed or removed is what it should be after the next build, and so is the rest."""
+def test_damaged_pages_are_made_again(site: Path, known: HistoryData, results: Path, tmp_path: Path) -> None:
+    """Truncated, changed and removed pages are made again, and no others."""
     out = tmp_path / "site"
     shutil.copytree(site, out)
     whole_site = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    broken = pages(out)[:3]
+    broken = list_pages(out)[:3]
     broken[0].write_bytes(broken[0].read_bytes()[:500])
     broken[1].write_text("changed")
     broken[2].unlink()
@@ -203,17 +203,17 @@ main(sys.argv[1:])
 """
 
 
-def test_a_build_that_was_killed_is_continued(tmp_path: Path) -> None:
-    """Killed in the middle, a build leaves whole pages, and the next one makes the rest: what comes of it is the same site."""
-    found = entered(write_nights(tmp_path / "results", 4, systems=1, each=1), tmp_path)
+def test_killed_build_is_continued(tmp_path: Path) -> None:
+    """A killed build leaves valid pages, and the next one gives the same site as a new build."""
+    found = enter_history(write_nights(tmp_path / "results", 4, systems=1, each=1), tmp_path)
     killed, fresh = tmp_path / "killed", tmp_path / "fresh"
-    arguments = ["site", f"--history={address_in(tmp_path)}", f"--results={tmp_path / 'results'}"]
+    arguments = ["site", f"--history={get_address(tmp_path)}", f"--results={tmp_path / 'results'}"]
     ended = subprocess.run([sys.executable, "-c", KILLED, *arguments, f"--out={killed}"], check=False)
     assert ended.returncode == -signal.SIGKILL
-    left = pages(killed)
+    left = list_pages(killed)
     assert len(left) == 4
     for path in left:
-        parsed(path.read_text())
+        parse_html(path.read_text())
     for out in (killed, fresh):
         assert main([*arguments, f"--out={out}"]) == 0
     contents = [
@@ -224,8 +224,8 @@ def test_a_build_that_was_killed_is_continued(tmp_path: Path) -> None:
     assert len(contents[0]) == len(found.sessions) + 1 + 3 + 3
 
 
-def test_what_is_no_page_any_more_goes(tmp_path: Path) -> None:
-    """Pages of sessions and trainings that were pruned are removed, and nothing that no build has written."""
+def test_pages_of_pruned_sessions_are_removed(tmp_path: Path) -> None:
+    """Pages of removed sessions and trainings are removed, and no other files."""
     nights = [session(night) for night in range(3)]
     kept, other = series([point(night) for night in nights]), series([point(nights[0], 1)])
     build_site(whole(nights, [kept, other]), tmp_path, results=tmp_path)
@@ -238,8 +238,8 @@ def test_what_is_no_page_any_more_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "no json", '{"dtfperf_site": 1, "pages": 7}'])
-def test_somebody_elses_folder_is_left_alone(tmp_path: Path, content: str) -> None:
-    """A folder with other files, or with another site.json, is refused by its name, and nothing in it is touched."""
+def test_folder_with_other_files_is_refused(tmp_path: Path, content: str) -> None:
+    """A folder with other files, or with another site.json, is refused and not changed."""
     (tmp_path / "index.html").write_text("mine")
     with pytest.raises(UsageError, match="has files that are not of a site"):
         SiteFolder(tmp_path)
@@ -249,8 +249,8 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path, content: str) -> No
     assert (tmp_path / "index.html").read_text() == "mine"
 
 
-def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
-    """Names that are no pages are forgotten: no build removes what site.json claims beyond its folder."""
+def test_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
+    """Names of other files in site.json are ignored, and these files are not removed."""
     out, other = tmp_path / "site", tmp_path / "precious.html"
     other.write_text("mine")
     out.mkdir()
@@ -260,31 +260,31 @@ def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
     assert other.read_text() == "mine"
 
 
-def test_an_empty_history_is_a_site(tmp_path: Path) -> None:
-    """Without a session there are four pages and feeds, all valid, which say how sessions come in."""
+def test_empty_history_has_valid_pages(tmp_path: Path) -> None:
+    """An empty history has valid pages, which have the command to import sessions."""
     build_site(whole([]), tmp_path, results=tmp_path)
-    for path in pages(tmp_path):
-        parsed(path.read_text())
-    assert [path.name for path in pages(tmp_path)] == ["changes.html", "index.html", "sessions.html"]
+    for path in list_pages(tmp_path):
+        parse_html(path.read_text())
+    assert [path.name for path in list_pages(tmp_path)] == ["changes.html", "index.html", "sessions.html"]
     assert "dtfperf history import DIR" in (tmp_path / "index.html").read_text()
     assert "No session is in the history yet" in (tmp_path / "sessions.html").read_text()
 
 
-def test_one_night_of_one_series(tmp_path: Path) -> None:
-    """A single point has a chart with one dot, no trend, and an interval only where runs tell one."""
+def test_single_night_has_a_chart(tmp_path: Path) -> None:
+    """A single point has a chart with one dot, without a trend or an interval."""
     night = session(0)
     build_site(whole([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
     text = path.read_text()
-    parsed(text)
+    parse_html(text)
     assert text.count("h0") == 1
     assert 'class="intervals"' not in text
     assert "one session, 100.0 images/sec" in text
     assert "<polyline" not in (tmp_path / "index.html").read_text()
 
 
-def test_pages_are_bounded(tmp_path: Path) -> None:
-    """3,000 nights of a training, 450 series, 60 changes of all: no page reaches 1 MB, and it is said what is left out."""
+def test_pages_have_a_limited_size(tmp_path: Path) -> None:
+    """With 3,000 nights, 450 series and 60 changes no page reaches 1 MB, and notes count what is left out."""
     nights = [session(night) for night in range(3000)]
     rates = [100 + night % 7 for night in range(3000)]
     long = [series([point(n, rate=rate, hosts=hosts) for n, rate in zip(nights, rates, strict=True)]) for hosts in (1, 2)]
@@ -302,8 +302,8 @@ def test_pages_are_bounded(tmp_path: Path) -> None:
     assert (tmp_path / "changes-2.html").exists()
 
 
-def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
-    """A series that took another's place says why it is a new one."""
+def test_new_series_has_the_reason(tmp_path: Path) -> None:
+    """A series that replaces another one has the difference between them."""
     nights = [session(night) for night in range(4)]
     more = Fingerprint(hardware=Hardware(cpu="any", cores=4))
     one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
@@ -312,11 +312,11 @@ def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
     assert "cores: 2 then, 4 now" in path.read_text()
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`dtfperf site` says what it has written and where to begin; a wrong address or folder is one line and exit code 2."""
+def test_site_command_reports_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dtfperf site` prints the written pages and the first one; a wrong address or folder is exit code 2."""
     results, out = tmp_path / "results", tmp_path / "site"
-    known = entered(write_nights(results, 2, each=EACH), tmp_path)
-    arguments = ["site", f"--history={address_in(tmp_path)}", f"--results={results}"]
+    known = enter_history(write_nights(results, 2, each=EACH), tmp_path)
+    arguments = ["site", f"--history={get_address(tmp_path)}", f"--results={results}"]
     assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours"]) == 0
     count = len(known.sessions) + EACH + 3 + 2
     assert capsys.readouterr().out == (
@@ -335,19 +335,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "there is no history" in capsys.readouterr().err
 
 
-def test_folders_that_were_moved_are_found(results: Path, tmp_path: Path) -> None:
-    """A session folder that is not where it was, and lies among the sessions' folders now, has its whole page."""
+def test_moved_session_folders_are_found(results: Path, tmp_path: Path) -> None:
+    """A moved session folder among the results has its whole page."""
     (folder,) = write_nights(tmp_path / "then", 1, systems=1, each=1)
-    found = entered([folder], tmp_path)
+    found = enter_history([folder], tmp_path)
     (tmp_path / "then").rename(tmp_path / "now")
     build_site(found, tmp_path / "site", results=tmp_path / "now")
     assert "Each measurement" in (tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text()
 
 
-def test_a_folder_that_cannot_be_read_costs_its_own_page(tmp_path: Path) -> None:
-    """Damaged after it was entered, a session is told from the history, with the reason."""
+def test_damaged_session_folder_has_a_short_page(tmp_path: Path) -> None:
+    """A session with a damaged folder has a page from the history with the reason; others have their whole page."""
     folders = write_nights(tmp_path / "results", 2, systems=1, each=1)
-    found = entered(folders, tmp_path)
+    found = enter_history(folders, tmp_path)
     (folders[0].path / "measurements.jsonl").write_bytes(b"{\n")
     build_site(found, tmp_path / "site", results=tmp_path)
     broken, whole_page = ((tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text() for folder in folders)

@@ -1,4 +1,4 @@
-"""Changes as feeds: read by a reader of feeds, with ids that stay."""
+"""Feeds of changes, read by a feed reader, with stable ids."""
 
 import json
 from pathlib import Path
@@ -17,23 +17,23 @@ ATOM = "{http://www.w3.org/2005/Atom}"
 URL = "https://example.org/perf"
 
 
-def built(out: Path, events: list[Row], url: str = URL) -> tuple[Any, Any]:
-    """Both feeds, read."""
+def build_feeds(out: Path, events: list[Row], url: str = URL) -> tuple[Any, Any]:
+    """Return both feeds."""
     nights = [session(night) for night in range(9)]
     build_site(whole(nights, [series([point(night) for night in nights])], events), out, results=out, url=url)
     atom, feed = (out / "changes.atom").read_bytes(), json.loads((out / "changes.json").read_text())
     return feedparser.parse(atom), feed
 
 
-def events(**changes: Any) -> list[Row]:
+def make_events(**changes: Any) -> list[Row]:
     one = series([point(session(night)) for night in range(9)])
     first = event(1, [one], 3, found=one.points[5]["session"], found_at=one.points[5]["started"])
     return [first, event(2, [one], 6, **changes)]
 
 
-def test_a_reader_of_feeds_reads_it(tmp_path: Path) -> None:
-    """The Atom feed is well-formed by its standard: title, id, dates, author and whole links; the latest change comes first."""
-    atom, _ = built(tmp_path, events())
+def test_atom_feed_is_read(tmp_path: Path) -> None:
+    """The Atom feed has title, ids, dates, author and full links; the latest change is first."""
+    atom, _ = build_feeds(tmp_path, make_events())
     assert not atom.bozo, atom.get("bozo_exception")
     assert atom.version == "atom10"
     assert atom.feed.title == "Performance of distributed training"
@@ -48,9 +48,9 @@ def test_a_reader_of_feeds_reads_it(tmp_path: Path) -> None:
     assert all(entry.id.startswith("urn:uuid:") for entry in atom.entries)
 
 
-def test_both_feeds_say_the_same(tmp_path: Path) -> None:
-    """The JSON Feed has the entries of the Atom feed, with what its version asks for."""
-    atom, feed = built(tmp_path, events())
+def test_json_feed_equals_the_atom_feed(tmp_path: Path) -> None:
+    """The JSON Feed has the entries of the Atom feed, and the keys of its version."""
+    atom, feed = build_feeds(tmp_path, make_events())
     assert feed["version"] == "https://jsonfeed.org/version/1.1"
     assert (feed["home_page_url"], feed["feed_url"]) == (f"{URL}/index.html", f"{URL}/changes.json")
     assert [(item["id"], item["title"], item["url"]) for item in feed["items"]] == [
@@ -58,25 +58,25 @@ def test_both_feeds_say_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_an_entry_stays_the_same_entry(tmp_path: Path) -> None:
-    """A change that grows or is withdrawn is no second one to a reader: its id stays, and its title says so."""
-    before, _ = built(tmp_path / "1", events())
-    after, _ = built(tmp_path / "2", events(state="reverted", kind="drift"))
+def test_changed_event_keeps_its_id(tmp_path: Path) -> None:
+    """A changed or withdrawn event keeps its id, and its title states the change."""
+    before, _ = build_feeds(tmp_path / "1", make_events())
+    after, _ = build_feeds(tmp_path / "2", make_events(state="reverted", kind="drift"))
     assert [entry.id for entry in before.entries] == [entry.id for entry in after.entries]
     assert after.entries[0].title.startswith("Withdrawn, the rate came back: ")
 
 
-def test_without_changes_it_is_a_feed(tmp_path: Path) -> None:
-    """Nothing found is a valid feed as of the last session; without an address it has relative links, and JSON none."""
-    atom, feed = built(tmp_path, [], url="")
+def test_feed_without_changes_is_valid(tmp_path: Path) -> None:
+    """A feed without changes is valid, with the date of the last session; without an address JSON has no links."""
+    atom, feed = build_feeds(tmp_path, [], url="")
     assert not atom.bozo
     assert atom.entries == feed["items"] == []
     assert atom.feed.updated == "2020-01-09T02:15:00Z"
     assert "home_page_url" not in feed
 
 
-def test_hostile_words_are_words(tmp_path: Path) -> None:
-    """Markup, quotes and control characters of labels and versions are text in both feeds, which stay well-formed."""
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
+    """Markup, quotes and control characters are escaped in both feeds, which stay well-formed."""
     nights = [session(night) for night in range(9)]
     evil = series([point(night, label=EVIL, system=EVIL) for night in nights])
     build_site(

@@ -1,1 +1,1 @@
-"""In JupyterLab's place: as much of its server as a tunnel has to do with, at once and without 37 packages."""
+"""A substitute for JupyterLab: the part of its server that a tunnel needs, without its 37 packages."""

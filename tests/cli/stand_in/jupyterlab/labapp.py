@@ -1,4 +1,4 @@
-"""A server at a Unix socket that lets in who knows the token, and starts a kernel that ends only when it is killed."""
+"""A server at a Unix socket that requires the token, and starts a kernel that ends only with SIGKILL."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ class LabApp:
     def launch_instance(cls, argv: list[str]) -> None:
         options = dict(word.removeprefix("--").split("=", 1) for word in argv)
         kernel = subprocess.Popen([sys.executable, "-c", KERNEL, "kernel"], start_new_session=True)
-        Path("pids.json").write_text(json.dumps({"server": os.getpid(), "agent": _agent(), "kernel": kernel.pid}))
+        Path("pids.json").write_text(json.dumps({"server": os.getpid(), "agent": _find_agent(), "kernel": kernel.pid}))
         print("it listens")
         with Server(options["ServerApp.sock"], Handler) as server:
             server.token = options["IdentityProvider.token"]
@@ -29,8 +29,8 @@ class LabApp:
         kernel.kill()
 
 
-def _agent() -> int:
-    """Its parents are the task, the zygote and the agent."""
+def _find_agent() -> int:
+    """Return the process id of the agent: the parents are the task, the zygote and the agent."""
     pid = os.getpid()
     for _ in range(3):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
