@@ -8,9 +8,12 @@ correction: the stated rate of false alarms is shared by the candidates and the 
     FIT         if its loss is certainly less than the least loss that must be found
     NOT_JUDGED  otherwise: too few peers, too few undisturbed readings, or neither is certain at the end
 
-Each reading is taken relative to the median of the peers in the same round, so that what all hosts have in common does not
-count. A host's level is the trimmed mean of its readings. The noise of a reading is estimated from the differences between
-rounds, of all peers together and without the largest (one reading in ten may be slow by chance, as in `stats.noise`). With
+Each reading is taken relative to the median of the other peers in the same round, each less its own level, so that what all
+hosts have in common does not count (a step of median polish: J. W. Tukey, Exploratory Data Analysis, 1977, chapter 11). A
+host's level is the trimmed mean of its readings, and its loss that against the median level of the others. A host is never part
+of what it is compared with: of few hosts, a slow one would hide a part of its loss and of its noise. The noise of a reading is
+estimated from the differences between rounds, of all peers together and without the largest (one reading in ten may be slow by
+chance, as in `stats.noise`). With
 `PEERS_FOR_SPREAD` peers or more, the spread of their levels widens the tolerance (the median absolute deviation: F. R. Hampel,
 JASA 69, 1974, 383-393); of fewer, more than half must agree within the tolerance. A loss must be there without as many of the
 slowest readings as may be slow for no reason. `benchmarks/qualify.py` has the error rates.
@@ -41,6 +44,9 @@ LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
 IMPOSSIBLE = 1000.0  # times the median of the peers: no host of their kind is so fast
 MOST_ROUNDS = 1000  # that confirm a loss
+# Of the probability to call a slow host fit: for the screening, and as much for all later analyses together. The rest is for
+# the errors of the level of the others, of which some may be slow, too.
+MISSED_SHARE = 0.4
 FIRST_ANALYSIS = 3  # at so many confirming rounds, and at twice, four times, ... as many
 
 
@@ -84,18 +90,11 @@ def find_impossible(readings: Readings, kinds: Mapping[str, str]) -> dict[str, s
 
 @dataclass
 class _Series:
-    """The rates of one capacity of one host, as logarithms of their ratios to the median of the peers in each round."""
+    """The rates of one capacity of one host, by round."""
 
-    rates: list[float] = field(default_factory=list)
-    peers: list[float] = field(default_factory=list)  # the medians
-    screened: list[float] = field(default_factory=list)
-    fresh: list[float] = field(default_factory=list)
+    rates: dict[int, float] = field(default_factory=dict)
     is_open: bool = True
     result: CapacityResult | None = None
-
-    @property
-    def all(self) -> list[float]:
-        return [*self.screened, *self.fresh]
 
     def close(self, result: CapacityResult) -> None:
         self.result, self.is_open = result, False
@@ -103,20 +102,22 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Group:
-    """The peers of one kind in one capacity: their centre and scales, as logarithms."""
+    """The peers of one kind in one capacity: their readings beside those of the others, and their scales, as logarithms."""
 
-    centre: float
-    noise: float  # standard deviation of one reading
+    readings: Mapping[str, Mapping[int, float]]  # by round
+    centres: Mapping[str, float]  # the median level of the others
+    noise: float  # standard deviation of one reading, and of those that it is compared with
     degrees: float  # of freedom of the noise
     spread: float  # standard deviation of the levels of fit hosts
-    peers: int
     has_majority: bool  # whether more than half of the hosts are within the tolerance of the centre
     own_noise: Mapping[str, float]  # of unsteady hosts
 
+    def find_loss(self, host: str, readings: Sequence[float]) -> float:
+        return self.centres[host] - _find_level(readings)
+
     def error(self, host: str, readings: int) -> float:
-        """Return the standard error of a host's loss: its own, and that of the peers' median in each round."""
-        one = max(self.noise, self.own_noise.get(host, 0.0))
-        return one * _level_error(readings) * math.sqrt(1 + math.pi / 2 / self.peers)
+        """Return the standard error of a host's loss."""
+        return max(self.noise, self.own_noise.get(host, 0.0)) * _level_error(readings)
 
 
 UNREAD = CapacityResult(verdict=HostVerdict.NOT_JUDGED, reason="it has no undisturbed reading")
@@ -163,16 +164,11 @@ class PeerComparison:
 
     def add_round(self, readings: Readings) -> None:
         """Add the undisturbed readings of one round, and decide what they suffice for."""
-        is_screening = self.is_screening
-        medians = self._find_medians(readings)
         for host, found in readings.items():
             for name, per_s in found.items():
-                series = self._series[host].setdefault(name, _Series())
-                series.rates.append(per_s)
-                series.peers.append(median := medians[self._kinds[host], name])
-                (series.screened if is_screening else series.fresh).append(math.log(per_s / median))
+                self._series[host].setdefault(name, _Series()).rates[self.rounds] = per_s
         self.rounds += 1
-        if self.rounds == self._policy.screening:
+        if self._is_at_screening:
             self._screen_all()
         elif self.rounds - self._policy.screening in self._policy.analyses:
             self._confirm_all()
@@ -186,24 +182,14 @@ class PeerComparison:
         results = {host: {**names[self._kinds[host]], **found} for host, found in ended.items()}
         return {host: found for host, found in results.items() if found}
 
-    def _find_medians(self, readings: Readings) -> Mapping[tuple[str, str], float]:
-        together: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for host, found in readings.items():
-            for name, per_s in found.items():
-                together[self._kinds[host], name].append(per_s)
-        return {key: statistics.median(rates) for key, rates in together.items()}
-
     def _end(self, series: _Series) -> CapacityResult:
         if series.result is None:
-            return CapacityResult(verdict=HostVerdict.NOT_JUDGED, readings=len(series.all), reason="the screening did not end")
+            return CapacityResult(
+                verdict=HostVerdict.NOT_JUDGED, readings=len(series.rates), reason="the screening did not end"
+            )
         if not series.is_open:
             return series.result
-        loss, error = series.result.loss, series.result.error
-        assert loss is not None
-        assert error is not None
-        about = f"{percent(loss)} slower than its peers, standard error {percent(error)}"
-        why = f"{about}: certainly neither slow nor less than {percent(self._policy.slow)} slower"
-        return replace(series.result, verdict=HostVerdict.NOT_JUDGED, reason=why)
+        return series.result
 
     def _groups(self) -> Mapping[tuple[str, str], Mapping[str, _Series]]:
         groups: dict[tuple[str, str], dict[str, _Series]] = defaultdict(dict)
@@ -224,76 +210,119 @@ class PeerComparison:
         for peers in groups.values():
             if any(each.is_open for each in peers.values()) and (group := _measure_group(peers, self._policy)):
                 for host, series in peers.items():
-                    if series.is_open and series.fresh:
+                    if series.is_open and self._select_fresh(host, group):
                         self._confirm(host, series, group, decisions=sum(map(len, groups.values())))
 
+    def _select_fresh(self, host: str, group: _Group) -> list[float]:
+        """Return the readings after the screening."""
+        return [each for number, each in group.readings.get(host, {}).items() if number >= self._policy.screening]
+
     def _screen(self, host: str, series: _Series, group: _Group | None) -> None:
-        readings = series.screened
-        if len(readings) < LEAST_READINGS:
-            why = f"{format_count(len(readings), 'undisturbed reading')} of {self._policy.screening}"
-            series.close(CapacityResult(verdict=HostVerdict.NOT_JUDGED, readings=len(readings), reason=why))
+        result = CapacityResult(
+            verdict=HostVerdict.NOT_JUDGED, per_s=statistics.median(series.rates.values()), readings=len(series.rates)
+        )
+        if len(series.rates) < LEAST_READINGS:
+            why = f"{format_count(len(series.rates), 'undisturbed reading')} of {self._policy.screening}"
+            series.close(replace(result, reason=why))
         elif group is None:
-            why = f"fewer than {LEAST_PEERS} hosts of its kind were read"
-            own = statistics.median(series.rates)
-            series.close(CapacityResult(verdict=HostVerdict.NOT_JUDGED, per_s=own, readings=len(readings), reason=why))
+            series.close(replace(result, reason=f"fewer than {LEAST_PEERS} hosts of its kind were read"))
+        elif host not in group.readings:
+            series.close(replace(result, reason=f"fewer than {LEAST_PEERS} hosts of its kind were read together with it"))
         elif not group.has_majority:
-            why = f"its peers differ by more than {percent(self._policy.tolerance)}, and no majority of them agrees"
-            series.close(replace(_describe(host, series, group, HostVerdict.NOT_JUDGED), reason=why))
+            series.close(replace(_describe(host, series, group), reason=_describe_disagreement(self._policy)))
         else:
-            loss = group.centre - _find_level(readings)
-            may_be_slow = loss - SURE * group.error(host, len(readings)) > -math.log1p(-self._policy.tolerance)
-            if may_be_slow or not self._is_fit(host, readings, group):
-                series.result = _describe(host, series, group, HostVerdict.NOT_JUDGED)
-            else:
-                series.close(_describe(host, series, group, HostVerdict.FIT))
+            readings = list(group.readings[host].values())
+            may_be_slow = group.find_loss(host, readings) - SURE * group.error(host, len(readings)) > self._tolerance
+            series.result = self._describe_open(host, series, group)
+            if not may_be_slow and self._is_fit(host, readings, group):
+                series.close(replace(_describe(host, series, group), verdict=HostVerdict.FIT))
 
     def _confirm(self, host: str, series: _Series, group: _Group, decisions: int) -> None:
-        series.result = _describe(host, series, group, HostVerdict.NOT_JUDGED)
-        if self._is_slow(host, series.fresh, group, decisions):
-            result = _describe(host, series, group, HostVerdict.SLOW)
+        series.result = self._describe_open(host, series, group)
+        if not group.has_majority:
+            return
+        result, readings = _describe(host, series, group), list(group.readings[host].values())
+        if self._is_slow(host, self._select_fresh(host, group), group, decisions):
             assert result.loss is not None
-            series.close(replace(result, reason=f"{percent(result.loss)} slower than its peers"))
-        elif self._is_fit(host, series.all, group):
-            loss = group.centre - _find_level(series.all)
-            if loss - SURE * group.error(host, len(series.all)) <= self._margin(group, decisions):
-                series.close(_describe(host, series, group, HostVerdict.FIT))
+            series.close(replace(result, verdict=HostVerdict.SLOW, reason=f"{describe_loss(result.loss)} than its peers"))
+        elif self._is_fit(host, readings, group):
+            loss = group.find_loss(host, readings)
+            if loss - SURE * group.error(host, len(readings)) <= self._margin(group, decisions):
+                series.close(replace(result, verdict=HostVerdict.FIT))
+
+    def _describe_open(self, host: str, series: _Series, group: _Group) -> CapacityResult:
+        """Return the result if nothing further is read."""
+        result = _describe(host, series, group)
+        assert result.loss is not None
+        assert result.error is not None
+        if not group.has_majority:
+            return replace(result, reason=_describe_disagreement(self._policy))
+        return replace(result, reason=describe_uncertainty(result.loss, result.error, "its peers", self._policy))
 
     def _is_slow(self, host: str, fresh: Sequence[float], group: _Group, decisions: int) -> bool:
         level = self._false_alarms / max(1, self._candidates) / len(self._policy.analyses)
         margin = self._margin(group, decisions)
-        loss = group.centre - _find_level(fresh)
+        loss = group.find_loss(host, fresh)
         if loss - t_quantile(level, group.degrees) * group.error(host, len(fresh)) <= margin:
             return False
         steady = sorted(fresh)[most_rare(len(fresh), level) :]
-        return bool(steady) and group.centre - statistics.median(steady) > margin
+        return bool(steady) and group.centres[host] - statistics.median(steady) > margin
 
     def _is_fit(self, host: str, readings: Sequence[float], group: _Group) -> bool:
-        loss = group.centre - _find_level(readings)
-        level = self._policy.missed / (1 + len(self._policy.analyses))
+        loss = group.find_loss(host, readings)
+        level = MISSED_SHARE * self._policy.missed / (1 if self._is_at_screening else len(self._policy.analyses))
         return loss + t_quantile(level, group.degrees) * group.error(host, len(readings)) < -math.log1p(-self._policy.slow)
 
     def _margin(self, group: _Group, decisions: int) -> float:
         """Return the largest loss of a fit host: the tolerance, or by how much one of many hosts may differ by chance."""
-        tolerance = -math.log1p(-self._policy.tolerance)
-        return max(tolerance, t_quantile(self._false_alarms / decisions, group.peers - 1) * group.spread)
+        return max(self._tolerance, t_quantile(self._false_alarms / decisions, len(group.readings) - 1) * group.spread)
+
+    @property
+    def _is_at_screening(self) -> bool:
+        return self.rounds == self._policy.screening
+
+    @property
+    def _tolerance(self) -> float:
+        return -math.log1p(-self._policy.tolerance)
 
 
-def _describe(host: str, series: _Series, group: _Group, verdict: HostVerdict) -> CapacityResult:
+def describe_loss(loss: float) -> str:
+    return f"{percent(abs(loss))} {'slower' if loss >= 0 else 'faster'}"
+
+
+def describe_uncertainty(loss: float, error: float, than: str, policy: QualifyPolicy) -> str:
+    """Return why a host is neither fit nor slow."""
+    about = f"{describe_loss(loss)} than {than}, standard error {percent(error)}"
+    return f"{about}: its readings vary too much to confirm or to exclude a loss of {percent(policy.slow)}"
+
+
+def _describe_disagreement(policy: QualifyPolicy) -> str:
+    return f"its peers differ by more than {percent(policy.tolerance)}, and no majority of them agrees"
+
+
+def _describe(host: str, series: _Series, group: _Group) -> CapacityResult:
+    """Return what is known of a capacity, without a verdict."""
+    readings = list(group.readings[host].values())
+    loss = -math.expm1(-group.find_loss(host, readings))
+    per_s = statistics.median(series.rates.values())
     return CapacityResult(
-        verdict=verdict,
-        per_s=statistics.median(series.rates),
-        peers_per_s=statistics.median(series.peers),
-        loss=-math.expm1(_find_level(series.all) - group.centre),
-        error=group.error(host, len(series.all)),
-        readings=len(series.all),
+        verdict=HostVerdict.NOT_JUDGED,
+        per_s=per_s,
+        peers_per_s=per_s / (1 - loss),
+        loss=loss,
+        error=group.error(host, len(readings)),
+        readings=len(readings),
     )
 
 
 def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Group | None:
-    """Return the centre and the scales of the peers with enough readings; None: they are too few."""
-    read = {host: each.all for host, each in peers.items() if len(each.screened) >= LEAST_READINGS}
-    if len(read) < LEAST_PEERS:
+    """Return the readings and the scales of the peers with enough readings; None: they are too few."""
+    screened = {host: [number for number in each.rates if number < policy.screening] for host, each in peers.items()}
+    enough = {host: each.rates for host, each in peers.items() if len(screened[host]) >= LEAST_READINGS}
+    found = _compare_rounds(enough)
+    if len(found) < LEAST_PEERS:
         return None
+    read = {host: list(each.values()) for host, each in found.items()}
     levels = {host: _find_level(values) for host, values in read.items()}
     noise, degrees = _measure_noise(list(read.values()))
     scatter = {host: MAD * statistics.median(abs(each - levels[host]) for each in values) for host, values in read.items()}
@@ -304,14 +333,42 @@ def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Grou
     spread = math.sqrt(max(0.0, (MAD * statistics.median(distances)) ** 2 - of_level**2)) if is_known else 0.0
     allowed = -math.log1p(-policy.tolerance) + 2 * of_level + spread
     return _Group(
-        centre=centre,
+        readings=found,
+        centres=_find_medians_of_others(levels),
         noise=noise,
         degrees=degrees,
         spread=spread,
-        peers=len(read),
         has_majority=sum(distance <= allowed for distance in distances) > len(distances) / 2,
         own_noise={host: own for host, own in scatter.items() if own > UNSTEADY * noise},
     )
+
+
+def _compare_rounds(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
+    """Return logarithms of the rates without what the other hosts have in common in each round with enough of them."""
+    rounds: dict[int, dict[str, float]] = defaultdict(dict)
+    for host, of_host in rates.items():
+        for number, per_s in of_host.items():
+            rounds[number][host] = math.log(per_s)
+    relative: dict[str, dict[int, float]] = defaultdict(dict)
+    rounds = {number: found for number, found in rounds.items() if len(found) >= LEAST_PEERS}
+    for number, found in rounds.items():
+        median = statistics.median(found.values())
+        for host, each in found.items():
+            relative[host][number] = each - median
+    levels = {host: _find_level(list(each.values())) for host, each in relative.items()}
+    for number, found in rounds.items():
+        common = _find_medians_of_others({host: each - levels[host] for host, each in found.items()})
+        for host, each in found.items():
+            relative[host][number] = each - common[host]
+    return relative
+
+
+def _find_medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
+    """Return for each host the median of the values of all others."""
+    order = sorted(values, key=lambda host: values[host])
+    ordered = [values[host] for host in order]
+    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2  # in the middle of the others
+    return {host: (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2 for at, host in enumerate(order)}
 
 
 def _measure_noise(series: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
-from pytest_dtfperf.formats import format_count, percent
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.qualify.peers import LEAST_NOISE, LEAST_READINGS, QualifyPolicy
+from pytest_dtfperf.qualify.peers import LEAST_NOISE, LEAST_READINGS, QualifyPolicy, describe_loss, describe_uncertainty
 from pytest_dtfperf.stats.noise import t_quantile
 
 LEAST_RECORDED = 5  # sessions, or other hosts: the spread of fewer is not known
@@ -98,12 +98,11 @@ def _compare(result: CapacityResult, name: str, rates: Sequence[float], level: f
     centre, degrees = statistics.median(rates), len(rates) - 1
     error = max(statistics.stdev(rates), LEAST_NOISE) * math.sqrt(1 + math.pi / 2 / len(rates))
     loss = centre - math.log(result.per_s)
-    text = f"{percent(-math.expm1(-loss))} slower than {name}"
+    lost = -math.expm1(-loss)
     if loss - t_quantile(level, degrees) * error > -math.log1p(-policy.tolerance):
-        verdict, reason = HostVerdict.SLOW, text
+        verdict, reason = HostVerdict.SLOW, f"{describe_loss(lost)} than {name}"
     elif loss + t_quantile(policy.missed, degrees) * error < -math.log1p(-policy.slow):
         verdict, reason = HostVerdict.FIT, ""
     else:
-        certain = f"certainly neither slow nor less than {percent(policy.slow)} slower"
-        verdict, reason = HostVerdict.NOT_JUDGED, f"{text}, standard error {percent(error)}: {certain}"
-    return replace(result, verdict=verdict, peers_per_s=math.exp(centre), loss=-math.expm1(-loss), error=error, reason=reason)
+        verdict, reason = HostVerdict.NOT_JUDGED, describe_uncertainty(lost, error, name, policy)
+    return replace(result, verdict=verdict, peers_per_s=math.exp(centre), loss=lost, error=error, reason=reason)

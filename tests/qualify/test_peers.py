@@ -1,6 +1,7 @@
 """Hosts beside their peers: decisions of single cases, and the stated error rates in small simulations."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -129,6 +130,42 @@ def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> No
     """A host that is 5 % slower than its peers is found in 95 % of simulated runs."""
     rates = measure_rates(QualifyCase(hosts=hosts, cv=0.005, slow=slow, hosts_cv=0.002), runs=60)
     assert rates.found >= 0.95 - 0.05
+
+
+@pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2)])
+def test_peers_call_few_slow_hosts_fit_if_readings_vary(hosts: int, slow: int) -> None:
+    """At most 5 % of simulated hosts that are 5 % slower are called fit, also if their readings vary by 3 %."""
+    runs = 150
+    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.03, slow=slow), runs=runs)
+    assert rates.called_fit <= 0.05 + 2 * math.sqrt(0.05 / (runs * slow))
+
+
+def test_peers_round_of_one_host_does_not_count() -> None:
+    """A slow host is not called fit by rounds in which no other host was read undisturbed."""
+    comparison = PeerComparison(dict.fromkeys(name_hosts(0, 0, 0, 0), "kind"), QualifyPolicy())
+    random = Random(5)
+    while not comparison.is_decided:
+        rates = {host: {MEMORY: math.exp(random.gauss(0, 0.003))} for host in name_hosts(0, 0, 0, 0)}
+        rates["n2"][MEMORY] *= 0.9
+        comparison.add_round(rates if comparison.rounds in (0, 1, 5) else {"n2": rates["n2"]})
+    found = comparison.results()["n2"][MEMORY]
+    assert found.verdict is not FIT
+    assert found.loss == pytest.approx(0.1, abs=0.02)
+
+
+def test_peers_two_of_four_hosts_are_not_judged_after_noisy_rounds() -> None:
+    """Hosts without a majority that agrees are not judged, also if only the later rounds show it."""
+    found = compare(name_hosts(0, 0, 0.1, 0.1), cv=0.03)
+    assert {each.verdict for each in found.values()} == {NOT_JUDGED}
+
+
+def test_peers_undecided_host_has_its_loss_in_plain_words() -> None:
+    """The reason of a host that is not decided is how much faster or slower it is, and that its readings vary too much."""
+    found = compare(name_hosts(0, 0, 0, 0), cv=0.1)
+    reasons = [each.reason for each in found.values() if each.verdict is NOT_JUDGED]
+    assert all(re.search("% (slower|faster) than its peers, standard error .* vary too much", each) for each in reasons)
+    assert not any(each.startswith("-") for each in reasons)
+    assert {" faster " in each for each in reasons} == {False, True}
 
 
 def test_policy_analyses_double() -> None:
