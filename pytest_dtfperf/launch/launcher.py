@@ -19,7 +19,15 @@ from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.link_rounds import Round
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
-from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing, load_probes, store_probes
+from pytest_dtfperf.launch.probing import (
+    ALL_FAMILIES,
+    CAPACITY_FAMILIES,
+    USUAL,
+    Deadlines,
+    Probing,
+    load_probes,
+    store_probes,
+)
 from pytest_dtfperf.launch.program_run import OnOutput, ProgramRun, Tunnel
 from pytest_dtfperf.launch.run_controller import MeasuredRun, OnProgress, RunController, log_path
 from pytest_dtfperf.limits.needs import Layout
@@ -171,6 +179,7 @@ class Launcher:
         rounds: Sequence[Round] | None = None,
         again: bool = False,
         cold_input: bool = False,
+        families: Sequence[str] = ALL_FAMILIES,
         deadlines: Deadlines = USUAL,
     ) -> Probes:
         """Probe the hosts of a training and its links.
@@ -180,6 +189,7 @@ class Launcher:
             rounds: of links; by default those that the training uses.
             again: measure what was measured before on this allocation, too.
             cold_input: read the training's data from the disk: its files are dropped from the page cache before.
+            families: of readings that are measured of hosts.
 
         Raises:
             SpecError, InfrastructureError: what has failed.
@@ -197,6 +207,7 @@ class Launcher:
                 pairs=pairs,
                 rounds=rounds,
                 cold_input=cold_input,
+                families=families,
                 deadlines=deadlines,
             )
         )
@@ -216,7 +227,7 @@ class Launcher:
         if self._capacity is None:
             self._capacity = load_probes(self._config, self._views)
         known, self.probed = merge_probes(self._capacity, self._probes), Probes()
-        probing = Probing(agents, self._config, spec, known=known, with_input=False)
+        probing = Probing(agents, self._config, spec, known=known, families=CAPACITY_FAMILIES)
         if not probing.is_needed:
             return probing.collect_probes()
         on_begin()

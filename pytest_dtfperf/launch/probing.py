@@ -189,7 +189,8 @@ def _count_others_cores(host: str, states: Mapping[str, HostState]) -> float | N
 
 
 _POLL_S = 0.1
-FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing.py; "input", too, if images are staged
+CAPACITY_FAMILIES = ("core", "cores", "gpu", "memory")  # of readings in training/probing.py
+ALL_FAMILIES = (*CAPACITY_FAMILIES, "input")  # how fast the data of the training is read and decoded, if it has any
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,8 @@ class Probing:
         known: Probes | None = None,
         pairs: bool = False,
         rounds: Sequence[Round] | None = None,
-        with_input: bool = True,
         cold_input: bool = False,
+        families: Sequence[str] = ALL_FAMILIES,
         deadlines: Deadlines = USUAL,
     ) -> None:
         """Prepare a probe of the hosts and links of a training.
@@ -226,8 +227,8 @@ class Probing:
             known: results that are not measured again.
             pairs: measure each link by itself, too.
             rounds: of links; by default those that the training uses.
-            with_input: measure how fast the training's data is read and decoded, too.
             cold_input: drop the data's files from the page cache before.
+            families: of readings that are measured of hosts.
 
         Raises:
             SpecError: the hosts have no room for the training.
@@ -235,7 +236,7 @@ class Probing:
         self.id = uuid.uuid4().hex[:12]
         self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
         self._known = known or Probes()
-        self._with_input, self._cold_input = with_input, cold_input
+        self._families, self._cold_input = families, cold_input
         self._clock = agents.clock
         self._began = self._clock()
         self._tasks = place(spec, agents.hosts, config)
@@ -294,7 +295,7 @@ class Probing:
         """Return the families of readings that are to be measured of a host."""
         probe = self._known.hosts.get(host)
         if probe is None:
-            return (*FAMILIES, *(["input"] if self._brings_images else []))
+            return [family for family in self._families if family != "input" or self._brings_images]
         how = probe.readings["input"].how if "input" in probe.readings else {}
         is_known = (how.get("data"), how.get("model")) == (self._spec.data, self._spec.model)
         return [] if is_known or not self._brings_images else ["input"]
@@ -305,7 +306,7 @@ class Probing:
 
     @property
     def _brings_images(self) -> bool:
-        return self._with_input and self._spec.data != "synthetic" and not self._spec.command
+        return "input" in self._families and self._spec.data != "synthetic" and not self._spec.command
 
     # Phases
 

@@ -18,10 +18,11 @@ from pytest_dtfperf.clusters.slurm.request import make_drain_command
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, UsageError
-from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed
+from pytest_dtfperf.explain.probes import READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.formats import format_count, percent, with_prefix
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.launch.link_rounds import Fan, Round
+from pytest_dtfperf.launch.probing import ALL_FAMILIES
 from pytest_dtfperf.qualify.group_rates import Group
 from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.pairs import (
@@ -47,7 +48,6 @@ FILE = "qualification.json"
 TEST = "dtfperf qualify"
 TRAINING = "training"
 SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
-FAMILIES = ("core.", "cores.", "memory", "gpu.", "input")  # of readings that are compared
 
 
 class HostQualification:
@@ -90,7 +90,7 @@ class HostQualification:
         self._recorded, self._names = recorded, names
         self._hosts: list[str] = []
         self._kinds: dict[str, str] = {}
-        self._clocks: dict[str, HostProbe] = {}
+        self._probes = Probes()  # the last readings of all hosts
         self._link_conditions = ""
         self._pair_readings = PairReadings()
         self._why_stopped = ""
@@ -132,7 +132,7 @@ class HostQualification:
         common = {TRAINING: self._trainer.shrink(1).key, PAIR_TRAINING: self._trainer.shrink(2).key, **links}
         probed = {
             host: {name: format_conditions(each.how) for name, each in probe.readings.items()}
-            for host, probe in self._clocks.items()
+            for host, probe in self._probes.hosts.items()
         }
         return {host: common | probed.get(host, {}) for host in self._hosts}
 
@@ -203,10 +203,11 @@ class HostQualification:
         """Measure what is not decided, of all hosts."""
         is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
         open_names = {name for each in (self._own, self._links) for _, name in each.iterate_open()}
-        probes = self._leave_out_lost(self._trainer.repeat_without_lost_hosts(lambda: self._probe_all(is_open_links)))
+        families = ALL_FAMILIES if self._own.is_screening else list_families(open_names)
+        probes = self._leave_out_lost(self._trainer.repeat_without_lost_hosts(lambda: self._probe_all(families, is_open_links)))
+        self._probes = merge_probes(self._probes, probes)
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
-            self._clocks.update(probes.hosts)
             if self._trains and (self._own.is_screening or TRAINING in open_names):
                 for (host,), per_s in self._train([(host,) for host in self._left]).items():
                     readings.setdefault(host, {})[TRAINING] = per_s
@@ -238,15 +239,16 @@ class HostQualification:
             links={name: link for name, link in probes.links.items() if not set(name.split(">")) & why.keys()},
         )
 
-    def _probe_all(self, with_links: bool) -> Probes:
+    def _probe_all(self, families: Sequence[str], with_links: bool) -> Probes:
         """Probe all hosts that are left, and links between pairs of them."""
         left = self._left
-        return self._probe(self._streams.draw(left, count_matchings(len(left))) if with_links else [])
+        return self._probe(self._streams.draw(left, count_matchings(len(left))) if with_links else [], families)
 
-    def _probe(self, matchings: Iterable[Sequence[Pair]]) -> Probes:
+    def _probe(self, matchings: Iterable[Sequence[Pair]], families: Sequence[str] = ()) -> Probes:
         launcher = self._session.allocations.get_launcher(self._spec)
         spec = self._trainer.shrink(len(self._left))
-        return launcher.probe(spec, again=True, cold_input=True, rounds=_plan_rounds(launcher.hosts, matchings))
+        rounds = _plan_rounds(launcher.hosts, matchings)
+        return launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
 
     def _measure_suspects(self) -> None:
         """Measure the links of suspect pairs again."""
@@ -299,7 +301,7 @@ class HostQualification:
             verdict, reasons = HostVerdict.FIT, []
         if verdict is HostVerdict.NOT_JUDGED and self._why_stopped and host not in self._trainer.lost:
             reasons = [self._why_stopped]
-        probe = self._clocks.get(host)
+        probe = self._probes.hosts.get(host)
         return HostResult(
             verdict=verdict,
             kind=self._kinds.get(host, ""),
@@ -312,9 +314,11 @@ class HostQualification:
     def _describe_clock(self, host: str) -> list[str]:
         """Return the clock of a slow host, if it is below that of its peers."""
         clocks = sorted(
-            probe.clock_hz for name, probe in self._clocks.items() if self._kinds[name] == self._kinds[host] and probe.clock_hz
+            probe.clock_hz
+            for name, probe in self._probes.hosts.items()
+            if self._kinds[name] == self._kinds[host] and probe.clock_hz
         )
-        own = self._clocks[host].clock_hz if host in self._clocks else None
+        own = self._probes.hosts[host].clock_hz if host in self._probes.hosts else None
         if not own or not clocks or own > SLOWER_CLOCK * clocks[len(clocks) // 2]:
             return []
         return [f"its clock is {with_prefix(own, 'Hz')}, that of its peers {with_prefix(clocks[len(clocks) // 2], 'Hz')}"]
@@ -350,7 +354,12 @@ def _describe_loss(name: str, result: CapacityResult) -> str:
 
 
 def _select_readings(probe: HostProbe) -> dict[str, float]:
-    return {name: each.per_s for name, each in probe.readings.items() if name.startswith(FAMILIES) and name != LINK}
+    return {name: each.per_s for name, each in probe.readings.items()}
+
+
+def list_families(names: Collection[str]) -> list[str]:
+    """Return the families of probes that measure these capacities: after the screening, no other ones are measured."""
+    return [family for family in ALL_FAMILIES if any(name.split(".")[0] == family for name in names)]
 
 
 def _plan_rounds(hosts: Sequence[str], matchings: Iterable[Sequence[Pair]]) -> list[Round]:

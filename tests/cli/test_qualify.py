@@ -19,7 +19,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
 from pytest_dtfperf.qualify import qualification
-from pytest_dtfperf.qualify.qualification import list_drain_commands
+from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import NewSite, new_site
@@ -198,6 +198,19 @@ def test_qualify_of_this_host_that_fails_is_not_judged(folder: Path, what: str) 
     assert ended.returncode == 3, ended.stderr
     assert "not judged: " in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "families"),
+    [
+        (["link in", "training in pairs"], []),
+        (["cores.matmul", "training"], ["cores"]),
+        (["memory", "gpu.1.matmul", "core.convolution", "input"], ["core", "gpu", "memory", "input"]),
+    ],
+)
+def test_qualify_probes_only_what_is_open(names: list[str], families: list[str]) -> None:
+    """After the screening, only the probes of capacities run that are not decided."""
+    assert list_families(names) == families
 
 
 def test_drain_commands_have_the_reason() -> None:

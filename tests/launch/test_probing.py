@@ -66,6 +66,14 @@ def test_one_host_needs_no_link(stage: Stage) -> None:
     assert found.links == {}
 
 
+def test_probe_measures_only_the_given_families(stage: Stage) -> None:
+    """A probe without families of readings measures links, and computes on no host."""
+    found = stage.launcher.probe(SPEC, families=())
+    assert found.hosts == {}
+    assert found.links
+    assert found.unknown == {}
+
+
 @pytest.mark.parametrize(
     "script, words, readings",
     [
