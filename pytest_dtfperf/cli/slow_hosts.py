@@ -97,6 +97,7 @@ train a small model by themselves and in pairs. Hosts of one kind are compared w
 call any fit host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts`
 (docs/qualify.md).
 """
+HOST_LIMIT_S = 45.0  # of a host alone: Slurm ends a HealthCheckProgram after 60 s
 QUALIFY_ENDS = {
     DONE: "all hosts are fit",
     FAILED: "slow hosts or links were found",
@@ -353,7 +354,7 @@ def _qualify(args: argparse.Namespace) -> int:
             make_all_hosts_spec(session, make_spec(session, wanted[0]), hosts, devices),
             policy=policy,
             trains=not args.no_training,
-            time_limit_s=get_time_limit_s(args),
+            time_limit_s=HOST_LIMIT_S if args.host and args.time_limit is None else get_time_limit_s(args),
             recorded=_load_recorded(session) if args.host else None,
             names=[_get_node_name()],
             on_status=print_remark,

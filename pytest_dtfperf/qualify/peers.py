@@ -158,6 +158,10 @@ class PeerComparison:
             if host not in self._left_out:
                 yield from ((host, name) for name, each in series.items() if each.is_open)
 
+    def list_rates(self, host: str) -> dict[str, list[float]]:
+        """Return all undisturbed readings of a host, by capacity."""
+        return {name: list(each.rates.values()) for name, each in self._series[host].items()}
+
     def leave_out(self, host: str) -> None:
         """Expect no more readings of a host. Those that it has stay readings of a peer."""
         self._left_out.add(host)

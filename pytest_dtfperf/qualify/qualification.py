@@ -39,7 +39,7 @@ from pytest_dtfperf.qualify.pairs import (
     select_better,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
-from pytest_dtfperf.qualify.recorded import judge_by_records
+from pytest_dtfperf.qualify.recorded import judge_by_records, needs_readings
 from pytest_dtfperf.records.host_readings import HostReading, append_host_readings, format_conditions
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
@@ -144,14 +144,12 @@ class HostQualification:
     def result(self) -> Qualification:
         """Return what is known by now."""
         own, links = self._own.results(), self._links.results()
-        conditions = self._list_conditions()
-        hosts = {}
-        for host in self._hosts:
-            capacities = {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))}
-            if self._recorded is not None:
-                names, kind = {host, *self._names}, self._kinds.get(host, "")
-                capacities = judge_by_records(capacities, names, kind, conditions[host], self._recorded, self._policy)
-            hosts[host] = self._judge_host(host, capacities)
+        if self._recorded is not None:
+            own = self._judge_by_records(self._recorded)
+        hosts = {
+            host: self._judge_host(host, {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))})
+            for host in self._hosts
+        }
         return Qualification(
             cluster=self._session.config.name,
             hosts=hosts,
@@ -161,6 +159,15 @@ class HostQualification:
             rounds=max(self._own.rounds, self._links.rounds),
         )
 
+    def _judge_by_records(self, recorded: Sequence[Series]) -> dict[str, dict[str, CapacityResult]]:
+        conditions = self._list_conditions()
+        return {
+            host: judge_by_records(
+                self._own.list_rates(host), {host, *self._names}, kind, conditions[host], recorded, self._policy
+            )
+            for host, kind in self._kinds.items()
+        }
+
     def _compare(self, policy: QualifyPolicy) -> PeerComparison:
         return PeerComparison(self._kinds, policy, false_alarms=policy.false_alarms / 2)
 
@@ -168,12 +175,13 @@ class HostQualification:
 
     def _make_rounds(self) -> None:
         longest_s = 0.0
-        while not (self._own.is_decided and self._is_decided_links):
+        while self._is_open_own or not self._is_decided_links:
             if not self._left:
                 return
             began_s = time.monotonic()
             if began_s - self._began_s + longest_s > self._time_limit_s:
-                self._why_stopped = "the time limit was reached"
+                if self._recorded is None or self._own.is_screening:  # otherwise the reason is that of the capacity
+                    self._why_stopped = "the time limit was reached"
                 return
             self._on_status(f"round {max(self._own.rounds, self._links.rounds) + 1}: {self._describe_round()}")
             try:
@@ -185,6 +193,19 @@ class HostQualification:
         self._measure_suspects()
 
     @property
+    def _is_open_own(self) -> bool:
+        """Whether anything is undecided that hosts measure by themselves."""
+        if self._recorded is None:
+            return not self._own.is_decided
+        found = self._judge_by_records(self._recorded).values()
+        return any(needs_readings(self._own.rounds, each, self._policy) for each in found)
+
+    @property
+    def _measures_all(self) -> bool:
+        """Whether the next round measures all capacities."""
+        return self._own.is_screening or self._recorded is not None
+
+    @property
     def _is_decided_links(self) -> bool:
         return len(self._left) < 2 or self._links.is_decided
 
@@ -194,21 +215,21 @@ class HostQualification:
         return [host for host in self._hosts if host not in self._trainer.lost]
 
     def _describe_round(self) -> str:
-        if self._own.is_screening:
+        if self._measures_all:
             return format_count(len(self._left), "host")
         names = sorted({host for each in (self._own, self._links) for host, _ in each.iterate_open()})
         return f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''} again, beside all others"
 
     def _make_round(self) -> None:
         """Measure what is not decided, of all hosts."""
-        is_open_own, is_open_links = not self._own.is_decided, not self._is_decided_links
+        is_open_own, is_open_links = self._is_open_own, not self._is_decided_links
         open_names = {name for each in (self._own, self._links) for _, name in each.iterate_open()}
-        families = ALL_FAMILIES if self._own.is_screening else list_families(open_names)
+        families = ALL_FAMILIES if self._measures_all else list_families(open_names)
         probes = self._leave_out_lost(self._trainer.repeat_without_lost_hosts(lambda: self._probe_all(families, is_open_links)))
         self._probes = merge_probes(self._probes, probes)
         if is_open_own:
             readings = {host: _select_readings(probe) for host, probe in probes.hosts.items() if not is_disturbed(probe)}
-            if self._trains and (self._own.is_screening or TRAINING in open_names):
+            if self._trains and (self._measures_all or TRAINING in open_names):
                 for (host,), per_s in self._train([(host,) for host in self._left]).items():
                     readings.setdefault(host, {})[TRAINING] = per_s
             self._own.add_round(readings)

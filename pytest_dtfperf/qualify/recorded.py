@@ -1,9 +1,13 @@
 """Judge a host that is measured alone, by recorded readings of the same host and of others of the same hardware. Pure.
 
 There are two references: the earlier sessions of the host, and the other hosts, each with the median of its latest sessions. A
-new reading of an equal host differs from the median of n references by s * sqrt(1 + pi / 2n), where s is their standard
-deviation, with n - 1 degrees of freedom. All capacities and references share the stated rate of false alarms evenly. A capacity
-is SLOW if it is by one reference, and FIT if it is by all. Readings that were called slow are no reference.
+new session of an equal host differs from the median of n references by s * sqrt(1 + pi / 2n), where s is their standard
+deviation, with n - 1 degrees of freedom. The median of its own k readings differs from its rate by r * sqrt(pi / 2k), where r
+is their standard deviation, with k - 1 degrees of freedom. Both errors are added, with the degrees of freedom of B. L. Welch
+(Biometrika 34, 1947, 28-35). The first one has a part of the second one already, so that the sum is rather too large. Further
+readings make the second one smaller, and `needs_readings` decides whether there are any. All capacities and references share
+the stated rate of false alarms evenly. A capacity is SLOW if it is by one reference, which is decided once, at the end, and
+FIT if it is by all. Readings that were called slow are no reference.
 """
 
 import math
@@ -14,7 +18,14 @@ from dataclasses import replace
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.qualify.peers import LEAST_NOISE, LEAST_READINGS, QualifyPolicy, describe_loss, describe_uncertainty
+from pytest_dtfperf.qualify.peers import (
+    LEAST_NOISE,
+    LEAST_READINGS,
+    MISSED_SHARE,
+    QualifyPolicy,
+    describe_loss,
+    describe_uncertainty,
+)
 from pytest_dtfperf.stats.noise import t_quantile
 
 LEAST_RECORDED = 5  # sessions, or other hosts: the spread of fewer is not known
@@ -23,7 +34,7 @@ SESSIONS_OF_PEER = 5
 
 
 def judge_by_records(
-    capacities: Mapping[str, CapacityResult],
+    readings: Mapping[str, Sequence[float]],
     names: Collection[str],
     kind: str,
     conditions: Mapping[str, str],
@@ -33,13 +44,13 @@ def judge_by_records(
     """Return the results of a host's capacities beside their records.
 
     Args:
-        capacities: what was measured; `per_s` is the median of the readings.
+        readings: of each capacity, undisturbed.
         names: of the host.
         kind: its hardware.
         conditions: of the readings, by capacity.
         recorded: as of `history.series.make_host_series`.
     """
-    level = policy.false_alarms / max(1, 2 * len(capacities))
+    level = policy.false_alarms / max(1, 2 * len(readings))
     return {
         name: _judge(
             each,
@@ -55,7 +66,7 @@ def judge_by_records(
             level,
             policy,
         )
-        for name, each in capacities.items()
+        for name, each in readings.items()
     }
 
 
@@ -78,31 +89,53 @@ def _list_references(names: Collection[str], same: Sequence[Series]) -> dict[str
 
 
 def _judge(
-    result: CapacityResult, references: Mapping[str, Sequence[float]], level: float, policy: QualifyPolicy
+    readings: Sequence[float], references: Mapping[str, Sequence[float]], level: float, policy: QualifyPolicy
 ) -> CapacityResult:
-    if result.per_s is None or result.readings < LEAST_READINGS:
-        return result
+    result = CapacityResult(verdict=HostVerdict.NOT_JUDGED, per_s=statistics.median(readings), readings=len(readings))
+    if len(readings) < LEAST_READINGS:
+        return replace(result, reason=f"it has {format_count(len(readings), 'undisturbed reading')}")
     if not references:
         why = f"the history has fewer than {LEAST_RECORDED} sessions of this host, and of other hosts of its hardware"
-        return replace(result, verdict=HostVerdict.NOT_JUDGED, reason=why)
-    found = [_compare(result, name, rates, level, policy) for name, rates in references.items()]
+        return replace(result, reason=why)
+    found = [_compare(result, readings, name, rates, level, policy) for name, rates in references.items()]
     for verdict in (HostVerdict.SLOW, HostVerdict.NOT_JUDGED):
         if matching := [each for each in found if each.verdict is verdict]:
             return max(matching, key=lambda each: each.loss or 0.0)
     return max(found, key=lambda each: each.loss or 0.0)
 
 
-def _compare(result: CapacityResult, name: str, rates: Sequence[float], level: float, policy: QualifyPolicy) -> CapacityResult:
+def _compare(
+    result: CapacityResult,
+    readings: Sequence[float],
+    name: str,
+    rates: Sequence[float],
+    level: float,
+    policy: QualifyPolicy,
+) -> CapacityResult:
     """Return the result beside one reference."""
-    assert result.per_s
-    centre, degrees = statistics.median(rates), len(rates) - 1
-    error = max(statistics.stdev(rates), LEAST_NOISE) * math.sqrt(1 + math.pi / 2 / len(rates))
-    loss = centre - math.log(result.per_s)
+    own = [math.log(each) for each in readings]
+    centre = statistics.median(rates)
+    squares = (
+        max(statistics.stdev(rates), LEAST_NOISE) ** 2 * (1 + math.pi / 2 / len(rates)),
+        max(statistics.stdev(own), LEAST_NOISE) ** 2 * math.pi / 2 / len(own),
+    )
+    error = math.sqrt(sum(squares))
+    degrees = sum(squares) ** 2 / (squares[0] ** 2 / (len(rates) - 1) + squares[1] ** 2 / (len(own) - 1))
+    loss = centre - statistics.median(own)
     lost = -math.expm1(-loss)
     if loss - t_quantile(level, degrees) * error > -math.log1p(-policy.tolerance):
         verdict, reason = HostVerdict.SLOW, f"{describe_loss(lost)} than {name}"
-    elif loss + t_quantile(policy.missed, degrees) * error < -math.log1p(-policy.slow):
+    elif loss + t_quantile(MISSED_SHARE * policy.missed, degrees) * error < -math.log1p(-policy.slow):
         verdict, reason = HostVerdict.FIT, ""
     else:
         verdict, reason = HostVerdict.NOT_JUDGED, describe_uncertainty(lost, error, name, policy)
     return replace(result, verdict=verdict, peers_per_s=math.exp(centre), loss=lost, error=error, reason=reason)
+
+
+def needs_readings(rounds: int, results: Mapping[str, CapacityResult], policy: QualifyPolicy) -> bool:
+    """Return whether a host is measured further after these rounds: until it is fit, or the rounds of the policy are made."""
+    analyses = [policy.screening, *(policy.screening + each for each in policy.analyses)]
+    if rounds >= analyses[-1]:
+        return False
+    is_fit = bool(results) and all(each.verdict is HostVerdict.FIT for each in results.values())
+    return rounds not in analyses or not is_fit

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.qualify.peers import QualifyPolicy
-from pytest_dtfperf.qualify.recorded import judge_by_records
+from pytest_dtfperf.qualify.recorded import judge_by_records, needs_readings
 
 FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
 KIND, CONDITIONS = "cpu-x", "threads=1"
@@ -21,8 +21,9 @@ def make_series(
     return Series(f"{host}: memory", kind, "key", 1, points, host=host, capacity="memory")
 
 
-def judge(per_s: float, *recorded: Series, readings: int = 3) -> CapacityResult:
-    measured = CapacityResult(verdict=NOT_JUDGED, per_s=per_s, readings=readings)
+def judge(per_s: float, *recorded: Series, readings: int = 3, spread: float = 0.001) -> CapacityResult:
+    """Return the result of a host whose readings differ by this fraction."""
+    measured = [per_s * (1 + spread * (at % 3 - 1)) for at in range(readings)]
     found = judge_by_records({"memory": measured}, {"n1"}, KIND, {"memory": CONDITIONS}, recorded, QualifyPolicy())
     return found["memory"]
 
@@ -63,6 +64,50 @@ def test_recorded_loss_has_the_reference_as_reason() -> None:
     """The reason names the loss, and with how many sessions or hosts it is compared."""
     assert judge(88.0, OWN).reason.endswith("% slower than in its own 12 sessions before")
     assert judge(88.0, *PEERS).reason.endswith("% slower than the recorded 10 hosts of its hardware")
+
+
+@pytest.mark.parametrize(("readings", "verdict"), [(3, NOT_JUDGED), (6, FIT)])
+def test_recorded_host_is_fit_after_further_readings(readings: int, verdict: HostVerdict) -> None:
+    """Readings that differ by 2 % do not decide after three of them, and do after further ones."""
+    assert judge(100.0, OWN, readings=readings, spread=0.02).verdict is verdict
+
+
+def test_recorded_slow_host_is_rarely_fit_beside_steady_sessions() -> None:
+    """Of 500 hosts that are 5 % slower, with readings that vary by 2 % and steadier sessions before, at most 5 % are fit."""
+    fit = 0
+    for seed in range(500):
+        random = Random(seed)
+        rates = [95 * math.exp(random.gauss(0, 0.02)) for _ in range(27)]
+        recorded = make_series("n1", [100 * math.exp(random.gauss(0, 0.006)) for _ in range(10)])
+        fit += is_fit_at_any_analysis(rates, recorded)
+    assert fit <= 25
+
+
+def is_fit_at_any_analysis(rates: list[float], recorded: Series) -> bool:
+    policy, rounds = QualifyPolicy(), 0
+    while True:
+        rounds += 1
+        found = judge_by_records({"memory": rates[:rounds]}, {"n1"}, KIND, {"memory": CONDITIONS}, [recorded], policy)
+        if not needs_readings(rounds, found, policy):
+            return found["memory"].verdict is FIT
+
+
+@pytest.mark.parametrize(
+    ("rounds", "verdict", "needs"),
+    [
+        (2, FIT, True),
+        (3, FIT, False),
+        (3, NOT_JUDGED, True),
+        (3, SLOW, True),
+        (5, FIT, True),
+        (6, FIT, False),
+        (27, SLOW, False),
+    ],
+)
+def test_recorded_host_is_read_until_it_is_fit(rounds: int, verdict: HostVerdict, needs: bool) -> None:
+    """A host is measured further until it is fit after one of the analyses, or until all rounds are made."""
+    results = {"memory": CapacityResult(verdict=verdict), "cores.matmul": CapacityResult(verdict=FIT)}
+    assert needs_readings(rounds, results, QualifyPolicy()) is needs
 
 
 def test_recorded_host_with_one_reading_is_not_judged() -> None:
