@@ -365,7 +365,7 @@ def _qualify(args: argparse.Namespace) -> int:
     if found is None:
         return NOT_JUDGED
     _publish(targets, format_qualification_metrics(found), found.cluster, QUALIFY_JOB)
-    return _choose_qualify_code(found)
+    return choose_qualify_code(found)
 
 
 def _get_node_name() -> str:
@@ -437,12 +437,12 @@ def _count_hosts(session: "Session", wanted: int | None) -> tuple[int, int]:
     return hosts, devices
 
 
-def _choose_qualify_code(found: "Qualification") -> int:
+def choose_qualify_code(found: "Qualification") -> int:
     from pytest_dtfperf.datamodel.qualification import HostVerdict
 
     if found.list_hosts(HostVerdict.SLOW) or any(each.verdict is HostVerdict.SLOW for each in found.pairs):
         return FAILED
-    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) else DONE
+    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) or found.pairs else DONE
 
 
 def _print_qualification(found: "Qualification", session: "Session", args: argparse.Namespace) -> None:

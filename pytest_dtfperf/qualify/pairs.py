@@ -1,4 +1,4 @@
-"""Rounds in which hosts meet in pairs, and what the rates of pairs tell about hosts, links and single pairs. Pure.
+"""Rounds in which hosts meet in pairs, and what the rates of pairs show of hosts, links and single pairs. Pure.
 
 In a round every host meets one other, so that each pair is alone on its links. In further rounds it meets others. A host that
 sends slowly does so to all of them, and a host that receives slowly does so from all. A stream is a reading of the "link out"

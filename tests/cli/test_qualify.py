@@ -16,8 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.cli.slow_hosts import choose_qualify_code
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
-from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, Qualification
+from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
@@ -198,6 +199,18 @@ def test_qualify_of_this_host_that_fails_is_not_judged(folder: Path, what: str) 
     assert ended.returncode == 3, ended.stderr
     assert "not judged: " in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_pair_that_was_not_measured_again_is_not_judged() -> None:
+    """A pair of hosts with a link that may be slow makes the exit code 3, and one with a slow link 1."""
+    host = HostResult(verdict=HostVerdict.FIT, kind="cpu-x", capacities={})
+
+    def choose(*verdicts: HostVerdict) -> int:
+        pairs = [PairResult(hosts=("a", "b"), name="link", per_s=1e6, expected_per_s=2e6, verdict=each) for each in verdicts]
+        found = Qualification(cluster="c", hosts={"a": host}, pairs=pairs, false_alarms=0.02, seconds=1.0, rounds=3)
+        return choose_qualify_code(found)
+
+    assert [choose(), choose(HostVerdict.NOT_JUDGED), choose(HostVerdict.NOT_JUDGED, HostVerdict.SLOW)] == [0, 3, 1]
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ QUOTA, TWO_QUOTAS, NEIGHBOUR, BOTH = "CPU quota", "two CPU quotas", "memory neig
 EQUAL, EQUAL_QUOTAS = "none", "none, with equal CPU quotas"
 LINK_KINDS = (INTO, OUT_OF, BETWEEN, INTO_TWO)
 QUOTA_KINDS = (QUOTA, TWO_QUOTAS, NEIGHBOUR, BOTH, EQUAL_QUOTAS)
-HOSTS, LOSSES = (4, 6, 8), (0.4, 0.6, 0.8)  # losses below 10 % of a link are tolerated, and those from 25 % on are found
-# That confirm a loss. Links of these machines have one rate, and are decided by the first analysis.
-MOST_ROUNDS_OF_LINKS, MOST_ROUNDS_OF_QUOTAS = 3, 6
+DRAWS = {4: 3, 6: 2, 8: 1}  # cases of each number of hosts: more hosts take longer
+LOSSES = (0.4, 0.6, 0.8)  # losses below 10 % of a link are tolerated, and those from 25 % on are found
+MOST_ROUNDS = 3  # that confirm a loss: the first analysis, which the losses of these cases suffice for
 CORES_SHARE = 0.8  # of this machine's cores, that all quotas together allow
 # Copies in memory as fast as it can, in the group of one machine: it also takes a part of that machine's quota.
 _COPY = "import numpy as np\na, b = np.ones(1 << 26, np.uint8), np.empty(1 << 26, np.uint8)\nwhile True: np.copyto(b, a)"
@@ -58,13 +58,14 @@ def list_cases() -> list[MachineCase]:
     """Return all cases."""
     links = [
         MachineCase(kind, hosts, loss, draw)
-        for kind, hosts, loss, draw in product(LINK_KINDS, HOSTS, LOSSES, range(2))
+        for kind, hosts, loss in product(LINK_KINDS, DRAWS, LOSSES)
+        for draw in range(DRAWS[hosts])
         if kind != INTO_TWO or hosts > 4  # two of four leave no majority, and nothing is judged
     ]
     one = [MachineCase(kind, 4, loss, draw) for kind, loss, draw in product((QUOTA, BOTH), (0.3, 0.5), range(3))]
     two = [MachineCase(TWO_QUOTAS, 6, loss, draw) for loss, draw in product((0.3, 0.5), range(3))]
     neighbours = [MachineCase(NEIGHBOUR, 4, 0.5, draw) for draw in range(4)]
-    quiet = [MachineCase(EQUAL, hosts, 0.0, draw) for hosts, draw in product(HOSTS, range(12))]
+    quiet = [MachineCase(EQUAL, hosts, 0.0, draw) for hosts, draws in DRAWS.items() for draw in range(6 * draws)]
     return [*links, *one, *two, *neighbours, *quiet, *(MachineCase(EQUAL_QUOTAS, 4, 0.0, draw) for draw in range(8))]
 
 
@@ -106,7 +107,7 @@ class CaseOutcome:
 def run_case(case: MachineCase, folder: Path) -> CaseOutcome:
     """Return the outcome of a qualification."""
     with Lab(case.hosts, namespaces=True, rate=USUAL) as lab, slow_down(lab, case) as expected:
-        found = qualify(lab, folder, case)
+        found = qualify(lab, folder)
     return CaseOutcome(
         expected,
         list_named(found, case),
@@ -180,11 +181,10 @@ def run_neighbour(group: Path) -> Iterator[None]:
             process.kill()
 
 
-def qualify(lab: Lab, folder: Path, case: MachineCase) -> Mapping[str, Any]:
+def qualify(lab: Lab, folder: Path) -> Mapping[str, Any]:
     """Return the result of a qualification of all machines."""
     (folder / "clusters.toml").write_text(lab.toml("connect_s = 300"))
-    command = ["qualify", "--cluster=lab", "--no-training", "--history=never", "--json"]
-    command += [f"--max-rounds={MOST_ROUNDS_OF_QUOTAS if case.kind in QUOTA_KINDS else MOST_ROUNDS_OF_LINKS}"]
+    command = ["qualify", "--cluster=lab", "--no-training", "--history=never", "--json", f"--max-rounds={MOST_ROUNDS}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest_dtfperf.cli", *command],
         cwd=folder,
