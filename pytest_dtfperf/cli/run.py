@@ -114,9 +114,9 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.set_defaults(run=run_measure, cluster="local")
 
 
-def add_time_limit(parser: argparse.ArgumentParser, unit: str) -> None:
+def add_time_limit(parser: argparse.ArgumentParser, unit: str, default: str = "there is no limit") -> None:
     """Add --time-limit, after which no further `unit` begins."""
-    text = f"no {unit} begins that would end later, as 30min; by default there is no limit"
+    text = f"no {unit} begins that would end later, as 30min; by default {default}"
     parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
 
 

@@ -309,7 +309,7 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--false-alarms", metavar="FRACTION", type=float, help=text)
     text = "most rounds that confirm a loss, after the first three; by default 24. More find a loss in noisier readings"
     parser.add_argument("--max-rounds", metavar="N", type=int, help=text)
-    add_time_limit(parser, "round")
+    add_time_limit(parser, "round", f"{HOST_LIMIT_S:g} s with --host, and otherwise none")
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")
     text = "drain slow hosts in Slurm, with the reason; by default the commands are only printed"
     parser.add_argument("--drain", action="store_true", help=text)
