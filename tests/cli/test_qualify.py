@@ -179,9 +179,11 @@ def test_qualify_refuses_wrong_arguments(
 
 
 def test_qualify_of_this_host_without_history_is_not_judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--host measures this host alone. Without readings in the history it is not judged, with exit code 3."""
+    """--host measures this host alone. Without readings in the history it makes all rounds, and ends with exit code 3."""
     assert main(["qualify", "--host", "--no-training", "--json", "--max-rounds=1", "--time-limit=10min"]) == 3
-    (host,) = Qualification.from_json(read("qualify", capsys.readouterr().out)).hosts.values()
+    found = Qualification.from_json(read("qualify", capsys.readouterr().out))
+    (host,) = found.hosts.values()
+    assert found.rounds == 4
     assert host.verdict is HostVerdict.NOT_JUDGED
     assert "the history has fewer than 5 sessions" in host.reason or "undisturbed reading" in host.reason
 
