@@ -118,7 +118,7 @@ from pytest_dtfperf.session.post_analysis import list_candidate_causes
 from tests.explain.sides import side, slower
 from tests.records.samples import measurement, spec
 
-where = {"cluster": "lab", "hosts": {"worker:0": "a", "worker:1": "b", "ps:0": "c"}}
+where = {"cluster": "--cluster=lab", "hosts": {"worker:0": "a", "worker:1": "b", "ps:0": "c"}}
 found = explain(side(*slower(copy=5.0)), side(*slower(copy=40.0), more=where))
 print([each.trial.name for each in plan_experiments(list_candidate_causes(found), {}, spare_hosts=1, most=4)])
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="lab", command=["pytest"], versions={})
