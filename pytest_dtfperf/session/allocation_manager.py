@@ -49,6 +49,7 @@ class AllocationManager:
         on_status: Callable[[str], object],
         on_cost: Callable[[Bill], object] = lambda bill: None,
         while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        check_wait: Callable[[str], object] = lambda test: None,
     ) -> None:
         """Note the cluster and the functions to report to.
 
@@ -56,6 +57,7 @@ class AllocationManager:
             on_status: called with a message while the process waits.
             on_cost: called with the cost of an allocation, once it is released.
             while_waiting: entered while the process waits for its turn, for hosts, or for agents to start on them.
+            check_wait: called with the test while the process waits for its turn; what it raises ends the wait.
         """
         self.expected = expected
         self.stacks: dict[str, ClusterConfig] = {}
@@ -65,6 +67,7 @@ class AllocationManager:
         self._on_status = on_status
         self._on_cost = on_cost
         self._while_waiting = while_waiting
+        self._check_wait = check_wait
         self._held: _HeldAllocation | None = None
         self._refusals: dict[Resources, AllocationError] = {}
         self._spec: Spec | None = None  # the training that is being measured
@@ -198,6 +201,7 @@ class AllocationManager:
                 f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
                 "close that one first"
             )
+        self._check_wait(self._purpose)
         self._on_status(f"waiting for {self._config.name}: {wait}")
 
 

@@ -142,6 +142,11 @@ class TimeBudget:
         if not self.begin(test, least_s):
             raise TimeBudgetSpent(f"left out, for {self.option} has no time for it: give more time, or none to set no limit")
 
+    def check_wait(self, test: str) -> None:
+        """Raise `TimeBudgetSpent` if a test that has begun waits for hosts after the end of the time."""
+        if test in self._ends_s and self.remaining_s <= 0:
+            raise TimeBudgetSpent(f"left out, for {self.option} was spent before other sessions released the hosts")
+
     def _count_later_tests(self) -> int:
         """Return how many tests have not begun yet."""
         return max(0, self._tests() - len({*self._ends_s, *self.left_out}))
@@ -232,6 +237,7 @@ class SessionContext:
             on_status=lambda text: self.progress.waiting(text),
             on_cost=lambda bill: self.folder.spend(bill),
             while_waiting=self.while_waiting,
+            check_wait=self._check_wait,
         )
         self.cluster = ClusterInfo(self.config, self.allocations.get_launcher)
         if total_s := choose_time_budget(self.settings, self.config):
@@ -417,12 +423,12 @@ class SessionContext:
         """Return about how many seconds a step takes on the probed cores; None: unknown, as on GPUs."""
         if self.cluster.device != "cpu" or self.config.allocation == "test" or spec.command:
             return None
-        with self.measuring(spec, test):
-            self.probe_capacity(spec)
-            try:
+        try:
+            with self.measuring(spec, test):
+                self.probe_capacity(spec)
                 layout = self.allocations.get_launcher(spec).layout(spec)
-            except DtfPerfError:  # the training will raise it
-                return None
+        except DtfPerfError:  # the training will raise it
+            return None
         return predict_step_s(spec, layout, self.capacity)
 
     @property
@@ -467,6 +473,10 @@ class SessionContext:
         hardware = {host: launcher.collect_fingerprint([host]).hardware for host in probes}
         readings = [each for host in probes for each in HostReading.list_probed(host, hardware[host], probes[host])]
         append_host_readings(self.folder, readings)
+
+    def _check_wait(self, test: str) -> None:
+        if self.time_budget:
+            self.time_budget.check_wait(test)
 
     def release(self) -> None:
         """Release the hosts, if there are any, and leave the terminal as it was."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
@@ -112,8 +112,14 @@ class Experiment:
         cases = {spec: _SpecRuns(spec, plans[spec], record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
             if budget := self._session.time_budget:
+                budget.require(self._name, 0.0)
                 budget.require(self._name, sum(self._session.estimate_run_s(case.spec, self._name) for case in new))
-            self._measure(new)
+            try:
+                self._measure(new)
+            except TimeBudgetSpent:  # while it waited for hosts
+                if budget:
+                    budget.begin(self._name)  # notes the test as left out
+                raise
         while self._sweeps:
             self._sweeps.pop().forget()
         return [self._note_terms(cases[spec]) for spec in specs]
@@ -401,15 +407,21 @@ class Experiment:
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
         if judgement.needs_runs and _may_have_more(cases, terms) and not any(each.is_void for each in others):
-            with self._measuring(*(each.spec for each in cases)):
-                try:
-                    self._run_until(cases, still_open)
-                finally:
-                    self._judge_invalid(cases)
+            self._make_further_runs(cases, still_open)
         record = self._session.folder.add_judgement(measured.id, judgement)
         if (found := record.checks[-1]) == judgement:  # otherwise the other measurement is void
             analyse(self._session, self._name, record, judgement, others[0].recorded if others else None)
         return found
+
+    def _make_further_runs(
+        self, cases: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]
+    ) -> None:
+        """Make further runs of recorded measurements for a check, unless other sessions have the hosts for too long."""
+        with suppress(TimeBudgetSpent), self._measuring(*(case.spec for case in cases)):
+            try:
+                self._run_until(cases, still_open)
+            finally:
+                self._judge_invalid(cases)
 
     def _reopen(self, record: Record) -> _SpecRuns:
         """Return the runs of a record as they are now, with those that other checks have added."""
@@ -431,11 +443,7 @@ class Experiment:
                 return
             first = case if again is case.recorded else other
             runs = len(first.runs)
-            with self._measuring(first.spec):
-                try:
-                    self._run_until([first], lambda left: ())
-                finally:
-                    self._judge_invalid([first])
+            self._make_further_runs([first], lambda left: ())
             if len(first.runs) == runs:
                 return  # other hosts were allocated
 

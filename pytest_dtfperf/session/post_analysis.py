@@ -12,6 +12,7 @@ never    nothing is traced
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
@@ -23,7 +24,7 @@ from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Ex
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, TimeBudgetSpent, first_line
 from pytest_dtfperf.explain.experiments import (
     ExperimentSubject,
     PlannedExperiment,
@@ -59,7 +60,8 @@ def analyse(session: SessionContext, test: str, record: Record, judgement: Judge
     if judgement.verdict.asks_why and not record.measurement.probes and session.can_explain(test, PROBE_S):
         record = session.probe(record, again=True)
     if needs_traced_run(session.settings, judgement.kind, judgement.verdict, record.measurement):
-        record = _with_traced_run(session, test, record)
+        with suppress(TimeBudgetSpent):
+            record = _with_traced_run(session, test, record)
     record = note_limit(session, record, judgement.entry)
     return _with_explanation(session, test, record, judgement, other)
 
@@ -111,7 +113,8 @@ def _with_experiments(
         return record
     entry, before = judgement.entry, other.traced_run if other else None
     then = before.step_breakdown if before else entry.step_breakdown if entry else None
-    with session.measuring(record.spec, test):
+    tried: Sequence[ExperimentResult] = ()
+    with suppress(TimeBudgetSpent), session.measuring(record.spec, test):
         tried = run_experiments(session, test, record.measurement, record.explanation, then)
     return session.folder.note_experiments(record.id, tried) if tried else record
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_dtfperf.clusters import local
+from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from tests.plugin.conftest import PerfTests
 
 TESTS = """
@@ -44,3 +46,16 @@ def test_other_text_is_one_line(perf: PerfTests, text: str) -> None:
     ended = perf.run(f"--time-budget={text}")
     assert ended.code == 4
     assert f"--time-budget takes a time, as 6min, 1h30min or 90s, or none, not {text!r}" in ended.out + ended.err
+
+
+def test_wait_for_another_session_ends_with_the_budget(perf: PerfTests) -> None:
+    """A session that waits for one on the same machine ends when its time is spent, and names the tests that it left out."""
+    perf.write("def test_x(train): train(model='mnist')\n")
+    tickets = perf.folder / "runtime" / "dtfperf"
+    tickets.mkdir(mode=0o700)
+    with lock_hosts(local.get_machine(), 1, LockHolder.me("other", "test_of_another_session"), print, folder=tickets):
+        ended = perf.run("--time-budget=1s", "-rs")
+    assert ended.code == 0, ended.out
+    assert "1 skipped" in ended.out
+    assert "left out, for --time-budget=1s" in ended.out
+    assert "--time-budget=1s had no time for 1 test. Left out: test_perf.py::test_x." in ended.out

@@ -13,6 +13,7 @@ import pytest
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Run
@@ -46,7 +47,7 @@ class Changing:
     plans: dict[str, RepeatPlan] = field(default_factory=dict)
     terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    config: Any = field(default_factory=lambda: SimpleNamespace(name="daint"))
+    config: Any = field(default_factory=lambda: ClusterConfig(name="daint"))
 
     @property
     def cluster(self) -> Any:

@@ -1,8 +1,8 @@
 """The time budget of a session, shared among tests, with a clock that the tests set."""
 
 import itertools
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -316,3 +316,60 @@ def test_traced_run_is_left_out_without_time(tmp_path: Path) -> None:
     assert session.clock.now_s == 1030.0
     assert session.time_budget
     assert "left no time to find all causes for 1 test: give more time" in "".join(session.time_budget.describe())
+
+
+@dataclass
+class Occupied(Timed):
+    """A session whose hosts another session has from a time on, so that it waits until its own time is spent."""
+
+    occupied_s: float = 0.0
+
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        if self.clock.now_s >= self.occupied_s:
+            self.clock.now_s += 3600.0
+            assert self.time_budget
+            self.time_budget.check_wait(test)
+        yield
+
+
+def occupy(tmp_path: Path, occupied_s: float) -> tuple[Occupied, Experiment]:
+    """Return a session of 100 s, and the experiment of its first test."""
+    plain, _ = make_timed(tmp_path, total_s=100.0)
+    session = Occupied(plain.folder, plain.store, plain.rates, occupied_s=occupied_s)
+    session.time_budget = TimeBudget(100.0, lambda: 1, session.clock)
+    return session, Experiment(cast("SessionContext", session), "a")
+
+
+def test_wait_for_hosts_ends_with_the_time(tmp_path: Path) -> None:
+    """A test that waits for another session until the time is spent is left out and named."""
+    session, experiment = occupy(tmp_path, 0.0)
+    with pytest.raises(TimeBudgetSpent, match="left out, for --time-budget=1min40s was spent before other sessions released"):
+        experiment.measure([spec_of()])
+    assert session.time_budget
+    assert session.time_budget.left_out == ["a"]
+    assert not session.folder.measurements()
+
+
+@pytest.mark.parametrize(("rates", "verdict", "runs"), [((100.0, 0.001), "INCONCLUSIVE", 2), ((200.0, 0.1), "REGRESSED", 3)])
+def test_check_has_a_verdict_while_hosts_are_occupied(
+    tmp_path: Path, rates: tuple[float, float], verdict: str, runs: int
+) -> None:
+    """While another session has the hosts, a check is judged by the runs so far, and a loss is not traced."""
+    baseline, margin = rates
+    session, experiment = occupy(tmp_path, 1020.0)
+    session.settings = Settings(explain="auto")
+    session.store.update(SYSTEM, [entry_of([baseline * part for part in (0.99, 1.0, 1.01, 1.0, 1.0)])])
+    (record,) = experiment.measure([spec_of()])
+    assert experiment.check(record, margin=margin).verdict == verdict
+    (record,) = session.folder.measurements()
+    assert (len(record.measurement.runs), record.measurement.traced_run) == (runs, None)
+    assert session.time_budget
+    assert not session.time_budget.left_out
+
+
+def test_only_tests_of_the_budget_end_their_wait(clock: Clock) -> None:
+    """A comparison of stacks, which has no time from the budget, waits for hosts as long as it takes."""
+    budget = TimeBudget(60.0, lambda: 1, clock)
+    clock.now_s += 61.0
+    budget.check_wait("dtfperf ab")
