@@ -2,7 +2,8 @@
 
     python -m benchmarks.bisection [CASES] [SEED]     # some seconds of CPU for each 100 cases
 
-The runs of each block have the drift and order effects of benchmarks/ab.py.
+The runs of each block have the drift and order effects of benchmarks/ab.py. `covered` is the share of the searches with the
+right candidates in which the intervals of all changes contain their effects.
 """
 
 import math
@@ -37,7 +38,7 @@ class Result:
     culprits: Sequence[range]
     blocks: int
     builds: int
-    is_covered: bool  # whether the interval of each change contains its effect
+    is_covered: bool  # whether the intervals of all changes contain their effects
 
 
 def bisect(
@@ -138,9 +139,10 @@ def main() -> None:
         right = sum(is_right(*each) for each in found if each[1].end is not BisectionEnd.UNDECIDED) / cases
         wrong = sum(each[1].end is BisectionEnd.FOUND and not is_right(*each) for each in found) / cases
         several = sum(each.end is BisectionEnd.SEVERAL for each in done) / cases
+        covered = [result.is_covered for drawn, result in found if is_right(drawn, result)]
         blocks = sorted(each.blocks for each in done)
         print(
-            f"{name:34} {right:6.1%} {wrong:6.1%} {several:7.1%} {sum(each.is_covered for each in done) / cases:7.1%} "
+            f"{name:34} {right:6.1%} {wrong:6.1%} {several:7.1%} {statistics.fmean(covered):7.1%} "
             f"{blocks[cases // 2]:6} {blocks[cases * 9 // 10]:5} {statistics.median(each.builds for each in done):6}"
         )
 

@@ -24,11 +24,15 @@ from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.formats import change
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Indices = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
 
 PRIOR = (0.04, 0.86, 0.1)  # of no change, one, and two
 LEVEL_SCALE = 0.05  # half of all changes are larger (Cauchy): slow commits lose a per cent to a half
 NOISES = np.geomspace(2e-4, 0.15, 18)  # standard deviations of a block's log-ratio
 USUAL_NOISE, NOISE_WIDTH = 0.008, 0.8  # median of the noise's prior, and standard deviation of its logarithm
+# Of intervals. The search ends sooner where blocks scatter little by chance, so that the noise is more than they show. These
+# give intervals a wider prior of the noise, and take degrees of freedom from it.
+INTERVAL_NOISE_WIDTH, INTERVAL_DEGREES = 2 * NOISE_WIDTH, 4
 OUTLIERS, OUTLIER_SCALE = 0.02, 12.0  # part of the blocks that scatter so many times as much
 LEAST_LAST = 2  # blocks of the last candidate before others
 LEAST_EQUIVALENT = 4  # blocks of it, before it is the same as the first one
@@ -38,7 +42,9 @@ NEGLIGIBLE = 1e-4  # probability of a configuration that does not affect the cho
 HERMITE = np.polynomial.hermite_e.hermegauss(9)
 MOST_CHANGES = 2
 MINOR = 0.25  # log-ratio of a change to that of a larger one, below which it does not matter which candidate it is
-MOST_SEVERAL = 0.01  # probability of a second change that is not minor, with which the search may end with one
+# Probability of a second change that is not minor, with which the search may end with one: at most this, and less before so
+# many blocks. After few blocks, such an end is mostly due to noise that is larger than they show.
+MOST_SEVERAL, FULL_BLOCKS = 0.02, 15
 ORDER_BLOCKS = 4  # so many blocks without an effect of the order are added to those that show one
 MOST_RESIDUAL = 3.0  # standard deviations, to which outliers are clipped
 
@@ -125,6 +131,7 @@ class BisectionPosterior:
         distance = np.log(NOISES / USUAL_NOISE) / NOISE_WIDTH
         self._noise_prior = -(distance**2) / 2
         self._configurations = list(self._list_configurations())
+        self._positions = {each.gaps: at for at, each in enumerate(self._configurations)}
         evidence = np.stack([self._compute_evidence(each.gaps) for each in self._configurations])  # (configuration, noise)
         joint = evidence + np.log([each.prior for each in self._configurations])[:, None]
         joint = np.exp(joint - joint.max())
@@ -192,18 +199,20 @@ class BisectionPosterior:
 
     def _weigh_sizes(self, gaps: tuple[int, ...]) -> tuple[float, float]:
         """Return the probabilities that the second of two changes is minor, and that the first one is."""
-        before, after = self._weigh_level(gaps, 0), self._weigh_level(gaps, 1)
-        after = after / np.maximum(after.sum(axis=1, keepdims=True), 1e-300)
+        before, after = self._weigh_level(gaps, 0), self._weigh_given_noise(*self._find_segment(gaps, 1))
         below = np.pad(np.cumsum(after, axis=1), ((0, 0), (1, 0)))  # (noise, number of levels below)
-        size = np.abs(self._levels)
 
-        def weigh_between(width: Array) -> float:
-            """Return the probability that the level after both is less than `width` from the one between, for each of these."""
-            least = np.searchsorted(self._levels, self._levels - width, side="right")
-            most = np.searchsorted(self._levels, self._levels + width, side="left")
+        def weigh_between(least: Indices, most: Indices) -> float:
+            """Return the probability that the level after both is within these levels, for each level between them."""
             return float((before * (below[:, most] - below[:, least])).sum())
 
-        return weigh_between(MINOR * size), 1 - weigh_between(size / MINOR)
+        size = np.abs(self._levels)
+        return weigh_between(*self._find_within(MINOR * size)), 1 - weigh_between(*self._find_within(size / MINOR))
+
+    def _find_within(self, width: Array) -> tuple[Indices, Indices]:
+        """Return, for each level, the first one that is less than `width` from it, and the first one after these."""
+        least = np.searchsorted(self._levels, self._levels - width, side="right")
+        return least, np.searchsorted(self._levels, self._levels + width, side="left")
 
     def choose_gaps(self, confidence: float) -> tuple[int, ...]:
         """Return the gaps of the changes that are reported: of two if they are certain, or more probable than any sole one."""
@@ -233,9 +242,12 @@ class BisectionPosterior:
         return inside >= policy.confidence
 
     def describe_changes(self, confidence: float) -> list[Change]:
-        """Return the changes that `choose_gaps` reports, in order, each with the interval of its effect."""
+        """Return the changes that `choose_gaps` reports, in order, with intervals of their effects.
+
+        With the probability of `confidence`, all intervals contain their effects, if these candidates are the changes.
+        """
         gaps = self.choose_gaps(confidence)
-        return [self._describe_change(gap, gaps, confidence) for gap in gaps]
+        return [self._describe_change(gap, gaps, 1 - (1 - confidence) / len(gaps)) for gap in gaps]
 
     def _describe_change(self, gap: int, gaps: tuple[int, ...], confidence: float) -> Change:
         """Return one of the reported changes. Its effect is that of all configurations with it, with or without a minor one."""
@@ -366,11 +378,21 @@ class BisectionPosterior:
         key = tuple(gaps), index
         if key not in self._weights:
             first, last = self._find_segment(gaps, index)
-            logs = self._sums[last] - self._sums[first] + self._log_weights
-            given_noise = np.exp(logs - logs.max(axis=1, keepdims=True))
-            given_noise /= given_noise.sum(axis=1, keepdims=True)
-            self._weights[key] = given_noise * self._noise_of(tuple(gaps))[:, None]
+            self._weights[key] = self._weigh_given_noise(first, last) * self._noise_of(tuple(gaps))[:, None]
         return self._weights[key]
+
+    def _weigh_given_noise(self, first: int, last: int) -> Array:
+        """Return the probabilities of the levels of a segment for each noise, with axes (noise, level)."""
+        key = first, last
+        if key not in self._weights_given_noise:
+            logs = self._sums[last] - self._sums[first] + self._log_weights
+            found = np.exp(logs - logs.max(axis=1, keepdims=True))
+            self._weights_given_noise[key] = found / found.sum(axis=1, keepdims=True)
+        return self._weights_given_noise[key]
+
+    @cached_property
+    def _weights_given_noise(self) -> dict[tuple[int, int], Array]:
+        return {}
 
     def _find_mean(self, gaps: Sequence[int], index: int) -> float:
         """Return the expected level after a change, in this configuration."""
@@ -382,20 +404,27 @@ class BisectionPosterior:
 
     def _noise_of(self, gaps: tuple[int, ...]) -> Array:
         """Return the probabilities of the noises in a configuration."""
-        position = next(at for at, each in enumerate(self._configurations) if each.gaps == gaps)
+        position = self._positions[gaps]
         return np.asarray(self._joint[position] / max(self._joint[position].sum(), 1e-300))
 
     def _weigh_difference(self, gaps: Sequence[int], index: int) -> tuple[Array, Array]:
-        """Return differences of the levels after and before a change, and their probabilities."""
-        after = self._weigh_level(gaps, index)
+        """Return differences of the levels after and before a change, and their probabilities for an interval."""
+        after = self._weigh_level(gaps, index) * _weigh_interval_noise()[:, None]
+        after = after / after.sum()
         if index == 0:
             return self._levels, after.sum(axis=0)
-        noise = np.maximum(after.sum(axis=1), 1e-300)
-        before = self._weigh_level(gaps, index - 1)
-        joint = np.einsum("na,nb->ab", after, before / noise[:, None])
-        values = self._levels[:, None] - self._levels[None, :]
-        kept = joint.ravel() > joint.max() * 1e-9
-        return values.ravel()[kept], joint.ravel()[kept] / joint.ravel()[kept].sum()
+        before = self._weigh_given_noise(*self._find_segment(gaps, index - 1))
+        joint = np.einsum("na,nb->ab", after, before).ravel()
+        values = (self._levels[:, None] - self._levels[None, :]).ravel()
+        kept = joint > joint.max() * 1e-9
+        return values[kept], joint[kept] / joint[kept].sum()
+
+
+def _weigh_interval_noise() -> Array:
+    """Return the weights of the noises in intervals, relative to those of the search."""
+    distance = np.log(NOISES / USUAL_NOISE)
+    wider = (1 / NOISE_WIDTH**2 - 1 / INTERVAL_NOISE_WIDTH**2) * distance**2 / 2
+    return np.asarray(np.exp(wider + INTERVAL_DEGREES * distance))
 
 
 def compute_posterior(count: int, observations: Sequence[Observation], broken: Collection[int] = ()) -> BisectionPosterior:
@@ -429,7 +458,8 @@ def decide_bisection(posterior: BisectionPosterior, policy: BisectionPolicy, blo
         return BisectionDecision(BisectionEnd.SEVERAL, f"with a probability of {probability:.1%}", False)
     gap = int(np.argmax(posterior.sole))
     probability = float(posterior.sole[gap])
-    if probability >= policy.confidence and posterior.several <= MOST_SEVERAL and posterior.is_located([gap]):
+    is_only = posterior.several <= MOST_SEVERAL * min(1.0, blocks / FULL_BLOCKS) ** 3
+    if probability >= policy.confidence and is_only and posterior.is_located([gap]):
         text = f"with a probability of {probability:.1%}"
         if posterior.changes[MOST_CHANGES] > 1 - policy.confidence:
             text += f"; a second change of less than {MINOR:.0%} of its size is not excluded"

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.bisection import CANDIDATES, EFFECT, is_right, simulate
 from pytest_dtfperf.compare.bisection import (
+    FULL_BLOCKS,
     LEAST_EQUIVALENT,
     MOST_SEVERAL,
     BisectionEnd,
@@ -90,7 +91,37 @@ def test_a_small_other_change_does_not_keep_a_search_open() -> None:
     assert found.changes[1] < POLICY.confidence
     (change,) = found.describe_changes(POLICY.confidence)
     assert (change.first, change.last) == (21, 21)
-    assert 0.42 < change.low < change.high < 0.52
+    assert 0.4 < change.low < change.high < 0.52
+
+
+# Blocks of a simulated search for a change of 3 % with runs that scatter by 1 %. By chance, these scatter by half of that.
+CALM = [
+    (63, -0.0323, True), (63, -0.0368, False), (34, -0.0368, False), (17, -0.035, False), (8, 0.005, False),
+    (12, -0.0304, False), (10, -0.0442, False), (9, 0.0002, False),
+]  # fmt: skip
+
+
+# The same with runs that scatter by 1 %, and changes of 6 % at 23 and of 3 % at 28.
+SECOND = [
+    (63, -0.0775, True), (63, -0.1008, False), (34, -0.0808, True), (17, 0.0007, True), (25, -0.0652, False),
+    (21, 0.0049, False), (23, -0.0777, False), (22, -0.0005, False),
+]  # fmt: skip
+
+
+def test_an_interval_allows_for_more_noise_than_few_blocks_show() -> None:
+    """The interval of an effect contains 3 % though the mean of a few calm blocks is 3.6 %."""
+    (change,) = compute_posterior(64, [Observation(*each) for each in CALM]).describe_changes(POLICY.confidence)
+    assert (change.first, change.last) == (10, 10)
+    assert change.low < math.exp(-0.0365) < math.exp(-0.0305) < change.high < 1
+
+
+def test_few_blocks_do_not_exclude_a_second_change() -> None:
+    """A second change with a probability of 0.9 % keeps a search of 8 blocks open, and would not keep one of 15 open."""
+    found = compute_posterior(64, [Observation(*each) for each in SECOND])
+    assert 0.001 < found.several < MOST_SEVERAL
+    assert found.sole.max() >= POLICY.confidence
+    assert decide_bisection(found, POLICY, len(SECOND)).is_open
+    assert decide_bisection(found, POLICY, FULL_BLOCKS).end is BisectionEnd.FOUND
 
 
 def test_a_second_change_that_matters_keeps_a_search_open() -> None:
