@@ -81,11 +81,17 @@ MAY_BE_CALLED: Mapping[str, str] = {
 # Folders of tests in which names and docstrings have none of these words.
 PLAIN_TESTS = (
     "tests/baselines",
+    "tests/ci",
     "tests/cli",
     "tests/clusters",
+    "tests/docs",
+    "tests/history",
+    "tests/nightly",
     "tests/node",
+    "tests/records",
     "tests/report",
     "tests/session",
+    "tests/thirdparty",
     "tests/training",
 )
 PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"

@@ -1,4 +1,4 @@
-"""ci/check, with stages of a few made-up tests: what it runs in spite of failures, what it runs again, what it says."""
+"""ci/check with stages of a few invented tests: what it runs despite failures, what it runs again, what it prints."""
 
 import os
 import re
@@ -54,8 +54,8 @@ def script() -> Mapping[str, Any]:
     return runpy.run_path(str(CHECK))
 
 
-def program(folder: Path, stages: str) -> list[str]:
-    """A Python that checks `folder` in these stages: expressions of ci/check's own names."""
+def make_command(folder: Path, stages: str) -> list[str]:
+    """Return a command that checks `folder` in these stages: expressions of ci/check's own names."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     code = (
         f"import runpy, sys; sys.path.insert(0, {str(REPOSITORY)!r}); check = runpy.run_path({str(CHECK)!r})\n"
@@ -65,8 +65,8 @@ def program(folder: Path, stages: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def environment() -> dict[str, str]:
-    """Where stages find tests/outcomes.py, in another folder than the repository's, without plugins that they do not use."""
+def make_environment() -> dict[str, str]:
+    """Return variables with which stages find tests/outcomes.py, without plugins that they do not use."""
     return {**os.environ, **zygote.SEARCH_PATH, **LIGHT}
 
 
@@ -75,14 +75,14 @@ def check(tmp_path: Path) -> Check:
     def run(stages: str, **files: str) -> tuple[int, str]:
         for name, text in files.items():
             (tmp_path / f"{name}.py").write_text(text)
-        code, out, err = zygote.run(program(tmp_path, stages)[1:], tmp_path, environment(), ENDS_S, starts_forks=True)
+        code, out, err = zygote.run(make_command(tmp_path, stages)[1:], tmp_path, make_environment(), ENDS_S, starts_forks=True)
         return code, out + err
 
     return run
 
 
-def test_a_stage_that_fails_keeps_none_from_running(check: Check) -> None:
-    """After a command and a test that fail, the later stages run, and the summary tells all of them."""
+def test_stages_run_after_a_failed_stage(check: Check) -> None:
+    """After a failed command and a failed test, the later stages run, and the summary has all of them."""
     code, output = check(
         "Stage('style', ('false',)), pytest('first', 'test_bad.py'), pytest('second', 'test_good.py')",
         test_bad="def test_wrong():\n    assert 1 == 2, 'one is not two'\n",
@@ -96,8 +96,8 @@ def test_a_stage_that_fails_keeps_none_from_running(check: Check) -> None:
     assert summary[-1] == "1 passed, 2 failed, 0 skipped"
 
 
-def test_what_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
-    """A test that fails and then passes alone fails no run, but is named with its first failure, here and in a file."""
+def test_test_that_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
+    """A test that fails and then passes alone fails no run, but is named with its first failure, also in a file."""
     code, output = check("pytest('all', 'test_flaky.py')", test_flaky=FLAKY)
     assert code == 0, output
     first = "AssertionError: the queue was not empty yet"
@@ -108,8 +108,8 @@ def test_what_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
     assert output.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
 
 
-def test_what_fails_again_fails_the_run(check: Check) -> None:
-    """A test that fails twice is run twice, counts once, and is not called flaky."""
+def test_test_that_fails_twice_fails_the_run(check: Check) -> None:
+    """A test that fails twice is run twice, counts once, and is not flaky."""
     code, output = check(
         "pytest('all', '-n2', 'test_bad.py')",
         test_bad="def test_wrong():\n    assert False\ndef test_right():\n    pass\n",
@@ -120,8 +120,8 @@ def test_what_fails_again_fails_the_run(check: Check) -> None:
     assert output.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
-def test_many_failures_are_no_accident(check: Check) -> None:
-    """Where more fail than chance could explain, none is run again."""
+def test_many_failures_are_not_run_again(check: Check) -> None:
+    """If more than 20 tests fail, none is run again."""
     many = "import pytest\n@pytest.mark.parametrize('i', range(21))\ndef test_wrong(i):\n    assert False\n"
     code, output = check("pytest('all', 'test_bad.py')", test_bad=many)
     assert code == 1
@@ -131,23 +131,23 @@ def test_many_failures_are_no_accident(check: Check) -> None:
 
 
 @pytest.mark.parametrize("file", ["import no_such_module\n", "def test_nothing_else(no_such_fixture):\n    pass\n"])
-def test_what_cannot_run_fails_the_run(check: Check, file: str) -> None:
-    """A file that cannot be imported and a fixture that is missing are failures, and not flaky."""
+def test_test_that_cannot_run_fails_the_run(check: Check, file: str) -> None:
+    """A file that cannot be imported and a missing fixture are failures, and not flaky."""
     code, output = check("pytest('all', 'test_bad.py')", test_bad=file)
     assert code == 1
     assert output.splitlines()[-1].startswith("0 passed, ")
     assert "FLAKY" not in output
 
 
-def test_pytest_that_finds_nothing_fails_the_run(check: Check) -> None:
-    """A stage without a test is a mistake in the table of stages: its exit code is told."""
+def test_stage_without_tests_fails_the_run(check: Check) -> None:
+    """A stage without a test fails with its exit code."""
     code, output = check("pytest('all', 'test_empty.py')", test_empty="")
     assert code == 1
     assert "FAILED all: exit code 5: " in output
 
 
-def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
-    """What the tests took, of processors and of time, is left by file, with how many they were."""
+def test_seconds_are_written_by_file(check: Check, tmp_path: Path) -> None:
+    """The CPU time of the tests is written by file, with their number."""
     check(
         "pytest('all', 'test_a.py', 'test_b.py')",
         test_a="import time\ndef test_1():\n    end = time.process_time() + 0.4\n    while time.process_time() < end: pass\n"
@@ -159,8 +159,8 @@ def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
     assert float(rows[0][0]) > 0.2 > float(rows[1][0])
 
 
-def test_lanes_run_side_by_side(check: Check) -> None:
-    """Stages of two lanes wait for each other here; those of one lane run in turn, and all output is whole, stage by stage."""
+def test_lanes_run_at_the_same_time(check: Check) -> None:
+    """Stages of two lanes run at the same time, those of one lane in turn, and the output of each stage is in one piece."""
     comes = "from pathlib import Path\nimport time\ndef test_it():\n    Path('{}').touch()\n"
     waits = "    while not Path('{}').exists(): time.sleep(0.01)\n"
     code, output = check(
@@ -176,8 +176,8 @@ def test_lanes_run_side_by_side(check: Check) -> None:
     assert [line.split()[0] for line in summary[1:4]] == ["left", "right", "later"]
 
 
-def test_whichever_lane_is_free_goes_on(check: Check) -> None:
-    """While one lane is not done, two stages at a time, in the other's place, are of either."""
+def test_free_lane_runs_stages_of_either(check: Check) -> None:
+    """Stages of either lane run while one lane is free."""
     comes = "from pathlib import Path\nimport time\ndef test_it():\n"
     waits = "    while not Path('{}').exists(): time.sleep(0.01)\n"
     touches = "    Path('{}').touch()\n"
@@ -194,13 +194,14 @@ def test_whichever_lane_is_free_goes_on(check: Check) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_tears_down(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C lets the test that runs clean up, runs nothing more, and sums up; also where a shell's `&` had ignored it."""
+def test_interrupted_run_is_torn_down(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C lets the running test clean up, runs no other one, and prints that, also if a shell's `&` had ignored it."""
     (tmp_path / "test_waits.py").write_text(WAITS)
     ignoring = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = make_command(tmp_path, "pytest('one', 'test_waits.py'), pytest('two', 'test_waits.py')")
     process = subprocess.Popen(
-        [sys.executable, "-c", ignoring, *program(tmp_path, "pytest('one', 'test_waits.py'), pytest('two', 'test_waits.py')")],
-        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, process_group=0,
+        [sys.executable, "-c", ignoring, *command],
+        cwd=tmp_path, env=make_environment(), stdout=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     wait_until("the test runs", (tmp_path / "started").exists)
     if number == signal.SIGINT:
@@ -214,7 +215,7 @@ def test_an_interrupted_run_tears_down(tmp_path: Path, number: signal.Signals) -
 
 
 def test_all_tests_are_in_a_stage(script: Mapping[str, Any]) -> None:
-    """Every folder of tests is run by one stage, and by one only: but for the plugin's, which the oldest pytest runs too."""
+    """Every folder of tests is in exactly one stage."""
     folders = {path.name for path in (REPOSITORY / "tests").iterdir() if any(path.glob("**/test_*.py"))}
     named = [folder for group in ("WAITING", "TRAINING", "WHOLE") for folder in script[group]]
     assert len(named) == len(set(named))

@@ -1,4 +1,4 @@
-"""ci/code_limits.py, on made-up code: what it counts, and that a count above its limit fails."""
+"""ci/code_limits.py on invented code: what it counts, and that a count above its limit fails."""
 
 import importlib.util
 import sys
@@ -40,7 +40,7 @@ def test_code_limits_counts_duplicates_and_participles(limits: ModuleType) -> No
     [("It said so.", 1), ("said=said_of(1), said(2)", 0), ("Said, and said", 2), ("unsaid, said_of, x.said, --said", 0)],
 )
 def test_code_limits_counts_words_of_prose_alone(text: str, found: int, limits: ModuleType) -> None:
-    """A word is counted in prose in upper and lower case, and not where it is a part of an identifier, attribute or option."""
+    """A word counts in prose in any case, and not as a part of an identifier, attribute or option."""
     assert limits._measure_frequencies({"a.md": text})["said"] == 1e4 * found
 
 

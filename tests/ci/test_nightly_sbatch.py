@@ -1,4 +1,4 @@
-"""The nightly job as a batch job on a real Slurm: what it measures is made up, where it runs and how it ends is real."""
+"""The nightly job as a batch job on a real Slurm, with invented measurements."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def test_waits(train, monkeypatch):
 
 
 class Farm:
-    """A folder as a user has it on a login node, and the batch job submitted from it."""
+    """A folder of a user on a login node, and the batch job that is submitted from it."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
@@ -60,7 +60,7 @@ class Farm:
         (folder / "ci").symlink_to(REPOSITORY / "ci")
 
     def submit(self, *arguments: str, **environment: str) -> str:
-        """Gives the job's id."""
+        """Submit the job and return its id."""
         here = {"PYTHONPATH": str(REPOSITORY), "PYTHON": sys.executable, "XDG_RUNTIME_DIR": str(self.folder)}
         wishes = {"CLUSTER": "farm", "RESULTS": str(self.results), "MINUTES": str(MINUTES)}
         options = ["--parsable", "--nodes=2", f"--time={TIME_LIMIT}", "--output=night.log"]
@@ -76,12 +76,12 @@ class Farm:
         return submitted.stdout.strip()
 
     def end_of(self, job_id: str) -> str:
-        """How Slurm says that the job has ended: "0:0" is exit code and signal."""
+        """Return Slurm's exit code and signal of the job, such as "0:0"."""
         self._wait_until("it ends", lambda: self._code(job_id))
         return str(self._code(job_id))
 
     def wait_for(self, path: Path, job_id: str) -> None:
-        """Return when the job has made the file. One that ends without it will not do so later."""
+        """Return when the job has made the file; fail if it ends without it."""
 
         def made() -> bool:
             code = self._code(job_id)
@@ -97,7 +97,7 @@ class Farm:
             time.sleep(0.2)
 
     def _code(self, job_id: str) -> str | None:
-        """None while the job lives."""
+        """Return the exit code of the job, or None while it runs."""
         found = self.site.run("scontrol", "--oneliner", "show", "job", job_id)
         state, code = (re.search(rf"\b{key}=(\S+)", found) for key in ("JobState", "ExitCode"))
         assert state
@@ -119,20 +119,20 @@ def farm(site: Site, tmp_path: Path) -> Farm:
     return Farm(site, tmp_path)
 
 
-def test_it_is_a_script_that_bash_understands() -> None:
-    """The batch script has no error that bash could see without running it."""
+def test_batch_script_is_valid_bash() -> None:
+    """bash finds no error of syntax in the batch script."""
     subprocess.run(["bash", "-n", SBATCH], check=True)
 
 
-def test_it_asks_for_a_signal_that_leaves_time_for_teardown() -> None:
-    """The signal goes to the script alone and early enough for pytest's teardown, and the script becomes the night itself."""
+def test_batch_script_requests_a_signal_before_its_end() -> None:
+    """The script gets SIGTERM 120 s before its time limit, and is replaced by the nightly program."""
     lines = SBATCH.read_text().splitlines()
     assert "#SBATCH --signal=B:TERM@120" in lines
     assert lines[-1].startswith('exec "$PYTHON" ci/nightly ')
 
 
-def test_a_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
-    """Two nights in jobs of two nodes: nothing else is submitted, verdicts and exit codes are those of any other night."""
+def test_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
+    """Two nights in jobs of two nodes submit no other job, and have the usual verdicts and exit codes."""
     first = farm.submit("--update-baselines")
     assert farm.end_of(first) == "0:0", farm.log
     assert "2 passed" in farm.log  # one device and two: as many as the job has, not 128
@@ -147,8 +147,8 @@ def test_a_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
     assert farm.site.jobs() == []
 
 
-def test_the_signal_before_the_time_limit_ends_the_night_in_order(farm: Farm) -> None:
-    """When Slurm sends the script SIGTERM, the night says so, keeps what it has measured, and its agents are gone."""
+def test_signal_before_the_time_limit_ends_the_night(farm: Farm) -> None:
+    """After SIGTERM the night reports it, keeps its measurements, and leaves no agents."""
     (farm.folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS + 'allocation = "test"\n')  # so that agents start anew
     (farm.folder / "perf_tests" / "test_waits.py").write_text(WAITS)
     waits = farm.folder / "waits"

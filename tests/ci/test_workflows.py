@@ -1,4 +1,4 @@
-"""What workflows run is what was looked at, and what they check out cannot push."""
+"""Actions of the workflows are pinned, and their checkouts keep no credentials."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ FILES = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_actions_are_pinned(file: Path) -> None:
-    """Every action is one commit, whose version stands beside it for people: a tag can be moved to another one."""
+    """Every action is pinned to one commit, with its version as a comment."""
     used = re.findall(r"uses: *(.*)", file.read_text())
     assert used
     for each in used:
@@ -22,7 +22,7 @@ def test_actions_are_pinned(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_checkouts_keep_no_credentials(file: Path) -> None:
-    """The token that checks out is in no file that later steps, and what they run, can read."""
+    """No checkout keeps its token."""
     for job in yaml.safe_load(file.read_text())["jobs"].values():
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):

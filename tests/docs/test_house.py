@@ -35,7 +35,7 @@ def test_layers_of_ec2() -> None:
     assert told[::-1] == layers("layers of clusters/ec2")
 
 
-def test_what_travels() -> None:
-    """The modules that are copied to hosts are those of their bundle."""
+def test_contributing_names_the_modules_of_the_bundle() -> None:
+    """CONTRIBUTING names the modules that are copied to hosts, and no others."""
     (sentence,) = re.findall(r"(?ms)^`training/`, .*? are copied to hosts, with .*?:", HOUSE)
     assert named(sentence) == {name.removesuffix(".py") for name in BUNDLE_CONTENT if not name.endswith("__init__.py")}

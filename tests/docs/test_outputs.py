@@ -88,7 +88,7 @@ def test_output_is_what_is_made_now(page: str) -> None:
     assert shape(block.text) == shape(MADE[page]())
 
 
-def test_where_a_notebook_is() -> None:
+def test_notebook_page_has_the_printed_lines() -> None:
     """docs/notebook.md has the lines that the command prints, and a URL with a token."""
     (block,) = (block for block in blocks("docs/notebook.md") if block.note("tested by") == HERE)
     source = (REPOSITORY / "pytest_dtfperf" / "cli" / "notebook.py").read_text()

@@ -110,7 +110,7 @@ def test_the_readme_counts_right() -> None:
     assert f"{len(references())} [published results]" in text
 
 
-def test_every_extra_says_what_it_brings() -> None:
+def test_install_page_has_every_extra() -> None:
     """docs/install.md has a row for each extra of the package."""
     extras = tomllib.loads(source("pyproject.toml"))["project"]["optional-dependencies"]
     assert set(re.findall(r"(?m)^\| `(\w+)` \|", source("docs/install.md"))) == set(extras)

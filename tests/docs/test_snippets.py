@@ -57,7 +57,7 @@ def project(shared: Project, page: str, tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_blocks_are_what_they_say(page: str, project: Project) -> None:
+def test_blocks_of_each_page_are_correct(page: str, project: Project) -> None:
     """Each block passes the check of its kind; the message has the lines of all others."""
     problems = []
     printed: dict[str, Ended] = {}

@@ -61,8 +61,8 @@ def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ad
     return address, [remember(folder, address) for folder in folders(results)[CHANGED:]]
 
 
-def test_the_summary_says_since_when(entered: tuple[Address, list[HistoryEntry]]) -> None:
-    """The night that confirms it calls the change new; the nights after it repeat it in one line; before, there is no line."""
+def test_summary_has_the_date_of_a_change(entered: tuple[Address, list[HistoryEntry]]) -> None:
+    """Before a change there is no line, and one night reports it as new, with its date and the other changes."""
     _, remembered = entered
     assert not remembered[0].new
     (new,) = [each.new for each in remembered if each.new]
@@ -181,8 +181,8 @@ def test_sessions_are_removed(results: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("day", ["31.12.2025", "tomorrow", "2026-1-5", "2026-02-30", "20260105", ""])
-def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """prune takes a day as sessions' times begin, and refuses all else in one line: it would forget what sorts before it."""
+def test_prune_refuses_other_dates(day: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """prune refuses a date of another form in one line and removes nothing, and accepts a day."""
     address = address_in(tmp_path)
     enter_all(folders(results)[:3], address)
     assert main(["history", "prune", f"--before={day}", "--yes", f"--history={address}"]) == 2
@@ -205,8 +205,8 @@ def test_the_latest_are_one_at_least(
     assert f"takes a whole number of at least 1, not '{last}'" in capsys.readouterr().err
 
 
-def test_what_was_measured_again_is_compared_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a training that a session has measured several times, the last measurement is compared, as it is in a series."""
+def test_repeated_measurement_is_compared_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of several measurements of a training in a session, the last one is compared."""
     address, found = address_in(tmp_path), []
     for night in (0, 1):
         folder = folder_of(tmp_path / "results", night, {1: [1.0, 1.0]})

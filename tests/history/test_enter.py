@@ -108,9 +108,7 @@ def test_sessions_of_the_first_release_are_imported(address: Address, capsys: py
     assert names(address) == [STORED.name]
 
 
-def test_what_cannot_be_read_keeps_nothing_else_out(
-    tmp_path: Path, address: Address, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_folder_is_left_out_of_an_import(tmp_path: Path, address: Address, capsys: pytest.CaptureFixture[str]) -> None:
     """A damaged folder is named with its reason, and the others are entered."""
     broken, whole = folder_of(tmp_path, 0), folder_of(tmp_path, 1)
     (broken.path / "measurements.jsonl").write_text("{}\n")
@@ -155,8 +153,8 @@ def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path, address: Add
     assert "written by a newer version of pytest-dtfperf" in refused(folder_of(tmp_path, 1), address)
 
 
-def test_what_is_no_history_is_left_alone(tmp_path: Path, address: Address) -> None:
-    """Neither a text nor another program's tables become a history."""
+def test_other_files_are_refused_as_a_history(tmp_path: Path, address: Address) -> None:
+    """A text file and the tables of another program are refused."""
     folder = folder_of(tmp_path)
     Path(str(address)).write_text("this is a text, and long enough for a header of SQLite, which has a hundred bytes " * 4)
     assert "it is not an SQLite file" in refused(folder, address)
@@ -260,8 +258,8 @@ def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str])
     assert not Path(str(address)).exists()
 
 
-def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
-    """Alembic, from nothing to the newest version, makes the very tables, columns and indexes of a new history."""
+def test_migrations_make_the_tables_of_a_new_history(tmp_path: Path) -> None:
+    """The migrations make the tables, columns and indexes of a new history."""
     made, migrated = (parse_address(tmp_path / name, tmp_path) for name in ("made", "migrated"))
     assert made
     assert migrated

@@ -35,7 +35,7 @@ def probe_of(per_s: float, threads: int = 1) -> HostProbe:
 
 
 def night_of(root: Path, night: int, rates: dict[str, float], **hardware: str) -> SessionFolder:
-    """Return the session of a night whose probes of these hosts have these rates."""
+    """Return the session of a night with probes of these hosts at these rates."""
     folder = folder_of(root, night)
     for host, per_s in rates.items():
         append_host_readings(

@@ -45,7 +45,7 @@ def test_the_past_ends_with_its_session() -> None:
     assert later.began == point(7)["started"]
 
 
-def test_what_was_withdrawn_is_no_change() -> None:
+def test_withdrawn_change_is_not_shown() -> None:
     """An event with a rate that came back is not shown as the last change."""
     found = series(point(1), point(2))
     assert pasts("s2", found, [event(found.name, 2, "reverted")], point(2))["m2"].change == ""
@@ -92,8 +92,8 @@ def test_a_disturbed_measurement_has_the_past_of_its_series(tmp_path: Path) -> N
     assert not after.is_disturbed
 
 
-def test_what_is_no_measurement_of_its_series_has_no_past(tmp_path: Path) -> None:
-    """What is INVALID is shown beside nothing, whatever else was measured before."""
+def test_invalid_measurement_has_no_past(tmp_path: Path) -> None:
+    """An INVALID measurement has no past."""
     address = parse_address(None, tmp_path)
     assert address
     remember(folder_of(tmp_path, 1), address)
@@ -106,13 +106,13 @@ def test_without_a_series_there_is_no_past() -> None:
     assert pasts("s1", series(point(1)), [], point(1, fingerprint="another")) == {}
 
 
-def test_what_is_drawn_is_bounded() -> None:
-    """Of years of nights the last are kept, so that neither a page nor the time to make it grows with all of them."""
+def test_past_has_a_limited_number_of_nights() -> None:
+    """A past has the last nights, up to a limit."""
     nights = [point(1, session=f"s{number}", started=f"{2000 + number}-01-01T00:00:00+00:00") for number in range(MOST + 5)]
     (past,) = pasts(f"s{MOST + 3}", series(*nights), [], nights[MOST + 3]).values()
     assert [started[:4] for started, _ in past.points] == [str(2000 + number) for number in range(4, MOST + 4)]
 
 
-def test_years_are_told_where_today_is_not_known() -> None:
-    """What may be read years later has its year; the terminal's line of this year does not."""
+def test_formatted_day_has_its_year() -> None:
+    """A day without a reference date is formatted with its year."""
     assert events.format_day("2026-03-12T02:15:00+00:00") == "12 March 2026"

@@ -24,7 +24,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("given, url, words", ADDRESSES.values(), ids=ADDRESSES)
-def test_what_is_given_becomes_a_url(given: str | None, url: str, words: str) -> None:
+def test_address_is_parsed(given: str | None, url: str, words: str) -> None:
     """A file, a URL or nothing names one database; its text and its repr have no password."""
     found = parse_address(given, RESULTS)
     assert found is not None

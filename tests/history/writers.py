@@ -1,6 +1,6 @@
-"""Processes that enter sessions at the same moment, all forks of one that has imported what that takes.
+"""A process that writes lines with its number, its process id and the id of a session, after a common start.
 
-python -m tests.history.writers ADDRESS DIR...    a process for each folder of sessions; says what each has committed
+python -m tests.history.writers ADDRESS DIR...    a process for each folder of sessions; prints what each has committed
 """
 
 import os

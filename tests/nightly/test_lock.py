@@ -1,4 +1,4 @@
-"""The lock of a night, where there can be none."""
+"""The lock of a night on a file system without locks."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from tests.lockless_disk import without_locks
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
-def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Where two nights could go on at once, none begins: one line names the folder that must be another."""
+def test_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """On a file system without locks no night begins, with one line that names the lock and the remedy."""
     without_locks(monkeypatch, code)
     with pytest.raises(UsageError) as refused, hold_lock(tmp_path / "nightly.lock"):
         pytest.fail("the night began")

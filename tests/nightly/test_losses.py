@@ -1,4 +1,4 @@
-"""What a night has lost, where no baseline shows it: found where it is, and not where nothing is."""
+"""Losses of a night without a baseline."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +13,8 @@ from tests.history.sessions import HARDWARE, folder_of
 from tests.records.samples import make_comparison
 
 
-def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
-    """A night on other hardware, an invalid one and a damaged one are passed over; the one before them is compared with."""
+def test_loss_is_against_the_last_comparable_night(tmp_path: Path) -> None:
+    """Nights on other hardware, INVALID and damaged ones are ignored, and the one before them is compared."""
     nights = [
         folder_of(tmp_path, 0, {1: [100.0, 101.0]}),
         folder_of(tmp_path, 1, {1: [50.0, 50.5]}, hardware={**HARDWARE, "cores": 4}),
@@ -31,8 +31,8 @@ def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
     assert str(found).endswith(f" against 100.5 images/sec of {nights[0].id}; meanwhile kernel none -> 6.2")
 
 
-def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
-    """Of 20 nights of 4 trainings with runs that scatter by 1 %, and nights by 2 %, none reports a loss, nor of single runs."""
+def test_noise_is_no_loss(tmp_path: Path) -> None:
+    """20 nights of 4 trainings with noise of 1 % of runs and 2 % of nights have no loss, and neither has a single run."""
     random = np.random.default_rng(1)
     folders = []
     for night in range(20):
@@ -45,8 +45,8 @@ def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
     assert find_losses(folder_of(tmp_path, 20, {1: [42.0]}), [folder_of(tmp_path, 19, {1: [100.0]})]) == []
 
 
-def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
-    """Where a baseline was compared with, its verdict holds, and nothing is reported a second time."""
+def test_measurement_with_a_baseline_has_no_loss(tmp_path: Path) -> None:
+    """A measurement that was compared with a baseline has no loss."""
     then, now = folder_of(tmp_path, 0, {1: [100.0, 101.0]}), folder_of(tmp_path, 1, {1: [42.0, 42.4]})
     assert len(find_losses(now, [then])) == 1
     (record,) = now.measurements()
@@ -54,8 +54,8 @@ def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
     assert find_losses(now, [then]) == []
 
 
-def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None:
-    """The first night of another framework and graph is compared with the last one before it, and names what was replaced."""
+def test_loss_with_another_version_is_found(tmp_path: Path) -> None:
+    """The first night of another framework and graph is compared with the last one before it, and the changes are named."""
     old: Mapping[str, Any] = {
         "software": {"tensorflow": "2.20.0"},
         "program": {"graph": "aaaaaaaaaaaa", "operations": {"Conv2D": 9}, "settings": {}},
@@ -77,8 +77,8 @@ def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None
     assert find_losses(folder_of(tmp_path, 6, {1: [99.0, 100.5, 99.5]}, **new), nights) == []
 
 
-def test_a_night_of_the_same_series_counts_before_a_break(tmp_path: Path) -> None:
-    """Where an earlier night had the same version, that is compared with, and not the later one of another version."""
+def test_night_of_the_same_version_is_preferred(tmp_path: Path) -> None:
+    """A night is compared with an earlier one of the same version, not with a later one of another version."""
     old, new = {"tensorflow": "2.20.0"}, {"tensorflow": "3.0.0"}
     nights = [folder_of(tmp_path, 0, {1: [80.0, 80.5]}, software=old), folder_of(tmp_path, 1, {1: [100.0, 99.5]}, software=new)]
     assert find_losses(folder_of(tmp_path, 2, {1: [80.0, 80.5]}, software=old), nights) == []

@@ -1,4 +1,4 @@
-"""The nightly job, with perf tests that need no TensorFlow: what they measure is made up, how they end is real."""
+"""The nightly job with perf tests without TensorFlow: the measurements are invented, the processes and ends are real."""
 
 import fcntl
 import os
@@ -66,7 +66,7 @@ def test_waits(resource):
 
 
 class Night:
-    """A folder with perf tests of one kind, and the nightly job run in it."""
+    """A folder with perf tests of one kind, and the nightly job in it."""
 
     def __init__(self, folder: Path, perf_test: str) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Night:
 
     @contextmanager
     def running(self, *, starts_forks: bool = True) -> Iterator["Running"]:
-        """The same while it goes on. A pytest that is no fork holds what a process inherits."""
+        """Run the nightly job for the length of the block; a pytest that is no fork has inherited files."""
         reader, writer = os.pipe()
         argv, env = self._argv(), self._environment
         with zygote.start(argv, self.folder, env, stdout=writer, stderr=writer, starts_forks=starts_forks) as process:
@@ -87,7 +87,7 @@ class Night:
             yield Running(process, reader)
 
     def run(self, *options: str, **environment: str) -> tuple[int, str]:
-        """`dtfperf nightly`, which is what `ci/nightly` runs."""
+        """Run `dtfperf nightly`, which `ci/nightly` runs, and return exit code and output."""
         variables = self._environment | environment
         return zygote.run_as_one(self._argv(*options), self.folder, variables, timeout_s=ENDS_S, starts_forks=True)
 
@@ -103,7 +103,7 @@ class Night:
         return clean(os.environ) | zygote.SEARCH_PATH | {"RESULTS": str(self.results)} | LIGHT
 
     def wait_until_started(self) -> int:
-        """The process id of a perf test that waits."""
+        """Return the process id of a perf test that waits."""
         return int((self.folder / "started").read_text())
 
     def go_on(self) -> None:
@@ -115,7 +115,7 @@ class Night:
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what the pytest that runs these tests, or a CI, has set for itself."""
+    """Return the environment without variables of pytest and CI."""
     return {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "GITHUB_", "DTFPERF_"))}
 
 
@@ -125,7 +125,7 @@ class Running:
     output: int  # a pipe's end
 
     def ended(self) -> tuple[int, str]:
-        """Exit code and output, once its pytest has ended, too."""
+        """Return exit code and output after the end of its pytest."""
         (output,) = zygote.read_all(self.output, timeout_s=ENDS_S)
         return self.process.wait(ENDS_S), output
 
@@ -160,8 +160,8 @@ def measuring(tmp_path: Path) -> Night:
         ("import os\ndef test_a(): os.kill(os.getpid(), 40)", [], 168, "pytest was killed by SIGRTMIN+6."),
     ],
 )
-def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: int, outcome: str) -> None:
-    """The night ends with pytest's exit code, or with 128 + N for signal N, and reports it; every end writes a summary."""
+def test_night_ends_with_pytests_exit_code(tmp_path: Path, perf_test: str, options: list[str], code: int, outcome: str) -> None:
+    """The night ends with pytest's exit code, or 128 + N for signal N, and every end writes a summary."""
     night = Night(tmp_path, perf_test)
     found, output = night.run(*options)
     assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
@@ -203,8 +203,8 @@ def test_metrics_are_of_the_last_night(measuring: Night) -> None:
     assert "nightly: --metrics takes a file *.prom" in output
 
 
-def test_json_is_what_the_night_came_to(measuring: Night) -> None:
-    """With --json stdout has the exit code, the session's folder and the losses; what pytest prints goes to stderr."""
+def test_json_has_the_result_of_the_night(measuring: Night) -> None:
+    """With --json stdout has the exit code, the session's folder and the losses; pytest's output goes to stderr."""
     process = subprocess.run(
         [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring.results}", "--deadline=5", "--json"],
         cwd=measuring.folder,
@@ -273,8 +273,8 @@ def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Nig
     assert f"Previous session: `{own.id}`" in (measuring.sessions[-1].path / "summary.md").read_text()
 
 
-def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
-    """What the program does not know goes to pytest, beside the cluster, the results and the baselines."""
+def test_other_arguments_are_passed_to_pytest(measuring: Night) -> None:
+    """Unknown arguments are passed to pytest, with the cluster, the results and the baselines."""
     _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
     results = measuring.results
     assert output.splitlines()[0] == (
@@ -284,8 +284,8 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
     )
 
 
-def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
-    """Where `--cluster` is another's, or short names are turned off, the night uses the long options."""
+def test_night_uses_long_options(measuring: Night) -> None:
+    """The night works if `--cluster` is an option of the project and short names are disabled."""
     (measuring.folder / "pytest.ini").write_text(f"{INI}dtfperf_short_options = false\n")
     (measuring.folder / "conftest.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--cluster', choices=['theirs'], default='theirs')\n"
@@ -295,8 +295,8 @@ def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
     assert len(measuring.sessions) == 1
 
 
-def test_the_password_of_a_history_is_not_printed(measuring: Night) -> None:
-    """The command that the night prints, into cron's mail or a CI's log, has no password in it."""
+def test_password_of_a_history_is_not_printed(measuring: Night) -> None:
+    """The printed command has no password."""
     _, output = measuring.run("--history=postgresql://me:secret@db/perf", "-q", "-k", "nothing")
     assert " --dtfperf-history=postgresql://me:***@db/perf " in output.splitlines()[0]
     assert "secret" not in output
@@ -313,13 +313,13 @@ def test_the_password_of_a_history_is_not_printed(measuring: Night) -> None:
         (["--cluster=a/b"], "--cluster must be a name of letters, digits, '.', '_' and '-', not 'a/b'"),
     ],
 )
-def test_wrong_options(measuring: Night, options: list[str], message: str) -> None:
+def test_wrong_option_is_one_line(measuring: Night, options: list[str], message: str) -> None:
     """A wrong option is one line and exit code 4, and nothing is started."""
     assert measuring.run(*options) == (4, f"nightly: {message}\n")
 
 
-def test_a_second_night_shows_what_changed(measuring: Night) -> None:
-    """The summary is in the session folder and beside GitHub's, and compares with the night before."""
+def test_summary_compares_with_the_night_before(measuring: Night) -> None:
+    """The summary is in the session folder and in GitHub's file, and compares with the night before."""
     github, output_file = measuring.folder / "github.md", measuring.folder / "github.txt"
     assert measuring.run(RATE="12.5")[0] == 0
     code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
@@ -340,8 +340,8 @@ def test_a_second_night_shows_what_changed(measuring: Night) -> None:
 
 
 @pytest.mark.parametrize("option, code", [((), 0), (("--fail-on-loss",), 1)], ids=["told", "fails"])
-def test_the_second_night_of_a_project_tells_what_it_lost(measuring: Night, option: tuple[str, ...], code: int) -> None:
-    """Without any baseline, a rate that fell by 58 % is shown with its interval, and fails the night when that is asked for."""
+def test_loss_without_a_baseline_is_reported(measuring: Night, option: tuple[str, ...], code: int) -> None:
+    """Without a baseline, a lower rate is reported with its interval, and fails the night with --fail-on-loss."""
     assert measuring.run(*option, RATE="100")[0] == 0
     found, output = measuring.run(*option, RATE="42")
     assert found == code
@@ -354,8 +354,8 @@ def test_the_second_night_of_a_project_tells_what_it_lost(measuring: Night, opti
     assert "Slower than in earlier nights" not in (first.path / "summary.md").read_text()
 
 
-def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
-    """With --site the session's page is there; a folder that is no site's costs a line, and no more."""
+def test_site_has_the_session(tmp_path: Path) -> None:
+    """With --site the session's page is made; another folder is refused in a line without an effect on the exit code."""
     night = Night(tmp_path, TRAINS)
     (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
     code, output = night.run(f"--site={tmp_path / 'site'}", XDG_RUNTIME_DIR=str(tmp_path))
@@ -370,8 +370,8 @@ def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
     assert f"nightly: no site: {tmp_path / 'other'} has files that are not of a site" in output
 
 
-def test_the_site_is_made_of_the_projects_own_history(tmp_path: Path) -> None:
-    """The ini file's setting of the history holds for the site, too, and not only for pytest, which enters the night."""
+def test_site_uses_the_configured_history(tmp_path: Path) -> None:
+    """The site is made of the history that the ini file sets."""
     night = Night(tmp_path, TRAINS)
     (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
     (tmp_path / "pytest.ini").write_text(f"{INI}dtfperf_history = team.sqlite\n")
@@ -382,14 +382,14 @@ def test_the_site_is_made_of_the_projects_own_history(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "sessions" / f"{session.id}.html").exists(), output
 
 
-def test_other_tests_than_the_usual(measuring: Night) -> None:
-    """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
+def test_tests_option_names_the_folders(measuring: Night) -> None:
+    """--tests passes each folder to pytest, instead of perf_tests."""
     _, output = measuring.run("--tests=one", "--tests=two", "-q")
     assert " pytest one two --dtfperf-cluster=local " in output.splitlines()[0]
 
 
-def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
-    """Where the night before cannot be read, this one's table is in the summary all the same, with the reason."""
+def test_damaged_night_before_is_noted(measuring: Night) -> None:
+    """If the night before cannot be read, the summary has the table of this one, with the reason."""
     assert measuring.run(RATE="12.5")[0] == 0
     (measuring.sessions[0].path / "measurements.jsonl").write_text('{"schema": 1}\n')
     assert measuring.run(RATE="13.5")[0] == 0
@@ -399,8 +399,8 @@ def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
     assert "measurements.jsonl:1: is no measurement: the key 'id' is missing" in text
 
 
-def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
-    """--keep removes the oldest session folders of this cluster, and no other's."""
+def test_keep_removes_the_oldest_sessions(measuring: Night) -> None:
+    """--keep removes the oldest session folders of this cluster only."""
     other = SessionFolder.create(
         measuring.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
     )
@@ -410,8 +410,8 @@ def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
     assert len(measuring.sessions) == 3
 
 
-def test_what_cannot_be_removed_changes_no_exit_code(measuring: Night) -> None:
-    """Where an old session's folder is a link to another disk, --keep reports that it stays, and the night ends as it did."""
+def test_failed_removal_does_not_change_the_exit_code(measuring: Night) -> None:
+    """If --keep cannot remove a folder, this is reported, and the exit code is the same."""
     assert measuring.run(RATE="12.5")[0] == 0
     (first,) = measuring.sessions
     elsewhere = measuring.folder / "elsewhere"
@@ -424,23 +424,23 @@ def test_what_cannot_be_removed_changes_no_exit_code(measuring: Night) -> None:
 
 
 @pytest.mark.parametrize("variable", ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"])
-def test_a_summary_that_cannot_be_written_changes_no_exit_code(measuring: Night, variable: str) -> None:
-    """Where a disk is full when all has been measured, that is reported, and the night ends with its own exit code."""
+def test_unwritten_summary_does_not_change_the_exit_code(measuring: Night, variable: str) -> None:
+    """If the summary cannot be written, this is reported, and the exit code is the same."""
     code, output = measuring.run(RATE="5", **{variable: "/dev/full"})
     assert (code, output.splitlines()[-1]) == (1, "nightly: Tests failed. Exit code 1."), output
     assert "nightly: the summary cannot be written to /dev/full: No space left on device" in output
 
 
-def test_results_that_cannot_be_kept_are_a_wrong_option(measuring: Night) -> None:
-    """Where --results is no folder, nothing is started: one line and exit code 4, and not 1, which is a regression's."""
+def test_results_without_a_folder_are_a_wrong_option(measuring: Night) -> None:
+    """If --results is no folder, nothing is started: one line and exit code 4."""
     measuring.results.write_text("")
     lock = measuring.results / "nightly.local.lock"
     words = f"the night's lock {lock} cannot be opened: File exists: --results must be a folder of yours"
     assert measuring.run() == (4, f"nightly: {words}\n")
 
 
-def test_nights_do_not_pile_up(waiting: Night) -> None:
-    """A second night starts nothing, names the process that holds the cluster, and ends with 75; afterwards the way is free."""
+def test_second_night_at_once_is_refused(waiting: Night) -> None:
+    """A second night at once starts nothing, names the process that has the lock, and ends with 75."""
     with waiting.running() as first:
         waiting.wait_until_started()
 
@@ -454,8 +454,8 @@ def test_nights_do_not_pile_up(waiting: Night) -> None:
     assert waiting.run("-k", "none")[0] == 5
 
 
-def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None:
-    """The lock is held as long as anything trains, even when the nightly program itself was killed."""
+def test_killed_night_keeps_the_lock_until_pytest_ends(waiting: Night) -> None:
+    """The lock is held until pytest ends, also if the nightly program was killed."""
     with waiting.running(starts_forks=False) as first:
         pid = waiting.wait_until_started()
         first.process.kill()
@@ -469,8 +469,8 @@ def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signal.Signals) -> None:
-    """A signal to the program ends pytest too, after its teardown; the exit code is 128 and the signal's number."""
+def test_signal_ends_the_night_with_teardown(waiting: Night, number: signal.Signals) -> None:
+    """A signal ends pytest after its teardown; the exit code is 128 + the signal's number."""
     with waiting.running() as night:
         pid = waiting.wait_until_started()
         night.process.send_signal(number)
@@ -481,8 +481,8 @@ def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signa
     assert not is_alive(pid)
 
 
-def test_a_night_by_nohup_outlives_its_terminal(waiting: Night) -> None:
-    """SIGHUP, which the parent of the night has ignored, ends neither it nor its pytest."""
+def test_night_with_nohup_ignores_sighup(waiting: Night) -> None:
+    """With nohup, SIGHUP ends neither the night nor its pytest."""
     argv = ["nohup", sys.executable, *waiting._argv()]
     with subprocess.Popen(argv, cwd=waiting.folder, env=waiting._environment, stdout=subprocess.PIPE, text=True) as night:
         pytest_pid = waiting.wait_until_started()
@@ -493,8 +493,8 @@ def test_a_night_by_nohup_outlives_its_terminal(waiting: Night) -> None:
     assert "nightly: All tests passed. Exit code 0." in output
 
 
-def test_the_deadline_ends_the_night(waiting: Night) -> None:
-    """A night that takes longer than it may is ended with exit code 124."""
+def test_deadline_ends_the_night(waiting: Night) -> None:
+    """A night that exceeds its deadline ends with exit code 124."""
     code, output = waiting.run("--deadline=0.01")
     assert code == 124
     assert "nightly: The deadline of 0.01 min passed, and pytest was ended. Exit code 124." in output
@@ -509,8 +509,8 @@ signal.pause()
 TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 
-def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
-    """A pytest that does not end on SIGTERM is killed once its grace is over, with all that it started."""
+def test_pytest_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    """A pytest that ignores SIGTERM is killed after its grace, with its children."""
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, outcome = run_pytest([sys.executable, "-c", DEAF], deadline_s=3.0, lock=lock.fileno(), grace_s=0.1)
@@ -533,9 +533,8 @@ def test_throughput(train, baseline):
 """
 
 
-def test_an_injected_slow_down_fails_the_second_night(tmp_path: Path) -> None:
-    """Two nights: the first is accepted as baseline, the second has a worker that sleeps, and fails. Training is made up, and
-    truly sleeps; that real training does is shown in tests/real/test_perf_tests.py."""
+def test_injected_slowdown_fails_the_second_night(tmp_path: Path) -> None:
+    """A night with an injected slow-down of an accepted baseline is REGRESSED, with half of the rate."""
     night = Night(tmp_path, TRAINS)
     (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
     accepted = f"--baselines={tmp_path / 'baselines'}"

@@ -32,7 +32,7 @@ CHARACTERS = b'0123456789eE+-."{}[],:\\ntrufalsx \x00\xff\n'
 
 
 def whole_session(root: Path) -> SessionFolder:
-    """One that was judged in every way there is."""
+    """Return a session with every kind of check."""
     folder = SessionFolder.create(
         root, cluster="local", command=["pytest", "perf_tests"], versions={"python": "3.11"},
         budget=Budget(false_alarms=0.05, tests=9), session_id="20260131T021503Z-9f3c1a", started=STARTED,
@@ -80,7 +80,7 @@ def judge(
     other_entry: Entry | None = None,
     published: PublishedRate | None = None,
 ) -> None:
-    """As an experiment does it."""
+    """Record a check of the record, as an experiment does it."""
     terms = ComparisonPolicy(margin=0.05, threshold=threshold)
     folder.add_judgement(
         record.id,
@@ -98,7 +98,7 @@ def judge(
 
 
 def contents(folder: SessionFolder) -> dict[str, bytes]:
-    """Its files, the same in every run: what is drawn by chance in them is numbered."""
+    """Return the files of the session with numbered ids, so that they are the same in every run."""
     found = {name: (folder.path / name).read_bytes() for name in ("session.json", "measurements.jsonl")}
     for number, record in enumerate(folder.measurements()):
         found["measurements.jsonl"] = found["measurements.jsonl"].replace(record.id.encode(), f"{number:012}".encode())
@@ -106,7 +106,7 @@ def contents(folder: SessionFolder) -> dict[str, bytes]:
 
 
 def damaged(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
-    """The files with the `number`-th damage; the same number is the same damage."""
+    """Return the files with the `number`-th damage, which is always the same."""
     dice = random.Random(number)
     whole = {**whole, "measurements.jsonl": dice.choice(_cases(whole["measurements.jsonl"]))}
     name = dice.choices(sorted(whole), weights=[4, 1])[0]  # measurements.jsonl, session.json
@@ -116,7 +116,7 @@ def damaged(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
 
 @cache
 def _cases(content: bytes) -> list[bytes]:
-    """The lines of each judged measurement and of what it was compared with: reading all of them again would take longer."""
+    """Return the lines of each judged measurement and of the one that it was compared with; reading all would take longer."""
     lines = {json.loads(line)["id"]: line for line in content.splitlines(keepends=True)}
     checks = [(name, check) for name, line in lines.items() for check in json.loads(line)["checks"]]
     names = [[*([check["other"]] if check["other"] else []), name] for name, check in checks]
@@ -124,7 +124,7 @@ def _cases(content: bytes) -> list[bytes]:
 
 
 def _other_bytes(content: bytes, dice: random.Random) -> bytes:
-    """As disks, editors and transfers do it: cut, overwritten, doubled, filled with zeros."""
+    """Damage the bytes as disks, editors and transfers do: truncated, overwritten, doubled, filled with zeros."""
     here = dice.randrange(len(content))
     there = min(len(content), here + dice.choice([1, 1, 2, 8, 512]))
     put = dice.choice(
@@ -134,7 +134,7 @@ def _other_bytes(content: bytes, dice: random.Random) -> bytes:
 
 
 def _other_lines(content: bytes, dice: random.Random) -> bytes:
-    """As merges and foreign programs do it: missing, doubled, in another order, something else."""
+    """Damage the lines as merges and other programs do: missing, doubled, reordered, replaced."""
     lines = content.splitlines(keepends=True)
     here = dice.randrange(len(lines))
     what = dice.choice(["remove", "double", "shuffle", "foreign"])
@@ -150,7 +150,7 @@ def _other_lines(content: bytes, dice: random.Random) -> bytes:
 
 
 def _other_values(content: bytes, dice: random.Random) -> bytes:
-    """As people and other versions do it: another value, another name, one too many, one too few. One to three of them."""
+    """Change, rename, add or remove one to three values, as people and other versions do."""
     is_lines = not content.startswith(b"{\n")
     documents = [json.loads(line) for line in content.splitlines()] if is_lines else [json.loads(content)]
     for _ in range(dice.choice([1, 1, 1, 2, 3])):

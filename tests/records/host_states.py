@@ -1,4 +1,4 @@
-"""States of hosts and disturbances, made from the few values that a test sets."""
+"""States of hosts and disturbances with the few values that a test sets."""
 
 from collections.abc import Mapping
 from typing import Any

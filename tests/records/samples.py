@@ -1,4 +1,4 @@
-"""Measurements and records to report on, made from the few values that a test sets."""
+"""Measurements and records with the few values that a test sets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def run(images_per_sec: float, **changes: Any) -> Run:
 
 
 def program(what: Spec) -> dict[str, Any]:
-    """What was computed: with another number of devices, too, each spec has a graph of its own."""
+    """Return a program with a graph of its own for each spec, also with another number of devices."""
     return {
         "graph": hashlib.sha256(what.key.encode()).hexdigest()[:12],
         "operations": {"Conv2D": 94 * what.gpus},
@@ -95,7 +95,7 @@ def record(
 
 
 def disturbed_but_one(found: Record) -> Record:
-    """The same with a disturbance in each run but the first."""
+    """Return the record with a disturbance in each run but the first."""
     first, *others = found.measurement.runs
     runs = [first, *(replace(each, disturbances=[ANOTHER_USER]) for each in others)]
     return replace(found, measurement=replace(found.measurement, runs=runs))

@@ -1,4 +1,4 @@
-"""Sessions that are judged again, from their records alone."""
+"""Sessions that are judged again from their records."""
 
 from dataclasses import replace
 
@@ -19,23 +19,22 @@ TWO = Record(id="two", test="t.py::test_a", measurement=measurement_of([99, 99.5
 
 
 def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: ComparisonPolicy | None = None) -> Record:
-    """A record as it is when it was compared with a baseline after so many runs."""
+    """Return the record as it was after a comparison of so many runs with a baseline."""
     terms = terms or ComparisonPolicy(margin=0.05)
     measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
     return record.with_judgement(ask("baseline", terms, measurement, entry=entry))
 
 
-def test_as_it_was() -> None:
-    """Judged again on nothing else, a record is what it was, though it has got further runs since."""
+def test_record_judged_again_is_the_same() -> None:
+    """A record that is judged again is the same, also if it has further runs."""
     record = checked(TWO, runs=2, entry=ENTRY)
     assert record.verdict == "PASSED"
     (again,) = judge_again([record])
     assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
 
 
-def test_a_baseline_of_another_placement_is_told_again() -> None:
-    """What was INCOMPARABLE because its baseline had its variables placed otherwise is so again, in the same words; only a
-    baseline of another training cannot have been what it was held against."""
+def test_incomparable_placement_is_judged_again() -> None:
+    """An INCOMPARABLE placement is judged again with the same reason; a baseline of another training is an error."""
     split = replace(TWO, measurement=measurement_of([99, 99.5], num_ps=2, variable_placement="split"))
     record = checked(split, runs=2, entry=entry_of([100, 100.5], num_ps=2))
     assert record.verdict == "INCOMPARABLE"
@@ -46,16 +45,16 @@ def test_a_baseline_of_another_placement_is_told_again() -> None:
         judge_again([replace(record, checks=(foreign,))])
 
 
-def test_another_margin() -> None:
-    """With a tighter margin what passed may pass no more; the new check has the new margin."""
+def test_smaller_margin_changes_the_verdict() -> None:
+    """With a smaller margin the verdict changes, and the new check has the margin."""
     (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], JudgementChanges(margin=0.005))
     assert again.verdict == "INCONCLUSIVE"
     assert again.comparison is not None
     assert again.comparison.margin == 0.005
 
 
-def test_other_baselines() -> None:
-    """Against baselines of today, what had none then is compared, and what got another is held against that."""
+def test_other_baselines_are_used() -> None:
+    """Other baselines are used for records with and without a baseline."""
     stored = entry_of([140, 140.5, 139.5, 140])
     records = [checked(TWO, runs=3, entry=None), checked(TWO, runs=2, entry=ENTRY)]
     assert [record.verdict for record in records] == ["NO_BASELINE", "PASSED"]
@@ -64,8 +63,8 @@ def test_other_baselines() -> None:
     assert again[1].verdict == "INCONCLUSIVE"  # two runs accuse nobody
 
 
-def test_efficiency_is_judged_against_its_anchor() -> None:
-    """A check of efficiency finds its anchor among the records, as far as it had come, and takes another threshold."""
+def test_efficiency_is_judged_again_with_its_anchor() -> None:
+    """A check of efficiency is judged again with its anchor or another threshold; without the anchor it is an error."""
     terms = ComparisonPolicy(threshold=0.5)
     judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement, other_id="one")
     record = TWO.with_judgement(replace(judgement, reason="then"))
@@ -78,8 +77,8 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
         judge_again([record])
 
 
-def test_what_cannot_be_asked_any_more_stays() -> None:
-    """A judgement of an older version, on terms that are not possible today, is shown as it was; the others are passed."""
+def test_check_that_is_not_allowed_now_stays() -> None:
+    """A check that is not allowed now stays as it was, with a message."""
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
     was = replace(was, terms=ComparisonPolicy(threshold=0.5), other="two", other_runs=2)  # two devices are no anchor
     record = TWO.with_judgement(was)
@@ -90,7 +89,7 @@ def test_what_cannot_be_asked_any_more_stays() -> None:
     assert told == [f"as in the session, because this check is not allowed now: {TWO.spec.label}: REGRESSED: {why}"]
 
 
-def test_what_no_check_said_stays() -> None:
-    """A measurement that a later run made INVALID has no judgement to be passed again, and neither has one never judged."""
+def test_verdict_without_a_check_stays() -> None:
+    """An INVALID measurement stays INVALID, and one without a verdict stays without one."""
     invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict=Verdict.INVALID, reason="worker:1: the loss is nan")
     assert [record.verdict for record in judge_again([invalid, ONE])] == ["INVALID", None]

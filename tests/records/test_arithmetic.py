@@ -1,4 +1,4 @@
-"""Rates as arithmetic: FLOP of an image, FLOP/s, the share of what the devices can do."""
+"""Rates as arithmetic: FLOP of an image, FLOP/s, and the share of the devices' peak."""
 
 import subprocess
 import sys
@@ -32,8 +32,8 @@ GFLOP = "34.3 GFLOP"  # of an image that Inception v3 is trained on
 COMMAND: dict[str, Any] = {"command": ("python", "train.py")}
 
 
-def on(gpus: Sequence[str], rate: float = 1000.0, *, cpu_devices: int | None = None, **what: Any) -> Measurement:
-    """A measurement of so many images per second on a host with these GPUs."""
+def measure_on(gpus: Sequence[str], rate: float = 1000.0, *, cpu_devices: int | None = None, **what: Any) -> Measurement:
+    """Return a measurement of this rate on a host with these GPUs."""
     hardware = {"gpus": [{"name": name, "memory_gib": 40} for name in gpus], "cpu_devices": cpu_devices}
     return replace(
         measurement(spec(gpus=2, num_ps=1, **what), [rate]), fingerprint=Fingerprint.from_json({"hardware": hardware})
@@ -59,8 +59,8 @@ MNIST = 13_883_904
     ],
     ids=["softmax", "training", "forward_only", "size_of_input", "command_of_known_model", "command_of_unknown_model"],
 )
-def test_flop_of_an_image(what: dict[str, Any], flop: int | None) -> None:
-    """Two per multiply-add, three times as many in training; a program with an unknown model has no count."""
+def test_flop_of_an_image_is_counted(what: dict[str, Any], flop: int | None) -> None:
+    """An image has two FLOP for each multiply-add, three times as many in training; an unknown program has no count."""
     assert flop_per_image(Spec(**{"batch_size": 8, **what})) == flop
 
 
@@ -83,8 +83,8 @@ def test_flop_of_an_image(what: dict[str, Any], flop: int | None) -> None:
         ("NVIDIA GH200 120GB", "fp32", 494.5, "TF32"),
     ],
 )
-def test_peaks(name: str, precision: str, tera: float, unit: str) -> None:
-    """A GPU's peak is its data sheet's, without sparsity; fp32 is TF32 where TensorFlow makes it so."""
+def test_peak_is_that_of_the_data_sheet(name: str, precision: str, tera: float, unit: str) -> None:
+    """A GPU's peak is that of its data sheet without sparsity; fp32 is TF32 on GPUs that have it."""
     peak = peak_of(name, precision)
     assert peak
     assert peak.flops_per_sec == pytest.approx(tera * 1e12)
@@ -95,21 +95,21 @@ def test_peaks(name: str, precision: str, tera: float, unit: str) -> None:
     "name, precision",
     [("Tesla K80", "fp16"), (V100, "bf16"), ("NVIDIA GeForce RTX 4090", "fp32"), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "fp32")],
 )
-def test_no_peak_is_guessed(name: str, precision: str) -> None:
-    """A GPU that is not in the table, a part of one, and a format for which it has no units have no peak."""
+def test_unknown_gpu_or_format_has_no_peak(name: str, precision: str) -> None:
+    """An unknown GPU, a part of one, and a format without units have no peak."""
     assert peak_of(name, precision) is None
 
 
-def test_without_tf32() -> None:
-    """Tasks that compute fp32 as fp32 are compared with that peak; other formats are as they were."""
+def test_peak_without_tf32() -> None:
+    """Without TF32 the peak of fp32 is that of FP32; other formats are unchanged."""
     plain, half = peak_of(A100, "fp32", [NO_TF32]), peak_of(A100, "bf16", [NO_TF32])
     assert plain
     assert (plain.flops_per_sec, plain.format) == (19.5e12, "FP32")
     assert half == peak_of(A100, "bf16")
 
 
-def test_every_gpu_has_a_source_and_grows_faster_as_formats_grow_shorter() -> None:
-    """No row of the table has a number with sparsity in one column alone: each shorter format is 1 to 16 times the longer."""
+def test_peaks_of_each_gpu_are_consistent() -> None:
+    """Each GPU has a source, and the peaks of shorter formats are 1 to 16 times those of longer ones."""
     for gpu in GPUS:
         known = [tera for tera in (gpu.fp32, gpu.tf32, gpu.fp16) if tera]
         assert all(1 <= short / long <= 16 for long, short in pairwise(known)), gpu
@@ -118,37 +118,37 @@ def test_every_gpu_has_a_source_and_grows_faster_as_formats_grow_shorter() -> No
         assert "data sheet" in gpu.source
 
 
-def test_the_share_is_of_all_devices() -> None:
-    """1000 images/sec of Inception v3 on two A100 are 34.3 TFLOP/s of twice 156."""
+def test_share_of_peak_is_of_all_devices() -> None:
+    """The share of the peak is that of all devices."""
     flops = 6 * 5_713_218_144 * 1000.0
-    measured = on([A100, A100])
+    measured = measure_on([A100, A100])
     assert flops_per_sec(measured) == flops
     assert share_of_peak(measured) == pytest.approx(flops / (2 * 156e12))
-    assert share_of_peak(on([A100, A100], environment=(NO_TF32,))) == pytest.approx(flops / (2 * 19.5e12))
+    assert share_of_peak(measure_on([A100, A100], environment=(NO_TF32,))) == pytest.approx(flops / (2 * 19.5e12))
 
 
 @pytest.mark.parametrize(
     "measured",
     [
-        on([]),
-        on([A100, A100], cpu_devices=2),
-        on([A100, V100]),
-        on(["NVIDIA GeForce RTX 4090"] * 2),
-        on([V100], precision="bf16"),
-        on([A100], **COMMAND),
+        measure_on([]),
+        measure_on([A100, A100], cpu_devices=2),
+        measure_on([A100, V100]),
+        measure_on(["NVIDIA GeForce RTX 4090"] * 2),
+        measure_on([V100], precision="bf16"),
+        measure_on([A100], **COMMAND),
         measurement(spec(), [10.0]),
     ],
     ids=["cpu", "cpu_beside_gpus", "two_kinds", "unknown", "no_such_format", "another's_program", "nothing_known"],
 )
-def test_no_share_without_a_peak(measured: Measurement) -> None:
-    """Where it is not known what the devices can do, FLOP/s are given and no share of anything."""
+def test_unknown_peak_has_no_share(measured: Measurement) -> None:
+    """Without a known peak there are FLOP/s and no share."""
     assert flops_per_sec(measured)
     assert share_of_peak(measured) is None
 
 
-def test_the_record_has_both() -> None:
-    """FLOP/s and share stand in measurements.jsonl as its schema has them, null where they are not known, and are read over."""
-    for measured in (on([A100]), on([]), on([], model="another", **COMMAND)):
+def test_record_has_flops_and_share() -> None:
+    """FLOP/s and share are in the record by its schema, null if unknown, and the record is read again."""
+    for measured in (measure_on([A100]), measure_on([]), measure_on([], model="another", **COMMAND)):
         record = Record(id="a1", test="t", measurement=measured)
         data = record.to_json()
         assert (data["flops_per_sec"], data["share_of_peak"]) == (flops_per_sec(measured), share_of_peak(measured))
@@ -156,15 +156,15 @@ def test_the_record_has_both() -> None:
         assert Record.from_json(data) == record
 
 
-def test_a_line_for_each_model_and_precision() -> None:
-    """The fastest of each is shown with its share; forward passes and other programs are distinguished."""
+def test_each_model_and_precision_has_a_line() -> None:
+    """The fastest measurement of each model and precision has a line; an uncounted program has none."""
     told = lines([
-        on([A100], rate=1000.0),
-        on([A100], rate=2000.0),
-        on([], rate=3.0, precision="bf16"),
-        on([], rate=30.0, model="mnist", batch_size=64, forward_only=True),
-        on([], rate=10.0, model="resnet50", **COMMAND),
-        on([], rate=99.0, model="another", **COMMAND),
+        measure_on([A100], rate=1000.0),
+        measure_on([A100], rate=2000.0),
+        measure_on([], rate=3.0, precision="bf16"),
+        measure_on([], rate=30.0, model="mnist", batch_size=64, forward_only=True),
+        measure_on([], rate=10.0, model="resnet50", **COMMAND),
+        measure_on([], rate=99.0, model="another", **COMMAND),
     ])  # fmt: skip
     assert told == [
         f"inception3: {GFLOP} per training image; best 2000 images/sec = 68.6 TFLOP/s, 22.0 % of the TF32 peak of 2 x {A100}",
@@ -173,20 +173,20 @@ def test_a_line_for_each_model_and_precision() -> None:
         "resnet50, an external command's, counted as ours: 23.1 GFLOP per training image; best 10.00 images/sec = 231 GFLOP/s",
         WHAT_COUNTS,
     ]
-    assert lines([on([], model="another", **COMMAND)]) == []
+    assert lines([measure_on([], model="another", **COMMAND)]) == []
 
 
 @pytest.mark.parametrize(
     "value, text",
     [(0.5, "0.50 F"), (47_040, "47.0 kF"), (999.4e6, "999 MF"), (999.9e6, "1.00 GF"), (1.234e12, "1.23 TF"), (5e18, "5000 PF")],
 )
-def test_prefixes(value: float, text: str) -> None:
-    """Three digits and the prefix that leaves one to three of them before the point."""
+def test_numbers_have_three_digits_and_a_prefix(value: float, text: str) -> None:
+    """Numbers have three digits and a prefix with one to three of them before the point."""
     assert with_prefix(value, "F") == text
 
 
-def test_counting_needs_no_tensorflow() -> None:
-    """The controller computes FLOP/s without importing TensorFlow."""
+def test_flop_are_counted_without_tensorflow() -> None:
+    """FLOP are counted without an import of TensorFlow."""
     code = (
         "import sys; from pytest_dtfperf.records.arithmetic import flop_per_image; from pytest_dtfperf.spec import Spec\n"
         "assert flop_per_image(Spec(model='resnet50', batch_size=1)); assert 'tensorflow' not in sys.modules"

@@ -44,8 +44,8 @@ def make_bill(usd: float) -> Bill:
     return Bill(usd=usd, price_source="clusters.toml", price_date="2026-01-31")
 
 
-def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> None:
-    """The folder's name is its session's id: the UTC time and six hexadecimal digits."""
+def test_folder_has_its_time_and_six_digits(folder: SessionFolder) -> None:
+    """The folder's name is the session's id: the UTC time and six hexadecimal digits."""
     assert re.fullmatch(r"20260131T021503Z-[0-9a-f]{6}", folder.path.name)
     assert folder.session.to_json() == {
         "schema": 1,
@@ -61,8 +61,8 @@ def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> 
     }
 
 
-def test_one_session_has_one_folder(tmp_path: Path) -> None:
-    """Processes of one session that make its folder get the same, and what the first wrote stays."""
+def test_processes_of_a_session_have_one_folder(tmp_path: Path) -> None:
+    """Processes of one session get the same folder, and the content of the first stays."""
     folders = [
         SessionFolder.create(tmp_path, cluster=name, command=[], versions={}, session_id="20260131T021503Z-9f3c1a")
         for name in ("first", "second")
@@ -71,8 +71,8 @@ def test_one_session_has_one_folder(tmp_path: Path) -> None:
     assert folders[1].session.cluster == "first"
 
 
-def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> None:
-    """A measurement is on disk, unjudged and complete, before anybody judges it."""
+def test_measurement_is_read_as_written(folder: SessionFolder) -> None:
+    """A measurement is on disk without a verdict, and is read as it was written."""
     written = folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9]))
 
     (read,) = SessionFolder.open(folder.path).measurements()
@@ -80,8 +80,8 @@ def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> No
     assert (read.verdict, read.reason, read.baseline) == (None, None, None)
 
 
-def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
-    """The keys of a line are those the design promises."""
+def test_line_has_the_documented_keys(folder: SessionFolder) -> None:
+    """A line has the documented keys in their order."""
     folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9], injected_slowdowns={"worker:0": 0.2}))
 
     line = json.loads((folder.path / "measurements.jsonl").read_text())
@@ -92,8 +92,8 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
     assert line["images_per_sec"] == pytest.approx(9.85)
 
 
-def test_probes_are_noted_beside_what_was_measured(folder: SessionFolder) -> None:
-    """What the hosts can do is added to a measurement's line, stays there when it is judged, and may be missing."""
+def test_probes_are_added_to_a_measurement(folder: SessionFolder) -> None:
+    """Probes are added to one measurement, and stay when it is judged."""
     first, second = (folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.8])) for n in (1, 2))
     folder.note_probes(second.id, FULL)
     folder.judge(second.id, verdict=Verdict.REGRESSED, reason="slower")
@@ -103,8 +103,8 @@ def test_probes_are_noted_beside_what_was_measured(folder: SessionFolder) -> Non
     assert probed.measurement.probes == FULL
 
 
-def test_judging_changes_one_line(folder: SessionFolder) -> None:
-    """A verdict is written into its own measurement's line and leaves the others as they were."""
+def test_judgement_changes_one_line(folder: SessionFolder) -> None:
+    """A verdict changes only its measurement's line."""
     ids = [folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.0 * n])).id for n in (1, 2, 4)]
     before = (folder.path / "measurements.jsonl").read_text().splitlines()
 
@@ -117,8 +117,8 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
     assert (judged.verdict, judged.reason, judged.comparison) == ("REGRESSED", "10 % slower", judgement)
 
 
-def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
-    """A judgement appends a line and rewrites nothing, however many measurements there are; at the end one each is left."""
+def test_judgement_appends_one_line(folder: SessionFolder) -> None:
+    """A judgement appends a line and rewrites nothing; at the end each measurement has one line."""
     ids = [folder.add("t.py::test_a", measurement(spec(steps=n), [9.8])).id for n in range(1, 51)]
     path = folder.path / "measurements.jsonl"
     file, before = path.stat().st_ino, path.read_bytes()
@@ -131,8 +131,8 @@ def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
     assert folder.session.verdicts == {"PASSED": 1}
 
 
-def test_lines_that_do_not_count_take_no_more_room_than_those_that_do(folder: SessionFolder) -> None:
-    """A record of megabytes that changes again and again does not fill the disk: now and then its last lines alone are kept."""
+def test_superseded_lines_have_a_limited_size(folder: SessionFolder) -> None:
+    """Superseded lines are removed when they exceed a limit."""
     steps = [float(number) / 7 for number in range(1, 150_001)]
     big = measurement(spec(), [9.8])
     big = replace(big, runs=[replace(run, step_s={"worker:0": steps}) for run in big.runs])
@@ -147,8 +147,8 @@ def test_lines_that_do_not_count_take_no_more_room_than_those_that_do(folder: Se
     assert folder.measurements() == SessionFolder(folder.path, is_ours=True).measurements()
 
 
-def test_each_line_is_read_once(folder: SessionFolder) -> None:
-    """What other processes append is read, and nothing of what was read before, until the file is another one."""
+def test_journal_reads_each_line_once(folder: SessionFolder) -> None:
+    """A journal reads only appended lines, until the file is replaced."""
     read: list[int] = []
 
     def record_of(number: int, line: bytes) -> Record:
@@ -171,8 +171,8 @@ def test_each_line_is_read_once(folder: SessionFolder) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_follows_from_a_change_is_as_of_all_records(folder: SessionFolder, seed: int) -> None:
-    """Whatever is added and judged, in whatever order and by two processes, each record is what all of them make it."""
+def test_records_are_consistent_after_each_change(folder: SessionFolder, seed: int) -> None:
+    """After each change by two processes, the records are those that follow from all of them."""
     dice = random.Random(seed)
     folders = [folder, SessionFolder(folder.path, is_ours=True)]
     verdicts = [Verdict.PASSED, Verdict.REGRESSED, Verdict.TAINTED, Verdict.INVALID]
@@ -192,8 +192,8 @@ def test_what_follows_from_a_change_is_as_of_all_records(folder: SessionFolder, 
         assert folder.measurements() == with_what_follows(folder.measurements()) == folders[1].measurements()
 
 
-def test_a_writer_killed_before_the_end_of_its_session_leaves_all_it_has_written(folder: SessionFolder) -> None:
-    """Lines that later ones have replaced are no further measurements, for any reader of the folder."""
+def test_superseded_lines_are_no_measurements(folder: SessionFolder) -> None:
+    """Superseded lines of an unfinished session are no further measurements."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     folder.extend(record.id, measurement(spec(), [9.9]).runs)
     judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
@@ -201,8 +201,8 @@ def test_a_writer_killed_before_the_end_of_its_session_leaves_all_it_has_written
     assert SessionFolder.open(folder.path).measurements() == [judged]
 
 
-def test_a_disk_too_full_for_one_line_each_keeps_all_lines(folder: SessionFolder) -> None:
-    """A session that ends on a full disk keeps its complete file; nothing is reported as missing."""
+def test_full_disk_at_the_end_keeps_all_lines(folder: SessionFolder) -> None:
+    """A session that ends on a full disk keeps its file and reports nothing as missing."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
     before = (folder.path / "measurements.jsonl").read_bytes()
@@ -213,8 +213,8 @@ def test_a_disk_too_full_for_one_line_each_keeps_all_lines(folder: SessionFolder
     assert (folder.session.exit_code, folder.refused) == (0, None)
 
 
-def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
-    """A measurement that one test fails is not whitewashed by another test that it passes."""
+def test_gravest_verdict_stays(folder: SessionFolder) -> None:
+    """The gravest verdict of a measurement stays after better ones."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     for verdict in (Verdict.PASSED, Verdict.REGRESSED, Verdict.IMPROVED):
         folder.judge(record.id, verdict=verdict, reason=f"because {verdict}")
@@ -223,9 +223,8 @@ def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
     assert (judged.verdict, judged.reason) == ("REGRESSED", "because REGRESSED")
 
 
-def test_what_cannot_be_true_is_not_slower(folder: SessionFolder) -> None:
-    """Where a later run shows that the numbers of what was REGRESSED cannot be true, it is INVALID, without causes, and nobody
-    builds upon it; no check that comes later changes that, and no judging again offline."""
+def test_invalid_replaces_regressed(folder: SessionFolder) -> None:
+    """A REGRESSED measurement that becomes INVALID stays so, without an explanation, also judged again."""
     record = folder.add("test_one", measurement_of([80.0, 80.1, 79.9], gpus=1))
     entry = entry_of([100.0, 100.5, 99.5, 100.0], gpus=1)
     judge(folder, "baseline", record, entry=entry)
@@ -241,9 +240,8 @@ def test_what_cannot_be_true_is_not_slower(folder: SessionFolder) -> None:
 
 
 @pytest.mark.parametrize("void", ["its own", "its anchor's"])
-def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: str) -> None:
-    """Where a later run makes a measurement INVALID, no efficiency that was judged by it stays, in it or in others; what has
-    another anchor is divided by that. What is judged again offline is the same."""
+def test_efficiency_is_removed_with_an_invalid_measurement(folder: SessionFolder, void: str) -> None:
+    """An INVALID measurement removes efficiencies that depend on it; another anchor is used if there is one."""
     one = folder.add("test_one", measurement_of([50.0, 50.5], gpus=1))
     many = folder.add("test_many", measurement_of([98.0, 98.1]))
     judge(folder, "efficiency", many, one, threshold=0.7)
@@ -259,9 +257,8 @@ def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: s
 
 
 @pytest.mark.parametrize("kind", ["efficiency", "overhead"])
-def test_what_rests_on_an_invalid_measurement_is_not_known(folder: SessionFolder, kind: Kind) -> None:
-    """Where what a measurement was held against becomes INVALID later, that check is INCONCLUSIVE and says why, and so is the
-    verdict; the check of its rate stays PASSED. What is judged again offline is the same."""
+def test_check_with_an_invalid_measurement_is_inconclusive(folder: SessionFolder, kind: Kind) -> None:
+    """A check against a measurement that becomes INVALID is INCONCLUSIVE with the reason; the check of the rate stays."""
     partner: dict[str, Any] = {"gpus": 1} if kind == "efficiency" else {}
     ours: dict[str, Any] = {"data": "imagenet", "data_dir": "/data"} if kind == "overhead" else {}
     rates = [50.0, 50.1, 50.2] if kind == "efficiency" else [98.5, 98.6, 98.4]
@@ -281,8 +278,8 @@ def test_what_rests_on_an_invalid_measurement_is_not_known(folder: SessionFolder
         assert found.baseline == before.baseline
 
 
-def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
-    """What is REGRESSED against its baseline stays so where its anchor becomes INVALID, and so does what explains it."""
+def test_regressed_rate_stays_with_an_invalid_anchor(folder: SessionFolder) -> None:
+    """A REGRESSED rate and its explanation stay if the anchor becomes INVALID."""
     one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2, 50.0], gpus=1))
     many = folder.add("test_many", measurement_of([80.0, 80.1, 79.9]))
     judge(folder, "baseline", many, entry=entry_of([100.0, 100.5, 99.5, 100.0]))
@@ -295,8 +292,8 @@ def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
     assert [check.verdict for check in found.checks] == ["REGRESSED", "INCONCLUSIVE"]
 
 
-def test_causes_go_with_the_verdict_that_they_explain(folder: SessionFolder) -> None:
-    """The explanation of a low efficiency was computed from the anchor, and goes where that becomes INVALID."""
+def test_explanation_is_removed_with_its_verdict(folder: SessionFolder) -> None:
+    """The explanation of a low efficiency is removed if the anchor becomes INVALID."""
     one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2, 50.0], gpus=1))
     many = folder.add("test_many", measurement_of([60.0, 60.1, 60.2, 60.0]))
     judge(folder, "efficiency", many, one, threshold=0.9)
@@ -307,14 +304,14 @@ def test_causes_go_with_the_verdict_that_they_explain(folder: SessionFolder) -> 
     assert (found.verdict, found.unexplained) == ("INCONCLUSIVE", "")
 
 
-def test_judging_what_was_never_measured(folder: SessionFolder) -> None:
-    """A verdict without a measurement is refused by its id."""
+def test_judgement_of_an_unknown_measurement_is_refused(folder: SessionFolder) -> None:
+    """A verdict for an unknown id is refused."""
     with pytest.raises(SessionFileError, match="has no measurement with id 'nobody' to judge"):
         folder.judge("nobody", verdict=Verdict.PASSED, reason="")
 
 
-def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
-    """The end of a session counts verdicts; measurements that were not judged are in no count."""
+def test_finish_counts_verdicts(folder: SessionFolder) -> None:
+    """The end of a session counts the verdicts, without measurements that have none."""
     for verdict in (Verdict.PASSED, Verdict.REGRESSED, Verdict.PASSED):
         folder.judge(folder.add("t.py::test_a", measurement(spec(), [9.8])).id, verdict=verdict, reason="")
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
@@ -325,8 +322,8 @@ def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
     assert (session.verdicts, session.exit_code, session.wall_s) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
 
 
-def test_what_the_disk_refuses_is_kept_until_it_takes_it(folder: SessionFolder) -> None:
-    """A measurement that there is no room for is not lost: this process has it, judged, hands it over, and writes it later."""
+def test_unwritten_measurement_is_kept_and_written_later(folder: SessionFolder) -> None:
+    """A measurement without space on disk is kept with its verdict, reported, and written later."""
     first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     with full_behind(folder.path / "measurements.jsonl"):
         added = folder.add("t.py::test_b", measurement(spec(), [9.9]))
@@ -342,8 +339,8 @@ def test_what_the_disk_refuses_is_kept_until_it_takes_it(folder: SessionFolder) 
     assert (folder.unwritten, folder.refused) == ([], f"{refused})")
 
 
-def test_what_another_process_could_not_write_is_taken_over(folder: SessionFolder) -> None:
-    """A process that was handed records shows them beside those on disk, and why they are not there."""
+def test_unwritten_records_of_another_process_are_shown(folder: SessionFolder) -> None:
+    """Unwritten records of another process are shown with those on disk, with the reason."""
     first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     lost = replace(first, id="another", test="t.py::test_b")
     controller = SessionFolder.open(folder.path)
@@ -356,8 +353,8 @@ def test_what_another_process_could_not_write_is_taken_over(folder: SessionFolde
     )
 
 
-def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> None:
-    """What session.json has no room for is shown all the same, and is in it once it has room; a later end counts."""
+def test_end_of_a_session_is_known_without_space(folder: SessionFolder) -> None:
+    """An end of the session without space on disk is known, and is written with the next change."""
     with full_behind(folder.path / "session.json"):
         folder.finish(exit_code=1, wall_s=1.0, verdicts={"REGRESSED": 1}, commit="c0ffee" * 99)
         assert (folder.session.exit_code, folder.session.verdicts) == (1, {"REGRESSED": 1})
@@ -368,8 +365,8 @@ def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> N
         assert (each.session.exit_code, each.session.commit) == (3, "c0ffee" * 99)
 
 
-def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(folder: SessionFolder) -> None:
-    """A process that session.json once had no room for adds its bill later to those that others have written since."""
+def test_unwritten_bill_keeps_bills_of_others(folder: SessionFolder) -> None:
+    """A bill that was not written is added later to the bills of other processes."""
     ours, theirs = map(make_bill, (0.1, 0.25))
     with full_behind(folder.path / "session.json"):
         folder.spend(ours)
@@ -381,8 +378,8 @@ def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(fold
     assert (session.costs, session.exit_code) == ([theirs, ours], 0)
 
 
-def test_what_is_refused_twice_is_said_once(folder: SessionFolder) -> None:
-    """Bills that session.json had no room for, one after the other, stand there once each and in their order when it has."""
+def test_unwritten_bills_are_written_once(folder: SessionFolder) -> None:
+    """Several bills that were not written are written once, in their order."""
     bills = [*map(make_bill, (0.1, 0.25, 0.5))]
     with full_behind(folder.path / "session.json"):
         for bill in bills[:2]:
@@ -392,8 +389,8 @@ def test_what_is_refused_twice_is_said_once(folder: SessionFolder) -> None:
     assert SessionFolder.open(folder.path).session.costs == folder.session.costs == bills
 
 
-def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> None:
-    """A process that could not make a session's folder adds to that of another of its processes, and removes nothing."""
+def test_folder_of_another_process_is_used(tmp_path: Path) -> None:
+    """A process that could not make the folder adds to that of another process."""
     root = tmp_path / "perf_results"
     name = "20260131T021503Z-9f3c1a"
     root.touch()
@@ -409,8 +406,8 @@ def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> Non
     assert ([bill.usd for bill in opened.session.costs], opened.session.exit_code) == ([0.1], 0)
 
 
-def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
-    """A session that began without room for anything is on disk as a whole once there is some."""
+def test_folder_is_made_later(tmp_path: Path) -> None:
+    """A session without a folder at its start is on disk completely when one can be made."""
     root = tmp_path / "perf_results"
     root.touch()
     folder = SessionFolder.create(root, cluster="local", command=[], versions={})
@@ -423,16 +420,16 @@ def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
     assert (opened.measurements(), opened.session.exit_code) == ([first, second], 0)
 
 
-def test_what_was_accepted_stays_so(folder: SessionFolder) -> None:
-    """Of three measurements two have become baselines, one after the other."""
+def test_accepted_measurements_stay_accepted(folder: SessionFolder) -> None:
+    """Measurements that were accepted one after the other are all accepted."""
     ids = [folder.add("t.py::test_a", measurement(spec(gpus=gpus), [9.8])).id for gpus in (1, 2, 4)]
     for each in ids[:2]:
         folder.accept([each])
     assert [record.accepted for record in folder.measurements()] == [True, True, False]
 
 
-def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
-    """Bills of all allocations are written down, and are still there when the session has ended."""
+def test_bills_are_kept(folder: SessionFolder) -> None:
+    """Bills of all allocations are kept when the session has ended."""
     bills = [*map(make_bill, (0.1, 0.25))]
     for bill in bills:
         folder.spend(bill)
@@ -440,8 +437,8 @@ def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
     assert folder.session.costs == bills
 
 
-def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:
-    """A writer killed in the middle of its line costs that line alone, also for those that write after it."""
+def test_incomplete_last_line_is_ignored(folder: SessionFolder) -> None:
+    """An incomplete last line is ignored, also by later writers."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
     with (folder.path / "measurements.jsonl").open("a") as file:
         file.write('{"schema": 1, "id": "to')
@@ -460,8 +457,8 @@ def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:
         ("[1]", "is no measurement"),
     ],
 )
-def test_any_other_damage_is_an_error_with_its_line(folder: SessionFolder, line: str, message: str) -> None:
-    """A whole line that is no measurement is never skipped: the error names file and line."""
+def test_damaged_line_is_an_error(folder: SessionFolder, line: str, message: str) -> None:
+    """A complete line that is no measurement is an error with file and line."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
     with (folder.path / "measurements.jsonl").open("a") as file:
         file.write(line + "\n")
@@ -471,15 +468,15 @@ def test_any_other_damage_is_an_error_with_its_line(folder: SessionFolder, line:
 
 
 def test_line_of_another_version_is_refused(folder: SessionFolder) -> None:
-    """A session does not read a line of its own file that has another version of the format."""
+    """A line with another version of the format in a session's own file is refused."""
     line = folder.add("t.py::test_a", measurement(spec(), [9.8])).to_json() | {"schema": 99}
     (folder.path / "measurements.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(SessionFileError, match=r"measurements\.jsonl:1: .*schema: must be one of '1', not 99"):
         folder.measurements()
 
 
-def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> None:
-    """A line with a value of another type is refused, in one printable line."""
+def test_line_is_checked_with_its_schema(folder: SessionFolder) -> None:
+    """A line with a value of another type is refused in one printable line."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
     path = folder.path / "measurements.jsonl"
     path.write_text(path.read_text().replace('"bytes_sent": 1000', '"bytes_sent": "\\u001b[31mmany"'))
@@ -491,30 +488,30 @@ def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> N
 
 
 @pytest.mark.parametrize("changes", [{"schema": 2}, {"schema": 2, "oracle": "a new key"}], ids=["alike", "with new keys"])
-def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: dict[str, object]) -> None:
-    """What a newer version has written is refused with the way to read it."""
+def test_newer_session_is_refused_with_a_remedy(folder: SessionFolder, changes: dict[str, object]) -> None:
+    """A session of a newer version is refused with the command that upgrades this one."""
     path = folder.path / "session.json"
     path.write_text(json.dumps(folder.session.to_json() | changes))
     with pytest.raises(SessionFileError, match=r"its schema is 2, this version reads 1\); install that: pip install --upgrade"):
         SessionFolder.open(folder.path).session  # noqa: B018  # reading is what is tested
 
 
-def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
-    """A file that would block its reader is refused."""
+def test_pipe_is_refused(folder: SessionFolder) -> None:
+    """A pipe instead of a file is refused."""
     (folder.path / "measurements.jsonl").unlink()
     os.mkfifo(folder.path / "measurements.jsonl")
     with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is a pipe, not a regular file"):
         folder.measurements()
 
 
-def test_a_folder_without_session_json_is_none(tmp_path: Path) -> None:
-    """Any other folder is refused by name."""
+def test_folder_without_session_json_is_refused(tmp_path: Path) -> None:
+    """A folder without session.json is refused."""
     with pytest.raises(SessionFileError, match=r"is no session folder: it has no session\.json"):
         SessionFolder.open(tmp_path)
 
 
-def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> None:
-    """Naming perf_results itself is an error that proposes a session: the last of all."""
+def test_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> None:
+    """The folder of all sessions is refused with the latest session."""
     for year in (2025, 2024):
         started = datetime(year, 1, 1, tzinfo=UTC)
         SessionFolder.create(folder.path.parent, cluster="local", command=[], versions={}, started=started)
@@ -522,8 +519,8 @@ def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> N
         SessionFolder.open(folder.path.parent)
 
 
-def test_what_could_not_be_written_takes_nobody_elses_place(folder: SessionFolder) -> None:
-    """A process that had no lock for once keeps its own measurement alone, and takes back no verdict of others."""
+def test_measurement_without_a_lock_is_kept(folder: SessionFolder) -> None:
+    """A measurement that was not written for want of a lock is written later, and keeps verdicts of others."""
     other = SessionFolder(folder.path, is_ours=True)
     theirs = other.add("test_theirs", measurement(spec(), [9.8]))
     (folder.path / ".lock").unlink()
@@ -538,8 +535,8 @@ def test_what_could_not_be_written_takes_nobody_elses_place(folder: SessionFolde
     assert not folder.unwritten
 
 
-def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
-    """An anchor is the last measurement of exactly this spec that is not known to be wrong, even if it was not judged."""
+def test_find_returns_the_latest_valid_measurement(folder: SessionFolder) -> None:
+    """`find` returns the latest undisturbed measurement of exactly this spec, also without a verdict."""
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
     folder.add("t.py::test_a", measurement(spec(), [9.5]))
     folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
@@ -563,7 +560,7 @@ def add_records(path: Path, writer: str) -> None:
 
 
 def test_processes_share_a_folder(folder: SessionFolder) -> None:
-    """Four processes that add and judge at once lose nothing and mix nothing up."""
+    """Four processes that add and judge at once keep all records."""
     writers = [PROCESSES.Process(target=add_records, args=(folder.path, f"writer{i}")) for i in range(4)]
     for writer in writers:
         writer.start()
@@ -578,14 +575,14 @@ def test_processes_share_a_folder(folder: SessionFolder) -> None:
 
 
 def test_each_run_of_a_test_has_its_own_logs(folder: SessionFolder) -> None:
-    """A test's runs number their log folders; a test that is run again goes on counting."""
+    """The runs of a test have numbered log folders."""
     test = "perf_tests/test_a.py::test_throughput[2-1-parameter_server]"
     assert [folder.new_logs(test).name for _ in range(2)] == ["1", "2"]
     assert sorted(path.name for path in folder.logs_of(test).iterdir()) == ["1", "2"]
 
 
 def test_log_folders_of_different_tests_differ() -> None:
-    """Node ids that read alike once they are made safe still have folders of their own."""
+    """Node ids that are similar have different folders, with safe names."""
     tests = ["t.py::a[1/2]", "t.py::a[1_2]", "t.py::a[1:2]", "..", ".", "/", "x" * 400, "x" * 401, "ä", "ö"]
     names = [path_safe(test) for test in tests]
     assert len(set(names)) == len(tests)
@@ -593,8 +590,8 @@ def test_log_folders_of_different_tests_differ() -> None:
     assert path_safe("perf_tests/test_a.py::test_rate[2-1]").startswith("perf_tests_test_a.py_test_rate_2-1-")
 
 
-def test_session_folders_come_oldest_first(tmp_path: Path) -> None:
-    """Only session folders are listed, in the order of their time; no folder at all is no error."""
+def test_session_folders_are_sorted_by_time(tmp_path: Path) -> None:
+    """Only session folders are listed, in the order of their time; a missing folder is no error."""
     assert session_folders(tmp_path / "absent") == []
     (tmp_path / "other").mkdir()
     for year in (2027, 2025, 2026):
@@ -604,8 +601,8 @@ def test_session_folders_come_oldest_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_users_session_keeps_nobody_from_the_others() -> None:
-    """In a folder that users share, sessions closed to this one are passed over; a closed folder is reported."""
+def test_closed_session_of_another_user_is_ignored() -> None:
+    """A closed session of another user is ignored among others, and reported alone."""
     with TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
@@ -622,7 +619,7 @@ def test_another_users_session_keeps_nobody_from_the_others() -> None:
 
 
 def test_session_of_a_command_is_selected_by_its_arguments(tmp_path: Path) -> None:
-    """Of sessions in one folder those with the same arguments are selected; if there are none, all are."""
+    """Sessions with the same arguments are selected; if there are none, all are."""
     commands = (["pytest", "-k", "a"], ["pytest"], ["dtfperf", "-k", "a"])
     folders = [
         SessionFolder.create(tmp_path / str(at), cluster="c", command=each, versions={}) for at, each in enumerate(commands)

@@ -1,4 +1,4 @@
-"""What is written, byte for byte: users read these files, and later versions must, too."""
+"""Written files, byte for byte: users read them, and so must later versions."""
 
 import json
 from dataclasses import replace
@@ -33,8 +33,8 @@ REPORT = TaskReport(
 TRAINING = PlannedTraining(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
 
 
-def full() -> Record:
-    """A record with all optional fields."""
+def make_full_record() -> Record:
+    """Return a record with all optional fields."""
     entry = replace(entry_of([10.0, 10.123456789]), noise=calibrated_of())
     published = PublishedRate(system="p2", citation="a page", images_per_sec=30.0, gpu="K80", cpu=None, gpus_per_node=8)
     plain = record(
@@ -72,13 +72,13 @@ def full() -> Record:
     return replace(plain, measurement=measured, checks=tuple(checks))
 
 
-def test_what_is_written_stays_as_it_is() -> None:
-    """A record, an order, a report and a dry run's training are written as before, key by key, and read as they were."""
+def test_written_form_is_unchanged() -> None:
+    """A record, an order, a report and a dry run's training are written key by key as before, and read again."""
     lines = WRITTEN.read_bytes().splitlines(keepends=True)
     others = [ORDER, REPORT, TRAINING]
-    assert lines == [line_of(full()), *(json.dumps(each.to_json()).encode() + b"\n" for each in others)]
+    assert lines == [line_of(make_full_record()), *(json.dumps(each.to_json()).encode() + b"\n" for each in others)]
     assert line_of(Record.from_json(json.loads(lines[0]))) == lines[0]
-    assert Record.from_json(json.loads(lines[0])).checks == full().checks
+    assert Record.from_json(json.loads(lines[0])).checks == make_full_record().checks
     assert TaskOrder.from_json(json.loads(lines[1])) == ORDER
     assert TaskReport.from_json(json.loads(lines[2])).evaluations == [EVALUATION]
     assert PlannedTraining.from_json(json.loads(lines[3])) == TRAINING

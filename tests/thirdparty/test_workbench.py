@@ -1,4 +1,4 @@
-"""A package of somebody else that adds a model, an input, a backend, an export and hooks: built, installed, and used."""
+"""A package of another author with a model, an input, a backend, an export and hooks: built, installed, and used."""
 
 import json
 import os
@@ -73,7 +73,7 @@ time_limit = 5
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """One in which the package is installed from its wheel, beside what is installed here."""
+    """Return an environment with the package installed from its wheel."""
     source, built, site = (tmp_path_factory.mktemp(name) for name in ("source", "dist", "site"))
     shutil.copytree(HERE / "package", source, dirs_exist_ok=True)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(source)]
@@ -86,7 +86,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 @pytest.fixture
 def perf(tmp_path: Path) -> Path:
-    """A project with a perf test of the package's model on the package's input."""
+    """Return a project with a perf test of the package's model on the package's input."""
     (tmp_path / "test_perf.py").write_text(PERF)
     (tmp_path / "clusters.toml").write_text(CLUSTERS)
     return tmp_path
@@ -97,7 +97,7 @@ PYTEST = "import sys; sys.executable = sys.argv.pop(1); import pytest; sys.exit(
 
 
 def run(folder: Path, environment: Mapping[str, str], *arguments: str, own: str | None = None) -> tuple[int, str]:
-    """`own` is its Python: those forks, but where processes see others than here."""
+    """Run pytest; `own` is its Python, for processes that must not be forks."""
     command = [sys.executable, "-c", PYTEST, own or python(), *WITHOUT, *WITHOUT_DRAWING, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -125,8 +125,8 @@ print(json.dumps(found))
 """
 
 
-def dtfperf(folder: Path, environment: Mapping[str, str], commands: Iterable[Sequence[str]]) -> list[tuple[int, str]]:
-    """How each command ends, and what it says."""
+def run_dtfperf(folder: Path, environment: Mapping[str, str], commands: Iterable[Sequence[str]]) -> list[tuple[int, str]]:
+    """Return the exit code and the output of each command."""
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         input=json.dumps([*commands]),
@@ -139,8 +139,8 @@ def dtfperf(folder: Path, environment: Mapping[str, str], commands: Iterable[Seq
     return [(code, output) for code, output in json.loads(done.stdout)]
 
 
-def test_it_passes_the_contracts(environment: Mapping[str, str], tmp_path: Path) -> None:
-    """Each of its rows does what all rows of its kind must do."""
+def test_package_passes_the_contracts(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Each row of the package passes the contract of its kind."""
     (tmp_path / "test_contracts.py").write_text(CONTRACTS)
     code, output = run(tmp_path, environment, "-q")
     assert code == 0, output
@@ -148,8 +148,8 @@ def test_it_passes_the_contracts(environment: Mapping[str, str], tmp_path: Path)
     assert "skipped" not in output
 
 
-def test_a_session_with_all_of_it(environment: Mapping[str, str], perf: Path) -> None:
-    """Its model is trained on its input and its hosts; its export writes, and its hooks are heard."""
+def test_session_uses_the_package(environment: Mapping[str, str], perf: Path) -> None:
+    """A session trains the package's model on its input and hosts, writes its export and calls its hooks."""
     code, output = run(perf, environment, "--cluster=desks", "--junitxml=junit.xml")
     assert code == 0, output
     assert "dtfperf: cluster desks (desk, 2 hosts" in output
@@ -163,8 +163,8 @@ def test_a_session_with_all_of_it(environment: Mapping[str, str], perf: Path) ->
     assert '"dtfperf-workbench": "1.2"' in session.read_text()
 
 
-def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf: Path) -> None:
-    """In the list of models, and in the messages that meet whoever mistypes one."""
+def test_names_of_the_package_are_known(environment: Mapping[str, str], perf: Path) -> None:
+    """The package's names are in the list of models and in messages about unknown names."""
     (perf / "other.toml").write_text('[shelf]\nbackend = "desk"\nshelves = 2\n')
     messages = {
         ("run", "perceptrom", "--cluster=desks"): "unknown model 'perceptrom'. Did you mean 'perceptron'?",
@@ -172,7 +172,7 @@ def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf
         ("run", "vgg11", "data=stripes", "--cluster=desks"): "vgg11 cannot be fed from data=stripes.",
         ("run", "perceptron", "--cluster=shelf", "--clusters-file=other.toml"): "unknown key 'shelves'",
     }
-    (code, output), *refused = dtfperf(perf, environment, [("run", "--models"), *messages])
+    (code, output), *refused = run_dtfperf(perf, environment, [("run", "--models"), *messages])
     assert code == 0
     listed = {line.split()[0]: line for line in output.splitlines()}
     assert re.fullmatch(r"\S+ +batch_size=16 +data=synthetic,mnist,stripes  \(dtfperf-workbench 1\.2\)", listed["perceptron"])
@@ -182,8 +182,8 @@ def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf
 
 
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
-    """A node of Slurm, which has the package as it has TensorFlow, trains its model."""
+def test_package_works_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
+    """A node of Slurm with the package trains its model."""
     with Site(nodes=1, gpus=0) as site:
         code, output = run(perf, {**environment, **site.environment}, "--cluster=daint", own=sys.executable)
     assert code == 0, output

@@ -1,4 +1,4 @@
-"""The rows: each names the code, so that reading them imports nothing of it."""
+"""The rows of the tables: each names its code, so that reading them imports none of it."""
 
 from pytest_dtfperf.report.session_exports import Export
 from pytest_dtfperf.spec import Input, Model

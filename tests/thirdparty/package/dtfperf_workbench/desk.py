@@ -1,4 +1,4 @@
-"""This machine as several desks: what `local` lends, under other names."""
+"""This machine as several desks: the hosts of `local` with other names."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Notes who measured what, in the summary."""
+"""Notes about each measurement in the summary."""
 
 from collections.abc import Sequence
 

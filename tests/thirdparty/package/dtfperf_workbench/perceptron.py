@@ -1,4 +1,4 @@
-"""A hidden layer and one that tells classes apart."""
+"""A hidden layer and a layer of classes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""`rates.txt`: a line for each measurement, for whoever greps."""
+"""`rates.txt`: a line for each measurement."""
 
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.session_exports import SessionResults

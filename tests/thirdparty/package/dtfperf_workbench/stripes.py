@@ -1,4 +1,4 @@
-"""Images of stripes, as many as their class says: made by TensorFlow in every step."""
+"""Images with as many stripes as their class, made by TensorFlow in every step."""
 
 import tensorflow as tf
 
