@@ -4,8 +4,9 @@ The defaults of a judgement are here, too. The module imports nothing large, bec
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Literal, Self
+from typing import Literal
+
+from pytest_dtfperf.row_enum import RowEnum
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 Numbers = Literal["sound", "disturbed", "void"]
@@ -28,18 +29,10 @@ class Row:
     accepted: str | None = None  # text in the table after acceptance; None: "<verdict>, accepted"
 
 
-class Verdict(StrEnum):
+class Verdict(RowEnum):
     """The results of a comparison, the gravest first: of several, a measurement keeps that. A verdict is a row here."""
 
     row: Row
-
-    # `row` is never omitted; mypy takes Verdict("PASSED"), a look-up by value, for a call of this.
-    def __new__(cls, name: str, row: Row | None = None) -> Self:
-        assert row is not None
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.row = row
-        return member
 
     REGRESSED = (
         "REGRESSED",

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.task_report import rate
+from pytest_dtfperf.row_enum import RowEnum
 
 Resource = Literal["cores", "gpus", "link", "memory"]  # it limits a rate
 CORES: Resource = "cores"
@@ -83,18 +84,10 @@ class CauseKindRow:
     isolate: bool = False  # one host or link can have it, and the others not, so that `dtfperf isolate` finds that one
 
 
-class CauseKind(StrEnum):
+class CauseKind(RowEnum):
     """The kinds of causes of a longer step: docs/causes.md. A kind is a row here."""
 
     row: CauseKindRow
-
-    # `row` is never omitted; mypy takes CauseKind("compute"), a look-up by value, for a call of this.
-    def __new__(cls, name: str, row: CauseKindRow | None = None) -> Self:
-        assert row is not None
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.row = row
-        return member
 
     # The arithmetic takes longer: on all hosts, on one host or on one device.
     COMPUTE = ("compute", CauseKindRow(trials=("another host", "own work alone", "forward only"), doctor=True, isolate=True))

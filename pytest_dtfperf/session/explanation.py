@@ -123,9 +123,7 @@ def describe_cause(
         cluster: the options with which suggested commands find it, such as `--cluster=daint`; None: none are suggested.
     """
     verdict = judgement.verdict
-    if verdict.row.outcome == "pass" or verdict.row.numbers == "void" or judgement.kind not in AGAINST:
-        return {}
-    if verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(judgement):
+    if verdict.row.numbers == "void" or judgement.kind not in AGAINST or not _has_loss(judgement):
         return {}
     try:
         checked = None if measurement.fingerprint.is_simulated else cluster  # the doctor refuses simulated hosts
@@ -160,15 +158,20 @@ def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -
     return f"{shlex.join(['dtfperf', 'isolate', *words])} {cluster}"
 
 
-def _may_be_no_loss(judgement: Judgement) -> bool:
-    """Return whether the interval of an undecided comparison includes a training without a loss, or is not known."""
+def _has_loss(judgement: Judgement) -> bool:
+    """Return whether there may be a loss to explain: of an undecided comparison, if its known interval has only losses.
+
+    Without a compared value, nothing shows that there is no loss.
+    """
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        return judgement.verdict.row.outcome != "pass"
     if judgement.change is None and judgement.value is None:
-        return False
-    if judgement.low is None or judgement.high is None:
         return True
+    if judgement.low is None or judgement.high is None:
+        return False
     if judgement.kind == "overhead":
-        return judgement.low <= 0
-    return judgement.high >= (1 if judgement.kind == "efficiency" else 0)
+        return judgement.low > 0
+    return judgement.high < (1 if judgement.kind == "efficiency" else 0)
 
 
 def _shared_hosts(measurement: Measurement) -> Sequence[str]:
@@ -299,8 +302,6 @@ def explain_record(record: Record, other: ComparisonSource | None) -> Explanatio
     if record.explanation:
         return record.explanation
     check = next((check for check in record.checks if check.verdict == record.verdict and check.kind == "baseline"), None)
-    if check is None or check.verdict.row.outcome == "pass":
-        return None
-    if check.verdict is Verdict.INCONCLUSIVE and check.high is not None and check.high >= 0:  # there may be no loss
+    if check is None or not _has_loss(check):
         return None
     return explain_judgement(check, record.measurement, None, None)

@@ -21,7 +21,8 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.explain.host_pressure import find_host_pressures as strains_of
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.launch.disturbance import find_disturbances
-from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.session.explanation import describe_cause, explain_record, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, timestamped
 from tests.records.host_states import make_state
@@ -209,6 +210,18 @@ def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
     )
     (cause,) = describe_cause(check, now, other, None)["explanation"].causes
     assert cause.words.startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
+
+
+@pytest.mark.parametrize("high", [1.02, 1.0, 0.99, None])
+def test_undecided_comparison_is_explained_by_the_session_as_by_the_command(high: float | None) -> None:
+    """`dtfperf explain` explains a stored undecided comparison if, and only if, its session explains it."""
+    now = make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown)
+    entry = make_entry(make_traced_measurement([457.0] * 2, side().step_breakdown))
+    interval = {"low": None, "high": None} if high is None else {"low": -0.1, "high": high - 1}
+    judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, **interval)
+    stored = Record(id="a1", test="t", measurement=now, verdict=judgement.verdict, checks=(judgement,))
+    in_session = describe_cause(judgement, now, None, None)
+    assert bool(in_session) == bool(explain_record(stored, None)) == (high == 0.99)
 
 
 @pytest.mark.parametrize(("high", "is_told"), [(1.02, False), (1.0, False), (0.99, True)])
