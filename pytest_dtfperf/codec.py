@@ -15,9 +15,8 @@ It is sent to the hosts, so it needs only Python.
 import math
 import re
 import reprlib
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from dataclasses import field as new_field
 from enum import Enum
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -71,7 +70,6 @@ def describe(
     is_stored: bool = True,
     of_each_task: bool = False,
     is_inline: bool = False,
-    schema: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that is stored or travels as JSON.
 
@@ -82,13 +80,12 @@ def describe(
         pattern: Regular expression that all of each text in it matches.
         key_pattern: Regular expression that all of each key of an object matches.
         min_size: Least number of items of a list, or of characters of a text.
-        max_size: Largest number of items of a list, or of keys of an object; None: no limit.
+        max_size: Largest number of items of a list, of keys of an object, or of characters of a text; None: no limit.
         is_finite: Whether NaN and infinities are refused.
-        omit_empty: Whether it is left out of JSON while it is empty, None, zero or its default.
+        omit_empty: Whether it is left out of JSON while it is empty, None or its default.
         is_stored: Whether it is written.
         of_each_task: Whether a run has it as a mapping, task to the field of the same name in the task's report.
         is_inline: Whether its keys are written among those of the object that has it.
-        schema: JSON Schema of its value, if that has no type yet.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     return {
@@ -104,7 +101,6 @@ def describe(
         "is_stored": is_stored,
         "of_each_task": of_each_task,
         "is_inline": is_inline,
-        "schema": schema,
     }
 
 
@@ -122,7 +118,6 @@ class JsonData:
     """Adds `to_json` and `from_json` to a dataclass; a class's own versions are used by classes that contain it."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    empty_keys: Collection[str] = ()  # read with an empty value, such as null, and written again: of `SparseData`
 
     def to_json(self) -> dict[str, Any]:
         """Return its fields as JSON data, in their order."""
@@ -132,7 +127,7 @@ class JsonData:
             value = getattr(self, key.name)
             if key.metadata.get("is_inline"):
                 data |= value.to_json()
-            elif not key.metadata.get("omit_empty") or not _is_empty(value, key) or key.name in self.empty_keys:
+            elif not key.metadata.get("omit_empty") or not _is_empty(value, key):
                 data[key.name] = _write(value)
         return data
 
@@ -146,15 +141,6 @@ class JsonData:
         _check_of(cls)(data)  # type: ignore[arg-type]  # likewise
         made: Self = _make(cls, data)
         return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparseData(JsonData):
-    """Data with keys that may be missing. A key with an empty value, such as null, is written as it was read."""
-
-    empty_keys: Collection[str] = new_field(
-        default=(), compare=False, repr=False, metadata={"is_stored": False, "is_read": False}
-    )
 
 
 @dataclass(frozen=True)
@@ -206,14 +192,12 @@ def _make(cls: Any, data: Mapping[str, Any]) -> Any:
             values.pop(key.name, None)
     made |= {name: readers[name](values[name]) for name in readers.keys() & values.keys()}
     values |= made
-    if issubclass(cls, SparseData):
-        known = [key for key in list_keys(cls) if key.name in values]
-        values["empty_keys"] = frozenset(key.name for key in known if _is_empty(values[key.name], key))
     return cls(**values)
 
 
 def _is_empty(value: Any, key: Key) -> bool:
-    return not value or bool(value == key.default)
+    is_known = key.default is not MISSING and isinstance(value, int | float | str)  # such as zero, where None is the default
+    return bool(value == key.default) or not (value or is_known)
 
 
 def _has_default(field: "Field[Any]") -> bool:
@@ -296,8 +280,6 @@ def _key_checks(cls: Any) -> tuple[dict[str, Check], list[str]]:
             inner, needed = _key_checks(hints[field.name])
             checks |= inner
             required += needed
-            continue
-        if not field.metadata.get("is_read", True):
             continue
         checks[field.name] = _check(hints[field.name], field.metadata)
         if not _has_default(field):
@@ -439,6 +421,8 @@ def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
             raise ValidationError(f"text of the form {pattern.pattern}", value)
         if kind == "string" and len(value) < metadata.get("min_size", 0):
             raise ValidationError(f"text of at least {metadata['min_size']} characters", value)
+        if kind == "string" and len(value) > (metadata.get("max_size") or math.inf):
+            raise ValidationError(f"text of at most {metadata['max_size']} characters", value)
 
     return check
 

@@ -88,7 +88,7 @@ def _identity(hardware: Hardware) -> dict[str, str]:
 def _find_differences(then_hardware: Hardware, now_hardware: Hardware) -> list[tuple[str, str, str]]:
     """Return differences in parts that must match if both sides have them; a missing value is empty.
 
-    Virtual machines lack the interface's speed, and old baselines the kind of CPU.
+    Virtual machines lack the interface's speed, and some processors the kind of CPU.
     """
     pairs = [
         ("kind of CPU", then_hardware.cpu_kind or "", now_hardware.cpu_kind or ""),
@@ -163,7 +163,7 @@ def other_program(then: Fingerprint, now: Fingerprint) -> list[str]:
 
 
 def _other_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
-    """Compare only what both sides have: early versions stored a hash of their source, and an external command has no graph."""
+    """Compare only what both sides have: an external command has no graph."""
     found = [_graphs(then, now)] if then.graph and now.graph and then.graph != now.graph else []
     for job in sorted(then.settings.keys() & now.settings.keys()):
         before, after = then.settings[job], now.settings[job]
@@ -187,18 +187,10 @@ def _graphs(then: TrainedProgram, now: TrainedProgram) -> str:
 
 
 def _unsure_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
-    if then.graph == now.graph and then.training == now.training:
+    if then.graph == now.graph or (then.graph and now.graph):
         return []
-    if then.graph and now.graph:
-        return []
-    return [f"training program {_program(then)} -> {_program(now)}"]
-
-
-def _program(program: TrainedProgram) -> str:
-    """Describe a program by its known properties."""
-    if program.graph:
-        return f"graph {program.graph}"
-    return f"source {program.training}" if program.training else _UNKNOWN
+    before, after = (f"graph {each.graph}" if each.graph else _UNKNOWN for each in (then, now))
+    return [f"training program {before} -> {after}"]
 
 
 def _majors(then: Fingerprint, now: Fingerprint) -> list[str]:

@@ -67,7 +67,6 @@ def _first_tasks(found: Mapping[str, Value]) -> dict[str, Value]:
 
 
 LOOSER = 0.01  # a baseline that is lower by a larger part counts as looser: the tightest margins in use are twice as wide
-FINGERPRINT = ("hardware", "software", "program")  # stored parts of a fingerprint; the state of that day is not one
 
 
 UTC_TIME = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|\+00:00)"

@@ -109,7 +109,7 @@ def load_schema(content: FileContent) -> dict[str, Any]:
     del entry["properties"]["key"]
     entry["required"].remove("key")
     properties = nested["fingerprint"]["properties"]
-    nested["fingerprint"] |= {"required": [*COMPARED], "properties": {part: properties[part] for part in COMPARED}}
+    nested["fingerprint"]["properties"] = {part: properties[part] for part in COMPARED}
     return {**schema, "$defs": {**nested, **schema["$defs"], "entry": entry}}
 
 

@@ -6,7 +6,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pytest_dtfperf.codec import TYPES, JsonData, SparseData, list_enum_values, list_keys, without_sizes
+from pytest_dtfperf.codec import TYPES, JsonData, list_enum_values, list_keys, without_sizes
 
 Schema = dict[str, Any]
 
@@ -35,7 +35,7 @@ def _object_schema(cls: Any, definitions: dict[str, Schema]) -> Schema:
             required += inner["required"]
             continue
         is_required = not key.metadata.get("omit_empty")  # it is always written, and otherwise never null
-        hint = key.hint if is_required or issubclass(cls, SparseData) else _without_none(key.hint)
+        hint = key.hint if is_required else _without_none(key.hint)
         properties[key.name] = _description(key.metadata) | _schema(hint, key.metadata, definitions)
         required += [key.name] * is_required
     rules = getattr(cls, "schema_rules", {})
@@ -55,8 +55,6 @@ def _description(metadata: Mapping[str, Any]) -> Schema:
 
 def _schema(hint: Any, metadata: Mapping[str, Any], definitions: dict[str, Schema]) -> Schema:
     origin, args = get_origin(hint), get_args(hint)
-    if metadata.get("schema"):
-        return dict(metadata["schema"])
     if (hint not in TYPES and isinstance(hint, type) and not issubclass(hint, JsonData | Enum)) or hint is Any:
         return {}
     if isinstance(hint, type) and issubclass(hint, JsonData):
@@ -89,6 +87,8 @@ def _schema(hint: Any, metadata: Mapping[str, Any], definitions: dict[str, Schem
         found["pattern"] = f"^({metadata['pattern']})$"
     if hint is str and metadata.get("min_size"):
         found["minLength"] = metadata["min_size"]
+    if hint is str and metadata.get("max_size"):
+        found["maxLength"] = metadata["max_size"]
     return found
 
 

@@ -4,7 +4,7 @@ import argparse
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from pytest_dtfperf.cli.run import (
     make_spec,
     open_session,
 )
-from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, parse_variant
+from pytest_dtfperf.compare.variants import Variant, VariantSource, is_variant, load_variants, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count, percent
 
@@ -150,9 +150,10 @@ def _read_series(args: argparse.Namespace, session: "Session") -> Series:
     if args.good:
         commits = list_commits(args.repo.absolute(), args.good, args.bad or "HEAD")
         root, _ = find_repository(args.repo.absolute())
-        source = {"repo": str(args.repo.absolute()), **({"setup": args.setup} if args.setup else {})}
+        source = VariantSource(repo=str(args.repo.absolute()), setup=args.setup or ())
         found = [
-            Candidate(Variant(each[:12], source={"git": each, **source}), describe_commit(Path(root), each)) for each in commits
+            Candidate(Variant(each[:12], source=replace(source, git=each)), describe_commit(Path(root), each))
+            for each in commits
         ]
         return Series(found, Path(root))
     if args.bad or (args.setup and not args.packages):
@@ -161,8 +162,8 @@ def _read_series(args: argparse.Namespace, session: "Session") -> Series:
         import sys
 
         versions = list_versions(args.packages, session.config.python or sys.executable)
-        more = {"setup": args.setup} if args.setup else {}
-        return Series([Candidate(Variant(each, source={"packages": [each], **more})) for each in versions])
+        sources = {each: VariantSource(packages=[each], setup=args.setup or ()) for each in versions}
+        return Series([Candidate(Variant(each, source=source)) for each, source in sources.items()])
     return Series([Candidate(each) for each in variants])
 
 
@@ -184,7 +185,7 @@ def _print_bisection(session: "Session", search: "StackBisection", series: Serie
     for each in search.changes:
         print(f"  {search.describe(each)}: {each}")
         if series.repo:
-            before, after = (search.candidates[at].variant.source["git"] for at in (each.first - 1, each.last))
+            before, after = (search.candidates[at].variant.source.git for at in (each.first - 1, each.last))
             files = list_files(series.repo, before, after)
             for line in files[:MOST_FILES]:
                 print(f"    {line}")

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import wire
 
@@ -70,9 +71,7 @@ class Host:
     name: str  # for messages and logs
     address: str  # by which the tasks reach each other
     switch: str | None = None  # the network switch it is connected to, if the cluster knows it
-    fingerprint: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # properties that only the cluster knows, by part
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)  # properties that only the cluster knows
 
 
 class LossReason(Enum):

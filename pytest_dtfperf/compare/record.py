@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.compare.blocks import ORDERS, ABEstimate, ABPolicy, ABVerdict, Block
+from pytest_dtfperf.compare.variants import Setting
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
@@ -15,7 +15,6 @@ from pytest_dtfperf.datamodel.task_report import rate
 from pytest_dtfperf.spec import Spec
 
 COMPARISONS_FILE = "comparisons.jsonl"
-_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class SideRecord(JsonData):
     """One of the two stacks."""
 
     name: str = field(metadata=describe("Name of the variant"))
-    settings: Mapping[str, Any] = field(metadata=describe("Its settings", schema=_OBJECT))
+    settings: Mapping[str, Setting] = field(metadata=describe("Its settings"))
     spec: Spec = field(metadata=describe("What it trained"))
     images_per_sec: float | None = field(metadata=describe("Geometric mean of its runs; null: there are none", **rate))
     fingerprint: Fingerprint = field(metadata=describe("Of the hosts and their software"))

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
 from pytest_dtfperf.formats import parse_json_value
 from pytest_dtfperf.spec import Spec
@@ -25,7 +26,18 @@ FIELDS = tuple(name for name in Spec.__dataclass_fields__ if name not in FIXED_F
 FEWEST = 2
 SOURCES = {"git": "a ref of a commit", "repo": "the folder of a repository", "packages": "a list of requirements"}
 
+Setting = str | int | float | bool | Sequence[str] | None  # of a variant
 _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.+-]*):(?:\s+(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSource(JsonData):
+    """What a stack is built from before it is used."""
+
+    git: str = field(default="", metadata=describe("Commit, by any of its names", omit_empty=True))
+    repo: str = field(default="", metadata=describe("Folder of its repository; missing: this one", omit_empty=True))
+    packages: Sequence[str] = field(default=(), metadata=describe("Requirements to install", omit_empty=True))
+    setup: Sequence[str] | str = field(default=(), metadata=describe("Shell lines that build it", omit_empty=True))
 
 
 @dataclass(frozen=True)
@@ -33,9 +45,9 @@ class Variant:
     """A software stack: what it changes of the cluster's, and of each training."""
 
     name: str
-    stack: Mapping[str, Any] = field(default_factory=dict)  # STACK_KEYS
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec
-    source: Mapping[str, Any] = field(default_factory=dict)  # SOURCE_KEYS, and the set-up lines of the build
+    stack: Mapping[str, Setting] = field(default_factory=dict)  # STACK_KEYS
+    fields: Mapping[str, Setting] = field(default_factory=dict)  # of the spec
+    source: VariantSource = field(default_factory=VariantSource)
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any], where: str) -> Self:
@@ -51,13 +63,13 @@ class Variant:
             name,
             {key: value for key, value in settings.items() if key in STACK_KEYS and key not in of_source},
             {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items() if key in FIELDS},
-            {key: value for key, value in settings.items() if key in of_source},
+            VariantSource.from_json({key: value for key, value in settings.items() if key in of_source}),
         )
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Setting]:
         """All of its settings, as JSON has them."""
-        found = {**self.source, **self.stack, **self.fields}
+        found = {**self.source.to_json(), **self.stack, **self.fields}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     def apply_to_cluster(self, config: ClusterConfig) -> ClusterConfig:
@@ -68,7 +80,7 @@ class Variant:
         """
         changes: dict[str, Any] = {key: value for key, value in self.stack.items() if key not in LIST_KEYS}
         if variables := self.stack.get("environment"):
-            changes["environment"] = [*config.environment, *variables]
+            changes["environment"] = [*config.environment, *_as_list(variables)]
         if lines := self.stack.get("setup"):
             if "setup" not in BACKENDS[config.backend].keys:
                 raise UsageError(
@@ -76,7 +88,7 @@ class Variant:
                     "Use python or environment"
                 )
             before = config.backend_keys.get("setup", ())
-            both = lines if isinstance(lines, str) or isinstance(before, str) else [*before, *lines]
+            both = lines if isinstance(lines, str) or isinstance(before, str) else [*before, *_as_list(lines)]
             _check_value(self.name, "setup", both, BACKENDS[config.backend].keys["setup"])
             changes["backend_keys"] = {**config.backend_keys, "setup": both}
         return replace(config, **changes) if changes else config
@@ -104,7 +116,7 @@ def parse_variant(text: str) -> Variant:
         arguments = shlex.split(rest)
     except ValueError as error:
         raise UsageError(f"variant {name}: {rest!r} cannot be read: {error}") from error
-    settings: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
     for word in arguments:
         key, equals, value = word.partition("=")
         if not equals:
@@ -164,11 +176,11 @@ def make_same(variant: Variant) -> list[Variant]:
     return [variant, replace(variant, name=f"{variant.name}-again")]
 
 
-def _collect_settings(variant: Variant, config: ClusterConfig) -> dict[str, Any]:
+def _collect_settings(variant: Variant, config: ClusterConfig) -> dict[str, Setting]:
     """Return a variant's fields, and the cluster's keys of its stack as they become."""
     found = variant.apply_to_cluster(config)
     stack = {key: getattr(found, key) for key in STACK_KEYS if key != "setup"}
-    return {**stack, "setup": found.backend_keys.get("setup"), **variant.source, **variant.fields}
+    return {**stack, "setup": found.backend_keys.get("setup"), **variant.source.to_json(), **variant.fields}
 
 
 def _check_setting(key: str, value: Any) -> str | None:
@@ -207,15 +219,16 @@ def _parse_list(text: str) -> Any:
     return parsed if isinstance(parsed, list) else text if text == "uv" else [text]
 
 
-def _extend(before: Any, more: Any) -> Any:
+def _extend(before: Setting, more: Setting) -> Setting:
     return more if before is None else [*_as_list(before), *_as_list(more)]
 
 
-def _as_list(value: Any) -> Iterable[Any]:
-    return [value] if isinstance(value, str) else value
+def _as_list(value: Setting) -> Sequence[str]:
+    """Return the items of a checked setting that is a list, or a text as the only item."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: Setting) -> str:
     if value is None or value in ([], ()):
         return "as usual"
     return value if isinstance(value, str) else json.dumps(value)

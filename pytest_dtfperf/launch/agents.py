@@ -14,6 +14,7 @@ from typing import Any
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import PING_S, Allocation, Host, LossReason, Lost, get_clock
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, HostFingerprint
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
@@ -57,7 +58,7 @@ class Agents:
             self.close()
             raise
         self.fingerprints = [
-            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in _make_fingerprint(hello, view).items()}
+            _make_fingerprint(hello, view, host.fingerprint)
             for host, hello, view in zip(allocation.hosts, hellos, self.hosts, strict=True)
         ]
 
@@ -156,13 +157,16 @@ def _make_view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
     )
 
 
-def _make_fingerprint(hello: Event, host: HostView) -> Mapping[str, Mapping[str, Any]]:
-    """Return the fingerprint of a host, in which the interconnect is the interface that tasks use, if one is set."""
-    reported: Mapping[str, Mapping[str, Any]] = hello["fingerprint"]
+def _make_fingerprint(hello: Event, host: HostView, known: Fingerprint) -> Fingerprint:
+    """Return what a host reports and what its cluster knows of it. The interconnect is the interface that tasks use, if set."""
+    reported: HostFingerprint = hello["fingerprint"]
     used = next((each for each in _list_interfaces(hello) if each.name == host.interface), None)
-    if used is None:
-        return reported
-    return {**reported, "hardware": {**reported["hardware"], "interconnect": used.speed}}
+    interconnect = {"interconnect": used.speed} if used else {}
+    return Fingerprint(
+        hardware=Hardware.from_json({**reported.hardware.to_json(), **interconnect, **known.hardware.to_json()}),
+        software={**reported.software.to_json(), **known.software},
+        state=reported.state,
+    )
 
 
 def _list_interfaces(hello: Event) -> list[NetworkInterface]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +11,8 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.datamodel.fingerprint import AllocationCheck, Fingerprint
+from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.fingerprint import MAX_GPUS, MAX_NAME, AllocationCheck, Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
@@ -290,13 +292,10 @@ def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Cul
     return replace(culprit, last_lines=last_lines, log=log, unwritten=controller.unwritten)
 
 
-def merge_fingerprints(fingerprints: Sequence[Mapping[str, Mapping[str, Any]]]) -> Fingerprint:
+def merge_fingerprints(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
     """Return one fingerprint for all hosts; where they differ it has all values: mixed hosts compare with mixed ones alone."""
-    merged = {
-        part: {key: _merge_values([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
-        for part in fingerprints[0]
-    }
-    return Fingerprint.from_json(merged)
+    merged: Fingerprint = _merge_values(fingerprints)
+    return merged
 
 
 def _merge_values(values: Sequence[Any]) -> Any:
@@ -305,6 +304,12 @@ def _merge_values(values: Sequence[Any]) -> Any:
         return values[0]
     if all(isinstance(value, int | float | None) for value in values):
         return None if None in values else min(values)
-    if all(isinstance(value, list) for value in values):
-        return [each for i, value in enumerate(values) for each in value if not any(each in other for other in values[:i])]
-    return " | ".join(sorted({str(value) for value in values}))
+    if all(isinstance(value, list | tuple) for value in values):
+        found = [each for i, value in enumerate(values) for each in value if not any(each in other for other in values[:i])]
+        return found[:MAX_GPUS]
+    if all(isinstance(value, Mapping) for value in values):
+        return {key: _merge_values([value.get(key) for value in values]) for key in dict.fromkeys(chain(*values))}
+    if all(isinstance(value, JsonData) for value in values):
+        names = [each.name for each in fields(values[0])]
+        return replace(values[0], **{name: _merge_values([getattr(value, name) for value in values]) for name in names})
+    return " | ".join(sorted({str(value) for value in values}))[:MAX_NAME]

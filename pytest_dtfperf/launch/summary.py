@@ -242,7 +242,6 @@ def _merge_programs(reports: Sequence[TaskReport]) -> TrainedProgram:
         graph=hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
         operations=dict(sorted(operations.items())),
         settings={report.job: dict(report.settings) for report in sorted(reports, key=lambda r: (r.job, -r.index))},
-        empty_keys=("operations", "settings"),
     )
 
 

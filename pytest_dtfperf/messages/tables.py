@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_dtfperf import traces
 from pytest_dtfperf.codec import ValidationError
+from pytest_dtfperf.datamodel.fingerprint import HostFingerprint
 from pytest_dtfperf.datamodel.host_state import MAX_CPUS, HostState
 from pytest_dtfperf.datamodel.probes import Reading
 from pytest_dtfperf.datamodel.task_report import TaskReport
@@ -52,31 +53,6 @@ from pytest_dtfperf.messages.received import (
 )
 from pytest_dtfperf.node.tunnel import CHUNK
 
-_SYSTEM = record(
-    {
-        "hardware": record(
-            {
-                "cpu": text(),
-                "cpu_kind": optional(text()),
-                "cores": optional(whole(1, MAX_CPUS)),
-                "memory_gib": whole(0, 1 << 30),
-                "interconnect": optional(text()),
-                "gpus": list_of(record({"name": text(), "memory_gib": whole(0, 1 << 20)}), 256),
-            }
-        ),
-        "software": record(
-            {
-                "python": text(60),
-                "tensorflow": optional(text(60)),
-                "cuda": optional(text(60)),
-                "kernel": text(),
-                "driver": optional(text(60)),
-            },
-            may={"container": text()},
-        ),
-        "state": record({"load": SECONDS, "governor": optional(text(60))}),
-    }
-)
 _CLOCK = optional(number(1, 1e12))
 _PART = record({"bytes": whole(0, 1 << 50), "counted_s": number(1e-3, 1e6)})
 _TASK_SAYS: Table = {
@@ -143,7 +119,7 @@ AGENT: Table = {
     "hello": record(
         {
             **FROM,
-            "fingerprint": _SYSTEM,
+            "fingerprint": data_of(HostFingerprint),
             "pid": PID,
             "cpus": list_of(whole(0, MAX_CPUS - 1), MAX_CPUS, least=1, unique=True),
             "gpus": list_of(GPU, 256, unique=True),

@@ -41,7 +41,7 @@ class PlannedTraining(JsonData):
 
     position: int  # of its test among all
     test: str
-    spec: Mapping[str, Any]
+    spec: Spec
     label: str
     runs: tuple[int, int]  # fewest and most
     placement: Sequence[str]  # "worker 0-7 on nodes 1-8, 1 GPU each", a line for each job
@@ -110,7 +110,7 @@ def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, 
 
     `durations`: of the trainings that are measured, by their `id()`.
     """
-    first = {_make_key(each): each.test for each in reversed(trainings)}
+    first = {each.spec: each.test for each in reversed(trainings)}
     for file, of_file in groupby(trainings, key=lambda each: each.test.partition("::")[0]):
         yield Text("")
         yield Text(file, style="bold")
@@ -118,7 +118,7 @@ def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, 
             yield Text(f"  {_shorten_test(test, file)}", style="bold")
             for training in of_test:
                 if id(training) not in durations:
-                    yield Text(f"    {training.label}: as measured by {_shorten_test(first[_make_key(training)], file)}")
+                    yield Text(f"    {training.label}: as measured by {_shorten_test(first[training.spec], file)}")
                     continue
                 yield Text(f"    {training.label}: {_format_runs(training)}, {_format_estimate(durations[id(training)])}")
                 yield from (Text(f"      {line}") for line in training.placement)
@@ -128,14 +128,10 @@ def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, 
 
 def _list_measured(trainings: Sequence[PlannedTraining]) -> Iterator[PlannedTraining]:
     """Yield the trainings that no earlier test measures."""
-    first: dict[str, str] = {}
+    first: dict[Spec, str] = {}
     for training in trainings:
-        if first.setdefault(_make_key(training), training.test) == training.test:
+        if first.setdefault(training.spec, training.test) == training.test:
             yield training
-
-
-def _make_key(training: PlannedTraining) -> str:
-    return repr(sorted(training.spec.items()))
 
 
 def _shorten_test(test: str, file: str) -> str:
@@ -145,8 +141,7 @@ def _shorten_test(test: str, file: str) -> str:
 def _format_runs(training: PlannedTraining) -> str:
     fewest, most = training.runs
     count = format_count(most, "run") if fewest == most else f"{fewest} to {most} runs"
-    warmup_steps, steps = training.spec["warmup_steps"], training.spec["steps"]
-    return f"{count} of {warmup_steps} + {steps} steps"
+    return f"{count} of {training.spec.warmup_steps} + {training.spec.steps} steps"
 
 
 def _format_total(trainings: Sequence[PlannedTraining]) -> str:
@@ -211,7 +206,7 @@ class DryRun:
         training = PlannedTraining(
             position=item.session.items.index(item),
             test=item.nodeid,
-            spec=spec.to_json(),
+            spec=spec,
             label=spec.label,
             runs=(planned.repeats if session.settings.update_baselines else planned.fewest, planned.repeats),
             placement=describe(place(spec, hosts, session.config)),
@@ -259,7 +254,7 @@ class DryRun:
 
     def _estimate_duration(self, training: PlannedTraining) -> DurationEstimate | None:
         """Return how long a training may take; one that is not green may have one more run, which is traced."""
-        spec, settings = Spec.from_json(training.spec), self._perf.session.settings
+        spec, settings = training.spec, self._perf.session.settings
         fewest, most = training.runs
         return self._perf.session.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 

@@ -380,7 +380,7 @@ class ClusterInfo:
     def collect_fingerprint(self, run: Run) -> Fingerprint:
         """Return the fingerprint of a run's hosts and of its software there."""
         found = self._with_shares(self._get_launcher().collect_fingerprint(run.hosts))
-        return replace(found, program=run.program, empty_keys=(*found.empty_keys, "program"))
+        return replace(found, program=run.program)
 
     @property
     def system(self) -> str:

@@ -69,7 +69,7 @@ class StackRunner:
     def add(self, variant: Variant) -> None:
         """Take up a stack, and check it as far as that is possible before it is built. Raises `UsageError`."""
         config = variant.apply_to_cluster(self._session.config)
-        if variant.source:
+        if variant.source.git or variant.source.packages:
             self._recipes[variant.name] = make_recipe(variant, config)
         else:
             self._check(variant.name, config)
@@ -78,7 +78,7 @@ class StackRunner:
     def prepare(self, variant: Variant, spec: Spec) -> Spec:
         """Return what a variant trains, after a check. Raises `UsageError`."""
         found = variant.apply_to_spec(spec)
-        if "git" in variant.source:
+        if variant.source.git:
             if found.own_model and not found.command:
                 raise UsageError(
                     f"variant {variant.name}: the model {found.model} is copied from this folder, so that it would be the same "
@@ -181,13 +181,12 @@ class StackRunner:
 def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe:
     """Return what a variant is built from, with the commit's hash. Raises `UsageError`."""
     source = variant.source
-    setup = source.get("setup", ())
-    lines = (setup,) if isinstance(setup, str) else tuple(setup)
+    lines = (source.setup,) if isinstance(source.setup, str) else tuple(source.setup)
     repo, folder, commit = "", "", ""
-    if "git" in source:
-        given = Path(source.get("repo", ".")).expanduser().absolute()
+    if source.git:
+        given = Path(source.repo or ".").expanduser().absolute()
         try:
-            commit = find_commit(given, source["git"])
+            commit = find_commit(given, source.git)
             repo, folder = find_repository(given)
         except UsageError as error:
             raise UsageError(f"variant {variant.name}: {error}") from error
@@ -196,6 +195,6 @@ def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe:
         folder=folder,
         commit=commit,
         setup=lines,
-        packages=tuple(source.get("packages", ())),
+        packages=tuple(source.packages),
         python=config.python or sys.executable,
     )

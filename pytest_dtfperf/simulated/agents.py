@@ -177,7 +177,7 @@ class SimulatedChannel:
         return self._message(task.host, "task", run=run.id, task=task.name, kind=kind, **data)
 
     def _say_hello(self) -> Iterator[Sent]:
-        fingerprint, cores = self._hardware.fingerprint, list(range(self._hardware.cores))
+        fingerprint, cores = self._hardware.fingerprint.to_json(), list(range(self._hardware.cores))
         gpus = [str(gpu) for gpu in range(self._hardware.devices_per_host)] if self._hardware.has_gpus else []
         gbps = round(8 * self._hardware.link_bytes_per_s / 1e9, 3)
         for host, each in enumerate(self._hosts):

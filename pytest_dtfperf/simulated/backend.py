@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Resources
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import AllocationOver
 from pytest_dtfperf.formats import duration
@@ -124,4 +125,4 @@ class SimulatedAllocation:
 def _make_host(cluster: str, number: int, hardware: SimulatedHardware) -> Host:
     low = number + 1
     address = f"10.{low >> 16}.{low >> 8 & 255}.{low & 255}"
-    return Host(f"{cluster}-{number:04}", address, fingerprint={"hardware": {"simulated": cluster}})
+    return Host(f"{cluster}-{number:04}", address, fingerprint=Fingerprint(hardware=Hardware(simulated=cluster)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.file import COUNT, SECONDS, TEXT, TIME, Validator
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.fingerprint import GpuModel, HostFingerprint, HostHardware, HostLoad, HostSoftware
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import show_value, unknown_name
 from pytest_dtfperf.formats import RATE_FORM, format_count, parse_link_rate, parse_time_budget, with_prefix
@@ -126,21 +127,20 @@ class SimulatedHardware:
         return self.devices_per_host * CORES_PER_DEVICE
 
     @property
-    def fingerprint(self) -> Mapping[str, Mapping[str, Any]]:
+    def fingerprint(self) -> HostFingerprint:
         """What each host reports of itself. Names have the mark and the cluster, so that no other hardware is equal."""
-        gpu = {"name": f"{SIMULATED} {self.kind} of {self.name}", "memory_gib": MEMORY_GIB}
-        return {
-            "hardware": {
-                "cpu": f"{SIMULATED} {self.kind if not self.has_gpus else 'CPU'} of {self.name}",
-                "cpu_kind": None,
-                "cores": self.cores,
-                "memory_gib": MEMORY_GIB * self.devices_per_host,
-                "interconnect": f"{SIMULATED} {with_prefix(8 * self.link_bytes_per_s, 'bit/s')}",
-                "gpus": [gpu] * self.devices_per_host if self.has_gpus else [],
-            },
-            "software": {"python": SIMULATED, "tensorflow": None, "cuda": None, "kernel": SIMULATED, "driver": None},
-            "state": {"load": 0.0, "governor": None},
-        }
+        gpu = GpuModel(name=f"{SIMULATED} {self.kind} of {self.name}", memory_gib=MEMORY_GIB)
+        return HostFingerprint(
+            hardware=HostHardware(
+                cpu=f"{SIMULATED} {self.kind if not self.has_gpus else 'CPU'} of {self.name}",
+                cores=self.cores,
+                memory_gib=MEMORY_GIB * self.devices_per_host,
+                interconnect=f"{SIMULATED} {with_prefix(8 * self.link_bytes_per_s, 'bit/s')}",
+                gpus=[gpu] * self.devices_per_host if self.has_gpus else [],
+            ),
+            software=HostSoftware(python=SIMULATED, tensorflow=None, cuda=None, kernel=SIMULATED, driver=None),
+            state=HostLoad(load=0.0),
+        )
 
     def select_hosts(self, numbers: Sequence[int]) -> "SimulatedHardware":
         """Return the hardware of these hosts, which have the numbers from 0 on in it."""

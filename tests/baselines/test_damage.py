@@ -45,7 +45,7 @@ entries = st.builds(
             "hardware": st.just(HARDWARE),
             "software": st.dictionaries(words, words | st.none(), max_size=3) | st.just(SOFTWARE),
             "program": st.just({})
-            | st.fixed_dictionaries({"training": hashes})
+            | st.fixed_dictionaries({"graph": hashes})
             | st.fixed_dictionaries(
                 {
                     "graph": hashes,

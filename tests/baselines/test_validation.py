@@ -66,8 +66,8 @@ WRONG: dict[str, tuple[Any, str]] = {
         "thresholds.margin: 5 breaks exclusiveMaximum 1",
     ),
     "a program that is no hash": (
-        baseline_file(fingerprint={"hardware": {}, "software": {}, "program": {"training": "v2"}}),
-        'fingerprint.program.training: "v2" breaks pattern',
+        baseline_file(fingerprint={"hardware": {}, "software": {}, "program": {"graph": "v2"}}),
+        'fingerprint.program.graph: "v2" breaks pattern',
     ),
     "unknown key at the top": (
         {"schema": 1, "system": "cpu-x", "entry": {}},

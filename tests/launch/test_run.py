@@ -12,7 +12,7 @@ import pytest
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel, Host
-from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
+from pytest_dtfperf.datamodel.fingerprint import AllocatedNode, Fingerprint, Hardware
 from pytest_dtfperf.errors import (
     AllocationError,
     AllocationOver,
@@ -55,7 +55,7 @@ def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
 def test_hosts_and_fingerprint_are_known(stage: Stage) -> None:
     """The launcher returns its hosts and their properties."""
     assert stage.launcher.hosts == [socket.gethostname()]
-    assert set(stage.launcher.fingerprint.to_json()) == {"hardware", "software", "state"}
+    assert set(stage.launcher.fingerprint.to_json()) == {"hardware", "software", "program", "state"}
 
 
 def test_progress_is_passed_on(stage: Stage) -> None:
@@ -282,7 +282,7 @@ def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
 
 def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
     """A host's zone, which it cannot see itself, is in the fingerprint beside its agent's findings."""
-    host = Host("h", ADDRESS, fingerprint={"hardware": {"cloud": {"zone": "a"}}, "software": {"ami": "ami-1"}})
+    host = Host("h", ADDRESS, fingerprint=Fingerprint(hardware=Hardware(cloud={"zone": "a"}), software={"ami": "ami-1"}))
     with Launcher(LocalAllocation([host]), CONFIG) as launcher:
         found = launcher.fingerprint
     assert found.hardware.cloud == {"zone": "a"}
@@ -294,7 +294,19 @@ def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
 def test_a_number_that_one_host_does_not_know_is_unknown_of_all() -> None:
     """Of different hosts the smallest number of cores counts, and none if a host has none; names are joined."""
     known, fewer, unknown = (
-        {"hardware": {"cpu": cpu, "cores": cores}, "software": {}} for cpu, cores in (("A", 8), ("B", 4), ("A", None))
+        Fingerprint(hardware=Hardware(cpu=cpu, cores=cores)) for cpu, cores in (("A", 8), ("B", 4), ("A", None))
     )
-    assert merge_fingerprints([known, fewer]).to_json() == {"hardware": {"cpu": "A | B", "cores": 4}, "software": {}}
-    assert merge_fingerprints([known, unknown]).to_json() == {"hardware": {"cpu": "A", "cores": None}, "software": {}}
+    assert merge_fingerprints([known, fewer]).hardware == Hardware(cpu="A | B", cores=4)
+    assert merge_fingerprints([known, unknown]).hardware == Hardware(cpu="A", cores=None)
+
+
+def test_software_that_one_host_lacks_is_in_the_fingerprint_of_all() -> None:
+    """A host in a container and one without have one fingerprint, which has the image and its absence."""
+    inside, outside = Fingerprint(software={"kernel": "6.1", "container": "sha256:a"}), Fingerprint(software={"kernel": "6.1"})
+    assert merge_fingerprints([inside, outside]).software == {"kernel": "6.1", "container": "None | sha256:a"}
+
+
+def test_names_of_many_different_hosts_stay_readable_from_a_record() -> None:
+    """The joined names of a thousand kinds of processors are cut to the length that a record may have."""
+    merged = merge_fingerprints([Fingerprint(hardware=Hardware(cpu=f"processor {number}")) for number in range(1000)])
+    assert Fingerprint.from_json(merged.to_json()) == merged

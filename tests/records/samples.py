@@ -50,7 +50,7 @@ def measurement(what: Spec, rates: Sequence[float], injected_slowdowns: Mapping[
         spec=what,
         runs=[run(rate) for rate in rates],
         hosts=["localhost"],
-        fingerprint=Fingerprint.from_json({"hardware": {"cpu": "any"}, "software": {}, "program": program(what), "state": {}}),
+        fingerprint=Fingerprint.from_json({"hardware": {"cpu": "any"}, "software": {}, "program": program(what)}),
         injected_slowdowns=injected_slowdowns or {},
     )
 

@@ -30,7 +30,7 @@ REPORT = TaskReport(
     evaluations=[EVALUATION],
     reported_rate="9.5",
 )
-TRAINING = PlannedTraining(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
+TRAINING = PlannedTraining(3, "a.py::b", spec(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
 
 
 def make_full_record() -> Record:

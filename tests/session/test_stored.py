@@ -1,6 +1,6 @@
 """A session of long ago, judged again: its verdicts are those of then, to the byte. Files in stored/ are never made anew.
 
-When the order of keys in a line changed, they were written in the new order, with the same values.
+When the order or the form of keys in a line changed, they were written in the new form, with the same values.
 """
 
 from pathlib import Path

@@ -44,6 +44,7 @@ from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost, Resources
 from pytest_dtfperf.clusters.ssh.cluster import SshBackend, open_allocation
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.errors import AllocationError, AllocationOver, ClusterFileError, HostLost
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -148,10 +149,10 @@ class Ec2Channel:
         return None
 
 
-def make_fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def make_fingerprint(placement: Mapping[str, Any]) -> Fingerprint:
     """Return the properties that comparable measurements share, and the image, which may be what is tested."""
     cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
-    return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
+    return Fingerprint(hardware=Hardware(cloud={name: placement[name] for name in cloud}), software={"ami": placement["ami"]})
 
 
 def explain_end(instance: Instance) -> str | None:

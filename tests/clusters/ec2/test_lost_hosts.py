@@ -10,6 +10,7 @@ from pytest_dtfperf.clusters.ec2 import cluster
 from pytest_dtfperf.clusters.ec2.cluster import Ec2Allocation
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.protocol import Channel, Host, LossReason, Lost
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 from tests.clusters.ec2.test_launched import instance
 
@@ -101,7 +102,9 @@ def test_hosts_are_those_of_the_ssh_backend() -> None:
     lending = make_allocation(Amazon(RUNNING), Line())
     assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
     cloud = {"instance_type": "g5.xlarge", "zone": "us-east-1a", "placement": None, "efa_interfaces": 0, "baseline_gbps": 2.5}
-    assert [host.fingerprint for host in lending.hosts] == [{"hardware": {"cloud": cloud}, "software": {"ami": "ami-1"}}] * 2
+    assert [host.fingerprint for host in lending.hosts] == [
+        Fingerprint(hardware=Hardware(cloud=cloud), software={"ami": "ami-1"})
+    ] * 2
 
 
 def test_lost_host_of_a_running_instance() -> None:
