@@ -320,7 +320,7 @@ def test_traced_run_is_left_out_without_time(tmp_path: Path) -> None:
 
 @dataclass
 class Occupied(Timed):
-    """A session whose hosts another session has from a time on, so that it waits until its own time is spent."""
+    """A session on hosts that another session has from a time on, so that it waits until its own time is spent."""
 
     occupied_s: float = 0.0
 
