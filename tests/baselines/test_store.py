@@ -21,7 +21,7 @@ from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import BaselineFileError
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
-from tests.explain.probed import CORE, FULL, link
+from tests.explain.probed import CORE, FULL, make_link
 from tests.forks import PROCESSES
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
@@ -74,7 +74,7 @@ def test_probes_are_stored_with_the_entry(store: BaselineStore) -> None:
 def test_probes_of_many_hosts_are_limited(store: BaselineStore) -> None:
     """An entry of 128 hosts has the probes of 32 hosts, and 32 streams of each of their links."""
     names = [f"node{i:03}" for i in range(128)]
-    fans = {name: link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
+    fans = {name: make_link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
     many = Probes(hosts=dict.fromkeys(names, FULL.hosts["a"]), links=fans)
     stored = Entry.of(replace(measurement_of([100.0, 101.0]), probes=many), provenance_of())
     store.update(SYSTEM, [stored])

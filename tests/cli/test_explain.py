@@ -15,9 +15,9 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import SYSTEM, entry_of, measurement_of
 from tests.cli.table import read
-from tests.explain.made import real
-from tests.explain.sides import side
-from tests.explain.sides import slower as slower_by
+from tests.explain.made import load_real_traces
+from tests.explain.sides import make_side
+from tests.explain.sides import slow_one as slower_by
 
 
 def make_session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
@@ -34,7 +34,7 @@ def make_session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
 
 @pytest.fixture
 def breakdown() -> StepBreakdown:
-    return compute_step_breakdown(real("parameter_server"))
+    return compute_step_breakdown(load_real_traces("parameter_server"))
 
 
 def test_step_breakdown_is_shown(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_other_session_without_a_trace(breakdown: StepBreakdown, tmp_path: Path,
 
 def make_traced_session(folder: Path) -> SessionFolder:
     """Return a session below `perf_results` with a traced measurement of a second worker that sleeps."""
-    now = side(*slower_by(python=50)).step_breakdown
+    now = make_side(*slower_by(python=50)).step_breakdown
     assert now
     made = SessionFolder.create(
         folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
@@ -146,7 +146,7 @@ def make_traced_session(folder: Path) -> SessionFolder:
 
 def test_causes_against_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a folder or a file of baselines, the causes are shown, and with --json as they are stored."""
-    then = side().step_breakdown
+    then = make_side().step_breakdown
     assert then
     measured = measurement_of([457.1, 457.0, 457.2])
     accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])

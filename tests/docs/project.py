@@ -20,7 +20,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import HARDWARE, SYSTEM, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
-from tests.explain.made import real
+from tests.explain.made import load_real_traces
 from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, LIGHT, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests
 
@@ -148,7 +148,7 @@ def _nights(folder: Path) -> str:
     """Write two sessions of the same trainings, with step breakdowns, and baselines. Return the id of the last measurement."""
     entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
     BaselineStore(folder / "baselines").update(SYSTEM, entries)
-    breakdown = compute_step_breakdown(real("parameter_server"))
+    breakdown = compute_step_breakdown(load_real_traces("parameter_server"))
     for night in NIGHTS:
         session = SessionFolder.create(
             folder / "perf_results",

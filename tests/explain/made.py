@@ -1,4 +1,4 @@
-"""Traces made by hand, and what was traced for real."""
+"""Traces made by hand, and recorded traces of real trainings."""
 
 import dataclasses
 import gzip
@@ -15,29 +15,30 @@ PROFILED = sorted(path.name for path in REAL.with_name("profiled").iterdir())
 
 
 @cache
-def real(mode: str) -> list[TaskTrace]:
-    """Three steps of mnist at batch 16 on this project's own machine, each task with a thread of two shared cores."""
-    return _stored(REAL / mode)
+def load_real_traces(mode: str) -> list[TaskTrace]:
+    """Return three steps of mnist at batch 16 on this project's own machine, each task with a thread of two shared cores."""
+    return _load_traces(REAL / mode)
 
 
 @cache
-def linked(how: str) -> list[TaskTrace]:
-    """Likewise at batch 64, each task in a network namespace of its own; "slow": worker:1's has 500 Mbit/s both ways."""
-    return _stored(REAL.with_name("links") / how)
+def load_linked_traces(how: str) -> list[TaskTrace]:
+    """Return likewise steps at batch 64, each task in its own network namespace; in "slow" worker:1's link has 500 Mbit/s both
+    ways."""
+    return _load_traces(REAL.with_name("links") / how)
 
 
 @cache
-def profiled(mode: str) -> list[TaskTrace]:
-    """Four steps of mnist at batch 32 under TensorFlow's profiler, likewise."""
-    return _stored(REAL.with_name("profiled") / mode)
+def load_profiled_traces(mode: str) -> list[TaskTrace]:
+    """Return four steps of mnist at batch 32 under TensorFlow's profiler on the same machine."""
+    return _load_traces(REAL.with_name("profiled") / mode)
 
 
-def _stored(folder: Path) -> list[TaskTrace]:
+def _load_traces(folder: Path) -> list[TaskTrace]:
     return [TaskTrace.from_json(json.loads(gzip.decompress(path.read_bytes()))) for path in sorted(folder.iterdir())]
 
 
 class Session:
-    """A worker's session, event by event. All steps are alike, one after the other."""
+    """Record a worker's session, event by event. All steps are equal, one after the other."""
 
     def __init__(self, worker: str, *, begin: int, called: int, end: int) -> None:
         self.worker = worker
@@ -51,13 +52,14 @@ class Session:
     def run(
         self, name: str, start: int, end: int, *inputs: str, on: str = "", kind: str = "MatMul", ready: int | None = None
     ) -> str:
-        """An operation; returns its name, for those that need it."""
+        """Add an operation, and return its name."""
         self._operations.append(Operation(name, kind, f"{on or self.worker}/CPU:0", inputs))
         self._ran.append(OperationRun(len(self._ran), start if ready is None else ready, start, end))
         return name
 
     def receive(self, name: str, end: int, source: str, destination: str, size: int = 1000) -> str:
-        """What `name` has made arrives; returns the input's name there. TensorFlow's idea of its start is worth nothing."""
+        """Add the arrival of the output of `name`, and return the input's name there. TensorFlow's start of it has no
+        meaning."""
         self._tensors.append(Tensor(name, f"{source}/CPU:0", f"{destination}/CPU:0", size))
         self._received.append(TensorArrival(len(self._received), end - 1, end))
         return f"{name}_S{len(self._received)}"
@@ -70,13 +72,13 @@ class Session:
         begin, called, end = self._times
         step = TracedStep(begin, called, end, (end - begin) // 2, self._ran, self._received)
         trace = TaskTrace(self.worker, self._operations, self._tensors, [step], self._queues)
-        each = [later(trace, number * (end - begin)).steps[0] for number in range(steps)]
+        each = [delay_trace(trace, number * (end - begin)).steps[0] for number in range(steps)]
         return dataclasses.replace(trace, steps=each)
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """How long the parts of one worker's step take."""
+    """Hold the durations of the parts of one worker's step."""
 
     python: int = 5
     host: int = 10
@@ -86,10 +88,9 @@ class Times:
     send: int = 80
 
 
-def parameter_server(workers: Sequence[Times], *, apply: int = 30, token: int = 7, done: int = 3) -> list[TaskTrace]:
-    """Synchronous steps on one parameter server: values down, gradients up into queues, the chief's session applies them when
-    all are there, and a token ends the step of everybody else.
-    """
+def make_training(workers: Sequence[Times], *, apply: int = 30, token: int = 7, done: int = 3) -> list[TaskTrace]:
+    """Make traces of synchronous steps on one parameter server: values go down, and gradients go up into queues. The chief's
+    session applies them when all are there, and a token ends the steps of the other workers."""
     arrived = [t.python + t.host + t.receive + t.forward + t.backward + t.send for t in workers]
     applied = max(arrived) + apply
     end = applied + token + done
@@ -127,8 +128,8 @@ def parameter_server(workers: Sequence[Times], *, apply: int = 30, token: int = 
     return traces
 
 
-def shifted(trace: TaskTrace, ahead: Mapping[str, int]) -> TaskTrace:
-    """The same, had these tasks' clocks been so far ahead."""
+def shift_clocks(trace: TaskTrace, ahead: Mapping[str, int]) -> TaskTrace:
+    """Return the trace as if the clocks of these tasks were so many microseconds ahead."""
     own = ahead.get(trace.task, 0)
     by_operation = [ahead.get(each.device.partition("/")[0], 0) for each in trace.operations]
     by_tensor = [ahead.get(each.destination.partition("/")[0], 0) for each in trace.tensors]
@@ -146,22 +147,25 @@ def shifted(trace: TaskTrace, ahead: Mapping[str, int]) -> TaskTrace:
     return dataclasses.replace(trace, steps=steps)
 
 
-def later(trace: TaskTrace, us: int) -> TaskTrace:
-    """The same at another time."""
+def delay_trace(trace: TaskTrace, us: int) -> TaskTrace:
+    """Return the trace as if it was recorded so many microseconds later."""
     devices = [o.device for o in trace.operations] + [t.destination for t in trace.tensors]
-    return shifted(trace, {trace.task: us, **{device.partition("/")[0]: us for device in devices}})
+    return shift_clocks(trace, {trace.task: us, **{device.partition("/")[0]: us for device in devices}})
 
 
-def relabelled(trace: TaskTrace, names: Mapping[str, str]) -> TaskTrace:
-    """The same, had these tasks other names."""
+def rename_tasks(trace: TaskTrace, names: Mapping[str, str]) -> TaskTrace:
+    """Return the trace with other names of tasks."""
 
-    def device(old: str) -> str:
+    def rename_device(old: str) -> str:
         task, slash, rest = old.partition("/")
         return f"{names.get(task, task)}{slash}{rest}"
 
     return dataclasses.replace(
         trace,
         task=names.get(trace.task, trace.task),
-        operations=[each._replace(device=device(each.device)) for each in trace.operations],
-        tensors=[each._replace(source=device(each.source), destination=device(each.destination)) for each in trace.tensors],
+        operations=[each._replace(device=rename_device(each.device)) for each in trace.operations],
+        tensors=[
+            each._replace(source=rename_device(each.source), destination=rename_device(each.destination))
+            for each in trace.tensors
+        ],
     )

@@ -17,7 +17,7 @@ BYTES = 12e6  # of each link in a step
 Ms = Mapping[str, float]
 
 
-def side(
+def make_side(
     *workers: Ms,
     servers: Sequence[Ms] = ({"apply": 3.0},),
     cpu_ms: Sequence[float] = (),
@@ -25,16 +25,20 @@ def side(
     floor_ms: float = FLOOR_MS,
     more: Mapping[str, Any] | None = None,
 ) -> MeasurementProfile:
-    """Of workers that differ from the usual one in these milliseconds, and as many servers that share the bytes."""
+    """Make a side of workers that differ from the usual one in these milliseconds, and of servers that share the bytes."""
     own = [{**USUAL, **worker} for worker in workers or ({}, {})]
     wall = max(sum(each.values()) for each in own) + floor_ms
     tasks = {
-        f"worker:{number}": _task({**each, "wait": wall - sum(each.values())}, cpu_ms[number] if number < len(cpu_ms) else 90.0)
+        f"worker:{number}": _make_task(
+            {**each, "wait": wall - sum(each.values())}, cpu_ms[number] if number < len(cpu_ms) else 90.0
+        )
         for number, each in enumerate(own)
     }
-    tasks |= {f"ps:{number}": _task({**each, "wait": wall - sum(each.values())}, None) for number, each in enumerate(servers)}
+    tasks |= {
+        f"ps:{number}": _make_task({**each, "wait": wall - sum(each.values())}, None) for number, each in enumerate(servers)
+    }
     found = StepBreakdown(
-        5, wall / 1e3, [], tasks, list(_links(own, len(servers), busy_ms or {})), dict.fromkeys(tasks, 0.0), {}
+        5, wall / 1e3, [], tasks, list(_make_links(own, len(servers), busy_ms or {})), dict.fromkeys(tasks, 0.0), {}
     )
     errors = {kind: 0.01 * ms / 1e3 for kind, ms in USUAL.items()}
     return MeasurementProfile(
@@ -44,12 +48,12 @@ def side(
     )
 
 
-def _task(parts: Ms, cpu_ms: float | None) -> TaskTime:
+def _make_task(parts: Ms, cpu_ms: float | None) -> TaskTime:
     seconds = {kind: each / 1e3 for kind, each in parts.items()}
     return TaskTime(sum(seconds.values()), cpu_ms / 1e3 if cpu_ms is not None else None, seconds)
 
 
-def _links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str], float]) -> Sequence[LinkTraffic]:
+def _make_links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str], float]) -> Sequence[LinkTraffic]:
     ends = [
         pair
         for w in range(len(workers))
@@ -59,20 +63,20 @@ def _links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str]
     return [LinkTraffic(source, to, BYTES / servers, busy_ms.get((source, to), 15.0) / 1e3, {}) for source, to in ends]
 
 
-def slower(worker: int = 1, of: int = 2, **ms: float) -> list[dict[str, float]]:
-    """Workers of which one takes so much longer."""
+def slow_one(worker: int = 1, of: int = 2, **ms: float) -> list[dict[str, float]]:
+    """Return workers of which one takes so many milliseconds longer."""
     return [
         {kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()} if number == worker else {} for number in range(of)
     ]
 
 
-def alike(of: int = 2, **ms: float) -> list[dict[str, float]]:
-    """Workers that all take so much longer."""
+def slow_all(of: int = 2, **ms: float) -> list[dict[str, float]]:
+    """Return workers that all take so many milliseconds longer."""
     return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * of
 
 
-def timestamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
-    """Of scores alone, without any step breakdown."""
+def make_timestamped_side(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
+    """Make a side of worker timings alone, without a step breakdown."""
     usual = {"python_s": 1.0, "receive_s": 20.0, "compute_s": 95.0, "finish_s": 20.0, "cpu_s": 90.0}
     scores = {
         f"worker:{number}": WorkerTiming(
@@ -88,11 +92,11 @@ def timestamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementPro
     )
 
 
-def told(then: MeasurementProfile, now: MeasurementProfile) -> Explanation:
+def explain_change(then: MeasurementProfile, now: MeasurementProfile) -> Explanation:
     found = explain(then, now)
     assert found
     return found
 
 
-def top(then: MeasurementProfile, now: MeasurementProfile) -> Cause:
-    return told(then, now).causes[0]
+def find_top_cause(then: MeasurementProfile, now: MeasurementProfile) -> Cause:
+    return explain_change(then, now).causes[0]

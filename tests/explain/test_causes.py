@@ -1,4 +1,4 @@
-"""Causes of a longer step: from evidence made by hand, case by case, and of traces."""
+"""Tests of the causes of a longer step, from evidence made by hand and from traces."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,19 @@ from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from tests.explain.made import linked
-from tests.explain.made import real as traced
-from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, timestamped, told, top
-from tests.explain.test_worker_timings import ending_apart, reported, reported_steps
+from tests.explain.made import load_linked_traces
+from tests.explain.made import load_real_traces as traced
+from tests.explain.sides import (
+    FLOOR_MS,
+    USUAL,
+    explain_change,
+    find_top_cause,
+    make_side,
+    make_timestamped_side,
+    slow_all,
+    slow_one,
+)
+from tests.explain.test_worker_timings import compute_reported_timings, compute_timings_without_waits, make_reported_steps
 from tests.records.host_states import BUSY, make_state
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
@@ -30,91 +39,93 @@ PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}
 TWO = ({"apply": 3.0}, {"apply": 3.0})
 
 
-def probed(**hosts: HostProbe) -> dict[str, Any]:
+def make_probes(**hosts: HostProbe) -> dict[str, Any]:
     return {"probes": Probes(hosts=hosts)}
 
 
-def reading(per_s: float) -> Reading:
+def make_reading(per_s: float) -> Reading:
     return Reading(per_s=per_s, spread=0.01, repeats=3)
 
 
-def starved_reading(per_s: float) -> Reading:
-    """Of a core that others had for nine tenths of the time."""
+def make_starved_reading(per_s: float) -> Reading:
+    """Make a reading of a core that other processes had for nine tenths of the time."""
     return Reading(per_s=per_s, spread=0.01, repeats=3, cpu_share=0.1)
 
 
-def counted(host: str, **cpu: float) -> dict[str, Any]:
-    """What a host says of ten seconds on its one core."""
+def make_states(host: str, **cpu: float) -> dict[str, Any]:
+    """Make a host's counts of ten seconds on its one core."""
     return {"states": {host: make_state(cpus="0", cores=1, cpu={"busy_s": 5.0, "own_s": 5.0, **cpu})}}
 
 
-def hot(host: str) -> Disturbance:
-    """The clock of a core of this host was lowered for 40 % of the run."""
+def make_heat(host: str) -> Disturbance:
+    """Make the disturbance of a host with a core's clock lowered for 40 % of the run."""
     message = "a core's clock was lowered for heat for 40 % of the run"
     return Disturbance(message=message, kind=CauseKind.CLOCK, host=host)
 
 
-def waiting(**waited_s: float) -> dict[str, Any]:
-    """What hosts say of ten seconds on their cores, in which threads of the run were ready for so long and had none."""
-    return {host: counted(host, waited_s=seconds)["states"][host] for host, seconds in waited_s.items()}
+def make_waiting_states(**waited_s: float) -> dict[str, Any]:
+    """Make counts of ten seconds on hosts on which threads of the run waited so many seconds for a core."""
+    return {host: make_states(host, waited_s=seconds)["states"][host] for host, seconds in waited_s.items()}
 
 
-def beside_a_link(per_s: float, **hosts: HostProbe) -> dict[str, Any]:
-    """Hosts, and the link from all to b."""
+def make_probes_with_fan_in(per_s: float, **hosts: HostProbe) -> dict[str, Any]:
+    """Make probes of hosts, and of the link from all hosts to b."""
     return {"probes": Probes(hosts=hosts, links={"*>b": Link(per_s=per_s, spread=0.01, repeats=3, how={})})}
 
 
-def linked_hosts(**per_s: float) -> dict[str, Any]:
-    """Links of the hosts a, b, c, both ways, of 9 GB/s but for those that are named: ab=4e9 is a>b."""
+def make_links(**per_s: float) -> dict[str, Any]:
+    """Make links between the hosts a, b and c, both ways, of 9 GB/s, except for the given ones: ab=4e9 is a>b."""
     names = [(one, other) for one in "abc" for other in "abc" if one != other]
     links = {f"{one}>{other}": Link(per_s=per_s.get(one + other, 9e9), spread=0.01, repeats=3, how={}) for one, other in names}
     return {"probes": Probes(links=links)}
 
 
-REDUCED = ({**alike(reduce=20)[0], "send": 0.0, "receive": 0.0},) * 3
-LATER = ({**alike(reduce=70)[0], "send": 0.0, "receive": 0.0},) * 3
+REDUCED = ({**slow_all(reduce=20)[0], "send": 0.0, "receive": 0.0},) * 3
+LATER = ({**slow_all(reduce=70)[0], "send": 0.0, "receive": 0.0},) * 3
 
 
 ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | None]] = {
-    "one worker's arithmetic": (side(), side(*slower(backward=40), cpu_ms=[90, 130]), "compute", "worker:1"),
-    "everybody's arithmetic": (side(), side(*alike(backward=40), cpu_ms=[130, 130]), "compute", None),
+    "one worker's arithmetic": (make_side(), make_side(*slow_one(backward=40), cpu_ms=[90, 130]), "compute", "worker:1"),
+    "everybody's arithmetic": (make_side(), make_side(*slow_all(backward=40), cpu_ms=[130, 130]), "compute", None),
     "one of four computes": (
-        side({}, {}, {}, {}),
-        side(*slower(2, 4, forward=30), cpu_ms=[90, 90, 120, 90]),
+        make_side({}, {}, {}, {}),
+        make_side(*slow_one(2, 4, forward=30), cpu_ms=[90, 90, 120, 90]),
         "compute",
         "worker:2",
     ),
-    "no core for one": (side(), side(*slower(forward=30, backward=60), cpu_ms=[90, 92]), "others", "worker:1"),
-    "no cores for all": (side(), side(*alike(forward=30, backward=60), cpu_ms=[92, 92]), "others", None),
-    "one sleeps": (side(), side(*slower(python=50)), "straggler", "worker:1"),
-    "all sleep": (side(), side(*alike(python=50)), "host", None),
-    "one waits for input": (side(), side(*slower(input=40)), "input", "worker:1"),
-    "two of three wait for input": (side({}, {}, {}), side({}, *alike(2, input=40)), "input", None),
-    "all wait for input": (side(), side(*alike(input=40)), "input", None),
+    "no core for one": (make_side(), make_side(*slow_one(forward=30, backward=60), cpu_ms=[90, 92]), "others", "worker:1"),
+    "no cores for all": (make_side(), make_side(*slow_all(forward=30, backward=60), cpu_ms=[92, 92]), "others", None),
+    "one sleeps": (make_side(), make_side(*slow_one(python=50)), "straggler", "worker:1"),
+    "all sleep": (make_side(), make_side(*slow_all(python=50)), "host", None),
+    "one waits for input": (make_side(), make_side(*slow_one(input=40)), "input", "worker:1"),
+    "two of three wait for input": (make_side({}, {}, {}), make_side({}, *slow_all(2, input=40)), "input", None),
+    "all wait for input": (make_side(), make_side(*slow_all(input=40)), "input", None),
     "one pair's link": (
-        side({}, {}, servers=TWO),
-        side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR),
+        make_side({}, {}, servers=TWO),
+        make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR),
         "link",
         "worker:1<>ps:0",
     ),
     "one pair, one way": (
-        side({}, {}, servers=TWO),
-        side(*slower(receive=50), servers=TWO, busy_ms={("ps:0", "worker:1"): 65.0}),
+        make_side({}, {}, servers=TWO),
+        make_side(*slow_one(receive=50), servers=TWO, busy_ms={("ps:0", "worker:1"): 65.0}),
         "link",
         "ps:0>worker:1",
     ),
     "a worker's link": (
-        side({}, {}, servers=TWO),
-        side(
-            *slower(receive=50, send=50), servers=TWO, busy_ms={**PAIR, ("ps:1", "worker:1"): 60.0, ("worker:1", "ps:1"): 70.0}
+        make_side({}, {}, servers=TWO),
+        make_side(
+            *slow_one(receive=50, send=50),
+            servers=TWO,
+            busy_ms={**PAIR, ("ps:1", "worker:1"): 60.0, ("worker:1", "ps:1"): 70.0},
         ),
         "link",
         "worker:1",
     ),
     "a server's link": (
-        side({}, {}, servers=TWO),
-        side(
-            *alike(receive=50),
+        make_side({}, {}, servers=TWO),
+        make_side(
+            *slow_all(receive=50),
             servers=TWO,
             busy_ms={("ps:1", "worker:0"): 65.0, ("ps:1", "worker:1"): 65.0},
         ),
@@ -122,165 +133,183 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
         "ps:1",
     ),
     "the whole network": (
-        side({}, {}, servers=TWO),
-        side(*alike(receive=50), servers=TWO, busy_ms={(f"ps:{p}", f"worker:{w}"): 65.0 for p in (0, 1) for w in (0, 1)}),
+        make_side({}, {}, servers=TWO),
+        make_side(
+            *slow_all(receive=50), servers=TWO, busy_ms={(f"ps:{p}", f"worker:{w}"): 65.0 for p in (0, 1) for w in (0, 1)}
+        ),
         "link",
         None,
     ),
     "a server without a core": (
-        side({}, {}, servers=TWO),
-        side(
-            *alike(receive=20, send=15, host=12),
+        make_side({}, {}, servers=TWO),
+        make_side(
+            *slow_all(receive=20, send=15, host=12),
             servers=[{"apply": 3.0}, {"apply": 14.0}],
             busy_ms={(a, b): 40.0 for w in ("worker:0", "worker:1") for a, b in ((w, "ps:1"), ("ps:1", w))},
         ),
         "server",
         "ps:1",
     ),
-    "updates take longer": (side(), side(*alike(apply=40), servers=[{"apply": 80.0}]), "server", "ps:0"),
+    "updates take longer": (make_side(), make_side(*slow_all(apply=40), servers=[{"apply": 80.0}]), "server", "ps:0"),
     "updates of a lone worker take longer on both servers": (
-        side({}, servers=TWO),
-        side(*alike(1, apply=40), servers=[{"apply": 43.0}] * 2),
+        make_side({}, servers=TWO),
+        make_side(*slow_all(1, apply=40), servers=[{"apply": 43.0}] * 2),
         "server",
         None,
     ),
-    "waiting in turn": (side(), side(floor_ms=FLOOR_MS + 40), "waiting", None),
+    "waiting in turn": (make_side(), make_side(floor_ms=FLOOR_MS + 40), "waiting", None),
     "an all-reduce": (
-        side(alike(reduce=20)[0], {"reduce": 25.0}, floor_ms=28),
-        side({"reduce": 70.0}, {"reduce": 75.0}, floor_ms=78),
+        make_side(slow_all(reduce=20)[0], {"reduce": 25.0}, floor_ms=28),
+        make_side({"reduce": 70.0}, {"reduce": 75.0}, floor_ms=78),
         "link",
         None,
     ),
     "another graph": (
-        side(),
-        side(*alike(forward=40), cpu_ms=[130, 130], more={"program_changes": ["training graph: 36 Conv2D less"]}),
+        make_side(),
+        make_side(*slow_all(forward=40), cpu_ms=[130, 130], more={"program_changes": ["training graph: 36 Conv2D less"]}),
         "program",
         None,
     ),
     "other versions": (
-        side(),
-        side(*alike(forward=40), cpu_ms=[130, 130], more={"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}),
+        make_side(),
+        make_side(*slow_all(forward=40), cpu_ms=[130, 130], more={"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}),
         "software",
         None,
     ),
     "heat": (
-        side(),
-        side(
-            *slower(forward=15, backward=30),
+        make_side(),
+        make_side(
+            *slow_one(forward=15, backward=30),
             cpu_ms=[90, 135],
-            more={"disturbances": [hot("b")]},
+            more={"disturbances": [make_heat("b")]},
         ),
         "clock",
         "worker:1",
     ),
     "a lower clock, as probed": (
-        side(more=probed(b=HostProbe(clock_hz=1.4e9))),
-        side(*slower(forward=15, backward=30), cpu_ms=[90, 135], more=probed(b=HostProbe(clock_hz=1.2e9))),
+        make_side(more=make_probes(b=HostProbe(clock_hz=1.4e9))),
+        make_side(*slow_one(forward=15, backward=30), cpu_ms=[90, 135], more=make_probes(b=HostProbe(clock_hz=1.2e9))),
         "clock",
         "worker:1",
     ),
     "a neighbour in memory": (
-        side(more=probed(b=HostProbe(readings={"memory": reading(9e9)}))),
-        side(*slower(backward=45), cpu_ms=[90, 135], more=probed(b=HostProbe(readings={"memory": reading(4e9)}))),
+        make_side(more=make_probes(b=HostProbe(readings={"memory": make_reading(9e9)}))),
+        make_side(
+            *slow_one(backward=45), cpu_ms=[90, 135], more=make_probes(b=HostProbe(readings={"memory": make_reading(4e9)}))
+        ),
         "memory",
         "worker:1",
     ),
     "a lower clock, which slows copying, too": (
-        side(more=probed(b=HostProbe(readings={"memory": reading(9e9), "core.matmul": reading(9e9)}))),
-        side(
-            *slower(backward=45),
+        make_side(more=make_probes(b=HostProbe(readings={"memory": make_reading(9e9), "core.matmul": make_reading(9e9)}))),
+        make_side(
+            *slow_one(backward=45),
             cpu_ms=[90, 135],
-            more=probed(b=HostProbe(readings={"memory": reading(6e9), "core.matmul": reading(6e9)})),
+            more=make_probes(b=HostProbe(readings={"memory": make_reading(6e9), "core.matmul": make_reading(6e9)})),
         ),
         "compute",
         "worker:1",
     ),
     "larger pictures, decoded on the cores that compute": (
-        side(more=probed(b=HostProbe(readings={"input": reading(700), "core.matmul": reading(9e9)}))),
-        side(
-            *slower(forward=20, backward=40, input=8),
+        make_side(more=make_probes(b=HostProbe(readings={"input": make_reading(700), "core.matmul": make_reading(9e9)}))),
+        make_side(
+            *slow_one(forward=20, backward=40, input=8),
             cpu_ms=[90, 210],
-            more=probed(b=HostProbe(readings={"input": reading(60), "core.matmul": reading(9e9)})),
+            more=make_probes(b=HostProbe(readings={"input": make_reading(60), "core.matmul": make_reading(9e9)})),
         ),
         "input",
         "worker:1",
     ),
     "larger pictures, which one of two workers waits for longer": (
-        side(more=probed(a=HostProbe(readings={"input": reading(700)}), b=HostProbe(readings={"input": reading(700)}))),
-        side(
+        make_side(
+            more=make_probes(
+                a=HostProbe(readings={"input": make_reading(700)}), b=HostProbe(readings={"input": make_reading(700)})
+            )
+        ),
+        make_side(
             {"input": 40.0},
             {"input": 70.0},
-            more=probed(a=HostProbe(readings={"input": reading(90)}), b=HostProbe(readings={"input": reading(90)})),
+            more=make_probes(
+                a=HostProbe(readings={"input": make_reading(90)}), b=HostProbe(readings={"input": make_reading(90)})
+            ),
         ),
         "input",
         None,
     ),
     "larger pictures, for which one waits and another has fewer cores": (
-        side(more=probed(a=HostProbe(readings={"input": reading(700)}), b=HostProbe(readings={"input": reading(700)}))),
-        side(
+        make_side(
+            more=make_probes(
+                a=HostProbe(readings={"input": make_reading(700)}), b=HostProbe(readings={"input": make_reading(700)})
+            )
+        ),
+        make_side(
             {"input": 60.0},
             {"backward": 120.0},
             cpu_ms=[20, 160],
-            more=probed(a=HostProbe(readings={"input": reading(90)}), b=HostProbe(readings={"input": reading(90)})),
+            more=make_probes(
+                a=HostProbe(readings={"input": make_reading(90)}), b=HostProbe(readings={"input": make_reading(90)})
+            ),
         ),
         "input",
         None,
     ),
-    "all wait for input, one of them longer": (side(), side({"input": 40.0}, {"input": 70.0}), "input", None),
+    "all wait for input, one of them longer": (make_side(), make_side({"input": 40.0}, {"input": 70.0}), "input", None),
     "a lower clock, which slows decoding, too": (
-        side(more=probed(b=HostProbe(readings={"input": reading(700), "core.matmul": reading(9e9)}))),
-        side(
-            *slower(forward=15, backward=30),
+        make_side(more=make_probes(b=HostProbe(readings={"input": make_reading(700), "core.matmul": make_reading(9e9)}))),
+        make_side(
+            *slow_one(forward=15, backward=30),
             cpu_ms=[90, 140],
-            more=probed(b=HostProbe(readings={"input": reading(460), "core.matmul": reading(6e9)})),
+            more=make_probes(b=HostProbe(readings={"input": make_reading(460), "core.matmul": make_reading(6e9)})),
         ),
         "compute",
         "worker:1",
     ),
     "decoding is slower, and is not what the CPU does more of": (
-        side(more=probed(b=HostProbe(readings={"input": reading(700)}))),
-        side(*slower(backward=40), cpu_ms=[90, 100], more=probed(b=HostProbe(readings={"input": reading(300)}))),
+        make_side(more=make_probes(b=HostProbe(readings={"input": make_reading(700)}))),
+        make_side(
+            *slow_one(backward=40), cpu_ms=[90, 100], more=make_probes(b=HostProbe(readings={"input": make_reading(300)}))
+        ),
         "others",
         "worker:1",
     ),
     "a worker under a quota sends more slowly, too": (
-        side(),
-        side(
-            *slower(forward=20, backward=40, receive=30, send=30),
+        make_side(),
+        make_side(
+            *slow_one(forward=20, backward=40, receive=30, send=30),
             cpu_ms=[90, 92],
             busy_ms=PAIR,
-            more=counted("b", limited_s=4.0),
+            more=make_states("b", limited_s=4.0),
         ),
         "others",
         "worker:1",
     ),
     "a worker whose threads wait for a core": (
-        side(more=counted("b", waited_s=3.0)),
-        side(
-            *slower(forward=30, backward=60, receive=30, send=30),
+        make_side(more=make_states("b", waited_s=3.0)),
+        make_side(
+            *slow_one(forward=30, backward=60, receive=30, send=30),
             cpu_ms=[90, 110],
             busy_ms=PAIR,
-            more=counted("b", waited_s=15.0),
+            more=make_states("b", waited_s=15.0),
         ),
         "others",
         "worker:1",
     ),
     "a worker whose threads wait for a core, on a machine where all wait a little": (
-        side(more={"states": waiting(a=3.0, b=3.0, d=3.0)}),
-        side(
+        make_side(more={"states": make_waiting_states(a=3.0, b=3.0, d=3.0)}),
+        make_side(
             {},
             {"forward": 60.0, "backward": 120.0, "receive": 45.0, "send": 45.0},
             cpu_ms=[90, 92],
             busy_ms=PAIR,
-            more={"states": waiting(a=9.0, b=250.0, d=8.0)},
+            more={"states": make_waiting_states(a=9.0, b=250.0, d=8.0)},
         ),
         "others",
         "worker:1",
     ),
     "a server's link, for which one of three workers waits less surely": (
-        side({}, {}, {}, servers=TWO),
-        side(
-            *alike(2, receive=30, send=20),
+        make_side({}, {}, {}, servers=TWO),
+        make_side(
+            *slow_all(2, receive=30, send=20),
             {"receive": 17.0},
             servers=TWO,
             busy_ms={(a, b): 40.0 for w in range(3) for a, b in ((f"worker:{w}", "ps:1"), ("ps:1", f"worker:{w}"))},
@@ -289,9 +318,9 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
         "ps:1",
     ),
     "a server that stands still at times, of a lone worker": (
-        side({}),
-        side(
-            *alike(1, receive=30, send=20),
+        make_side({}),
+        make_side(
+            *slow_all(1, receive=30, send=20),
             servers=[{"apply": 34.0}],
             busy_ms={("ps:0", "worker:0"): 45.0, ("worker:0", "ps:0"): 35.0},
         ),
@@ -299,67 +328,71 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
         "ps:0",
     ),
     "the link of a server and a lone worker": (
-        side({}),
-        side(*alike(1, receive=30, send=20), busy_ms={("ps:0", "worker:0"): 45.0, ("worker:0", "ps:0"): 35.0}),
+        make_side({}),
+        make_side(*slow_all(1, receive=30, send=20), busy_ms={("ps:0", "worker:0"): 45.0, ("worker:0", "ps:0"): 35.0}),
         "link",
         "worker:0<>ps:0",
     ),
     "a server under a quota": (
-        side({}, {}, servers=TWO),
-        side(
-            *alike(receive=20, send=15),
+        make_side({}, {}, servers=TWO),
+        make_side(
+            *slow_all(receive=20, send=15),
             servers=TWO,
             busy_ms={(a, b): 40.0 for w in ("worker:0", "worker:1") for a, b in ((w, "ps:1"), ("ps:1", w))},
-            more=counted("e", limited_s=4.0),
+            more=make_states("e", limited_s=4.0),
         ),
         "server",
         "ps:1",
     ),
     "a server under a quota, for which workers wait within their steps": (
-        side(servers=TWO),
-        side(*alike(host=30), servers=TWO, more=counted("e", limited_s=4.0)),
+        make_side(servers=TWO),
+        make_side(*slow_all(host=30), servers=TWO, more=make_states("e", limited_s=4.0)),
         "server",
         "ps:1",
     ),
     "a server under a quota, for which one worker waits within its step": (
-        side(servers=TWO),
-        side(*slower(host=30), servers=TWO, more=counted("e", limited_s=4.0)),
+        make_side(servers=TWO),
+        make_side(*slow_one(host=30), servers=TWO, more=make_states("e", limited_s=4.0)),
         "server",
         "ps:1",
     ),
     "a server's host that has counted waiting while its cores stood idle": (
-        side({}, {}, more=counted("d", waited_s=3.0, busy_s=2.0)),
-        side(*slower(receive=50), busy_ms={("ps:0", "worker:1"): 65.0}, more=counted("d", waited_s=30.0, busy_s=2.0)),
+        make_side({}, {}, more=make_states("d", waited_s=3.0, busy_s=2.0)),
+        make_side(
+            *slow_one(receive=50), busy_ms={("ps:0", "worker:1"): 65.0}, more=make_states("d", waited_s=30.0, busy_s=2.0)
+        ),
         "link",
         "ps:0>worker:1",
     ),
     "a worker without a core, whose link was slow to a probe that had none": (
-        side({}, {}, servers=TWO, more=beside_a_link(9e8, b=HostProbe(readings={"core.matmul": reading(2e9)}))),
-        side(
-            *slower(forward=30, backward=60, receive=30, send=30),
+        make_side(
+            {}, {}, servers=TWO, more=make_probes_with_fan_in(9e8, b=HostProbe(readings={"core.matmul": make_reading(2e9)}))
+        ),
+        make_side(
+            *slow_one(forward=30, backward=60, receive=30, send=30),
             servers=TWO,
             cpu_ms=[90, 92],
             busy_ms=PAIR,
-            more=beside_a_link(3e8, b=HostProbe(readings={"core.matmul": starved_reading(2e8)})),
+            more=make_probes_with_fan_in(3e8, b=HostProbe(readings={"core.matmul": make_starved_reading(2e8)})),
         ),
         "others",
         "worker:1",
     ),
     "a server under a quota, for which workers wait": (
-        side({}, {}, servers=TWO),
-        side({}, {}, servers=TWO, floor_ms=FLOOR_MS + 40, more=counted("e", limited_s=4.0)),
+        make_side({}, {}, servers=TWO),
+        make_side({}, {}, servers=TWO, floor_ms=FLOOR_MS + 40, more=make_states("e", limited_s=4.0)),
         "server",
         "ps:1",
     ),
     "a link into one of three, of an all-reduce": (
-        side(*REDUCED, servers=(), more=linked_hosts()),
-        side(*LATER, servers=(), more=linked_hosts(ab=4e9, cb=4e9)),
+        make_side(*REDUCED, servers=(), more=make_links()),
+        make_side(*LATER, servers=(), more=make_links(ab=4e9, cb=4e9)),
         "link",
         "worker:1",
     ),
     "a link between two, of an all-reduce": (
-        side(*REDUCED, servers=(), more=linked_hosts()),
-        side(*LATER, servers=(), more=linked_hosts(ab=4e9)),
+        make_side(*REDUCED, servers=(), more=make_links()),
+        make_side(*LATER, servers=(), more=make_links(ab=4e9)),
         "link",
         "worker:0>worker:1",
     ),
@@ -367,10 +400,12 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
 
 
 @pytest.mark.parametrize(("then", "now", "kind", "location"), ONE_EACH.values(), ids=ONE_EACH)
-def test_one_cause_is_found(then: MeasurementProfile, now: MeasurementProfile, kind: str, location: str | None) -> None:
-    """What has changed is named with its place, has nearly all seconds of the change, and is the only cause."""
+def test_single_change_has_one_cause(
+    then: MeasurementProfile, now: MeasurementProfile, kind: str, location: str | None
+) -> None:
+    """A single change has one cause, with its kind, its location, evidence and nearly all seconds of the change."""
     then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS)
-    found = told(then, now)
+    found = explain_change(then, now)
     assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
     assert all(found.causes[0].evidence)
@@ -378,52 +413,55 @@ def test_one_cause_is_found(then: MeasurementProfile, now: MeasurementProfile, k
     assert Explanation.from_json(found.to_json()) == found
 
 
-def test_all_workers_of_a_host_are_the_host() -> None:
-    """Where both workers of one host compute more slowly and those of another do not, it is the host."""
+def test_cause_of_all_workers_of_a_host_is_the_host() -> None:
+    """A cause is at the host if both workers of this host compute more slowly and those of another host do not."""
     hosts = {f"worker:{number}": "ab"[number // 2] for number in range(4)}
-    workers = [*slower(0, 2), *alike(backward=40)]
+    workers = [*slow_one(0, 2), *slow_all(backward=40)]
     workers[0] = {}
-    then, now = side({}, {}, {}, {}, more={"hosts": hosts}), side(*workers, cpu_ms=[90, 90, 130, 130], more={"hosts": hosts})
-    assert (top(then, now).kind, top(then, now).location) == ("compute", "b")
+    then, now = (
+        make_side({}, {}, {}, {}, more={"hosts": hosts}),
+        make_side(*workers, cpu_ms=[90, 90, 130, 130], more={"hosts": hosts}),
+    )
+    assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == ("compute", "b")
 
 
 @pytest.mark.parametrize(
     ("then", "now", "command"),
     [
-        (side({}, {}, {}), side(*slower(1, 3, backward=40)), "dtfperf doctor --cluster=daint --hosts=b,a"),
-        (side(), side(*slower(backward=40)), "dtfperf doctor --cluster=daint"),
-        (side({}, {}, {}), side(*alike(3, backward=40)), "dtfperf doctor --cluster=daint"),
+        (make_side({}, {}, {}), make_side(*slow_one(1, 3, backward=40)), "dtfperf doctor --cluster=daint --hosts=b,a"),
+        (make_side(), make_side(*slow_one(backward=40)), "dtfperf doctor --cluster=daint"),
+        (make_side({}, {}, {}), make_side(*slow_all(3, backward=40)), "dtfperf doctor --cluster=daint"),
     ],
     ids=["a host, and one to compare with", "of two", "all"],
 )
-def test_the_doctor_is_sent_where_the_cause_is(then: MeasurementProfile, now: MeasurementProfile, command: str) -> None:
-    """The next command names the hosts of a cause, one beside it to compare with, and none where that would be all."""
+def test_next_command_checks_hosts_of_the_cause(then: MeasurementProfile, now: MeasurementProfile, command: str) -> None:
+    """The next command names the hosts of a cause and one other host, or no hosts if that would be all of them."""
     assert now.step_breakdown
     hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
     hosts = {task: host for task, host in hosts.items() if task in now.step_breakdown.tasks}
     then, now = (replace(each, hosts=hosts, cluster="--cluster=daint") for each in (then, now))
-    assert top(then, now).next == command
+    assert find_top_cause(then, now).next == command
 
 
-def test_links_that_a_breakdown_has_no_room_for() -> None:
-    """With many workers a breakdown has only the busiest links: they show a slow server, which has all workers' seconds."""
+def test_links_left_out_of_the_breakdown_belong_to_the_slow_server() -> None:
+    """If a breakdown has only the busiest links of many workers, these show a slow server, with the seconds of all workers."""
     many: list[dict[str, float]] = [{}] * 6
     busy_ms = {("ps:1", f"worker:{worker}"): 65.0 for worker in range(6)}
     then, now = (
-        side(*many, servers=TWO),
-        side(*alike(6, receive=50), servers=TWO, busy_ms=busy_ms),
+        make_side(*many, servers=TWO),
+        make_side(*slow_all(6, receive=50), servers=TWO, busy_ms=busy_ms),
     )
     assert now.step_breakdown
     few = [link for link in now.step_breakdown.links if link.destination in ("worker:0", "worker:1")]
-    (cause,) = told(then, replace(now, step_breakdown=replace(now.step_breakdown, links=few))).causes
+    (cause,) = explain_change(then, replace(now, step_breakdown=replace(now.step_breakdown, links=few))).causes
     assert (cause.kind, cause.location) == ("link", "ps:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
 
-def test_a_link_that_a_baseline_has_no_room_for_was_not_idle() -> None:
-    """Of many links a baseline has the busiest: another one that is as busy now as they were then has not become slower."""
+def test_link_left_out_of_the_baseline_was_not_idle() -> None:
+    """A link that the baseline left out has not become slower if it is as busy as the links that the baseline has."""
     slow = {("ps:0", "worker:1"): 65.0}
-    then, now = side(*[{}] * 20, servers=TWO), side(*slower(1, 20, receive=50), servers=TWO, busy_ms=slow)
+    then, now = make_side(*[{}] * 20, servers=TWO), make_side(*slow_one(1, 20, receive=50), servers=TWO, busy_ms=slow)
     assert then.step_breakdown
     assert now.step_breakdown
     of_then = [link for link in then.step_breakdown.links if "worker:1" not in (link.source, link.destination)][:MAX_LINKS]
@@ -433,51 +471,50 @@ def test_a_link_that_a_baseline_has_no_room_for_was_not_idle() -> None:
         for each, links in ((then, of_then), (now, of_now))
         if each.step_breakdown
     )
-    (cause,) = told(then, now).causes
+    (cause,) = explain_change(then, now).causes
     assert (cause.kind, cause.location) == ("link", "ps:0>worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
 
-def test_the_worker_that_lends_its_devices_is_looked_at_too() -> None:
-    """Where one session computes on all workers only the chief has a step of its own: the others' work is told all the same."""
+def test_worker_without_own_session_is_explained() -> None:
+    """If one session computes on all workers, slower arithmetic of a worker without a step of its own is found."""
 
-    def lent(evidence: MeasurementProfile) -> MeasurementProfile:
+    def remove_cpu_time(evidence: MeasurementProfile) -> MeasurementProfile:
         assert evidence.step_breakdown
         tasks = {**evidence.step_breakdown.tasks, "worker:1": replace(evidence.step_breakdown.tasks["worker:1"], cpu_s=None)}
         return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks))
 
-    then, now = lent(side(servers=())), lent(side(*slower(backward=40), servers=()))
-    assert (top(then, now).kind, top(then, now).location) == ("compute", "worker:1")
+    then, now = remove_cpu_time(make_side(servers=())), remove_cpu_time(make_side(*slow_one(backward=40), servers=()))
+    assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == ("compute", "worker:1")
 
 
-def test_who_computes_a_little_longer_has_its_cores() -> None:
-    """Beside a worker without a core, one that needs as much less of the CPU's time as its arithmetic has become longer."""
-    then = side()
-    now = side({"backward": 70.0}, {"forward": 70.0, "backward": 150.0}, cpu_ms=[80, 92])
-    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+def test_worker_with_cores_is_not_cpu_starved() -> None:
+    """A worker without a core is the top cause beside a worker that computes 10 ms longer with 10 ms less CPU time."""
+    then = make_side()
+    now = make_side({"backward": 70.0}, {"forward": 70.0, "backward": 150.0}, cpu_ms=[80, 92])
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
     assert (found.kind, found.location) == ("others", "worker:1")
 
 
-def test_a_server_that_stands_still_is_told_by_what_it_does_itself() -> None:
-    """Its own operations take five times as long, and a probe of its host had no core: what one worker sends for longer, and
-    all wait for within their steps, is of the server, and no link.
-    """
-    then = side({}, {}, {}, servers=TWO, more=probed(d=HostProbe(readings={"core.matmul": reading(2e9)})))
-    now = side(
+def test_stopped_server_is_found_by_its_own_operations() -> None:
+    """If a server's own operations take five times as long and a probe of its host had no core, longer sends of one worker and
+    waits of all workers belong to the server, and to no link."""
+    then = make_side({}, {}, {}, servers=TWO, more=make_probes(d=HostProbe(readings={"core.matmul": make_reading(2e9)})))
+    now = make_side(
         {"host": 30.0}, {"host": 30.0, "send": 65.0}, {"host": 30.0}, servers=({"apply": 15.0}, {"apply": 3.0}),
-        busy_ms={("worker:1", "ps:0"): 65.0}, more=probed(d=HostProbe(readings={"core.matmul": starved_reading(8e8)})),
+        busy_ms={("worker:1", "ps:0"): 65.0},
+        more=make_probes(d=HostProbe(readings={"core.matmul": make_starved_reading(8e8)})),
     )  # fmt: skip
-    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
     assert (found.kind, found.location) == ("server", "ps:0")
     assert found.share > 0.9
 
 
-def test_all_that_is_exchanged_with_a_starved_worker_of_one_session_is_of_it() -> None:
-    """Where one session computes on all workers, each waits for what a worker without a core sends late: also the kinds that
-    scatter so much that none of them has changed for sure.
-    """
+def test_exchange_with_starved_worker_of_one_session_is_its_cause() -> None:
+    """If one session computes on all workers, the late transfers of a worker without a core belong to its cause, also those of
+    kinds that scatter too much to be significant."""
 
-    def lent(evidence: MeasurementProfile) -> MeasurementProfile:
+    def scatter_sends(evidence: MeasurementProfile) -> MeasurementProfile:
         assert evidence.step_breakdown
         tasks = {**evidence.step_breakdown.tasks, "worker:1": replace(evidence.step_breakdown.tasks["worker:1"], cpu_s=None)}
         links = [
@@ -487,64 +524,66 @@ def test_all_that_is_exchanged_with_a_starved_worker_of_one_session_is_of_it() -
         errors = {**evidence.step_breakdown.error_s, "send": 0.02, "receive": 0.001}
         return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks, links=links, error_s=errors))
 
-    then = lent(side(servers=()))
-    now = lent(
-        side({"receive": 95.0, "send": 30.0}, {"forward": 50.0, "backward": 100.0, "send": 45.0}, cpu_ms=[90, 92], servers=())
+    then = scatter_sends(make_side(servers=()))
+    now = scatter_sends(
+        make_side(
+            {"receive": 95.0, "send": 30.0}, {"forward": 50.0, "backward": 100.0, "send": 45.0}, cpu_ms=[90, 92], servers=()
+        )
     )
-    cause = top(then, replace(now, states=counted("worker:1", limited_s=4.0)["states"]))
+    cause = find_top_cause(then, replace(now, states=make_states("worker:1", limited_s=4.0)["states"]))
     assert (cause.kind, cause.location) == ("others", "worker:1")
     assert cause.share > 0.9
 
 
-def test_no_cause_has_more_than_the_step_became_longer_by() -> None:
-    """Traced steps of another moment say 374 ms of a pair; the measured ones became 121 ms longer, and no more is said."""
-    now = side(*slower(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
-    then = side()
+def test_cause_is_not_longer_than_the_change() -> None:
+    """A cause with 374 ms in traced steps has the 121 ms by which the measured steps became longer."""
+    now = make_side(*slow_one(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
+    then = make_side()
     now = replace(now, step_s=[each + 0.121 for each in then.step_s])
-    (cause,) = told(then, now).causes
+    (cause,) = explain_change(then, now).causes
     assert cause.kind == "link"
     assert 1e3 * cause.seconds == pytest.approx(121, abs=2)
 
 
-def test_who_comes_later_meets_links_that_are_free() -> None:
-    """A worker that sleeps 150 ms, and whose transfers then take 100 ms less since no other's are under way, has made the step
-    50 ms longer: no more would be gained without it. Arithmetic that became shorter meanwhile is another matter.
-    """
+def test_shorter_transfers_of_a_late_worker_reduce_its_cause() -> None:
+    """The shorter transfers of a worker that sleeps reduce the seconds of its cause, and shorter arithmetic reduces them
+    less."""
     busy = {"receive": 65.0, "send": 65.0}
     for shorter, seconds in (({"receive": 15.0, "send": 15.0}, 50), ({**busy, "backward": 10.0, "forward": 0.0}, 110)):
-        then = side(busy, busy)
-        now = side(busy, {**busy, "python": 151.0, **shorter})
-        (cause,) = told(then, now).causes
+        then = make_side(busy, busy)
+        now = make_side(busy, {**busy, "python": 151.0, **shorter})
+        (cause,) = explain_change(then, now).causes
         assert (cause.kind, cause.location) == ("straggler", "worker:1")
         assert 1e3 * cause.seconds == pytest.approx(seconds, abs=12)
 
 
-def test_who_sleeps_on_a_busy_machine_sleeps() -> None:
-    """Cores that others have make all of a worker's work longer by some part; half a second of nothing is not of that kind."""
+def test_sleep_on_a_busy_machine_is_a_straggler() -> None:
+    """A sleep of 500 ms on a machine with CPU-starved workers is a cause of its own, beside the 50 ms of the other
+    processes."""
     busy = {"forward": 45.0, "backward": 95.0}
-    now = side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=counted("a", waited_s=15.0) | {"hosts": HOSTS})
+    now = make_side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=make_states("a", waited_s=15.0) | {"hosts": HOSTS})
     found: dict[str, Cause] = {
-        each.kind: each for each in told(side(more=counted("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes
+        each.kind: each
+        for each in explain_change(make_side(more=make_states("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes
     }
     assert found["straggler"].location == "worker:1"
     assert 1e3 * found["straggler"].seconds == pytest.approx(500, abs=10)
     assert 1e3 * found["others"].seconds == pytest.approx(50, abs=10)
 
 
-def test_another_program_may_wait_for_cores_as_it_likes() -> None:
-    """How long threads wait for each other is the program's own: of another one it speaks for nobody else's work."""
-    more = {**counted("b", waited_s=15.0), "program_changes": ["training graph: 36 Conv2D less"], "hosts": HOSTS}
-    then = side(more={**counted("b", waited_s=3.0), "hosts": HOSTS})
-    found = told(then, side(*alike(forward=40), cpu_ms=[130, 130], more=more))
+def test_waiting_threads_of_another_program_are_no_cause() -> None:
+    """If another program is trained, longer waits of its threads for cores are no cause beside the program."""
+    more = {**make_states("b", waited_s=15.0), "program_changes": ["training graph: 36 Conv2D less"], "hosts": HOSTS}
+    then = make_side(more={**make_states("b", waited_s=3.0), "hosts": HOSTS})
+    found = explain_change(then, make_side(*slow_all(forward=40), cpu_ms=[130, 130], more=more))
     assert [each.kind for each in found.causes] == ["program"]
 
 
-def test_a_server_without_a_core_has_all_that_is_exchanged() -> None:
-    """What workers and a server under a quota do for each other is one cause as a whole, also the kinds that scatter so much
-    that none of them has changed for sure."""
+def test_server_under_a_quota_has_the_whole_exchange() -> None:
+    """The whole exchange with a server under a quota is one cause, also kinds that scatter too much to be significant."""
     then, now = (
-        side({}, {}),
-        side(*alike(host=30, send=12, receive=9), floor_ms=FLOOR_MS + 10, more=counted("d", limited_s=4.0)),
+        make_side({}, {}),
+        make_side(*slow_all(host=30, send=12, receive=9), floor_ms=FLOOR_MS + 10, more=make_states("d", limited_s=4.0)),
     )
     assert now.step_breakdown
     scattered = {**now.step_breakdown.error_s, "send": 0.02, "receive": 0.02}
@@ -552,16 +591,16 @@ def test_a_server_without_a_core_has_all_that_is_exchanged() -> None:
         replace(then, hosts=HOSTS),
         replace(now, hosts=HOSTS, step_breakdown=replace(now.step_breakdown, error_s=scattered)),
     )
-    (found,) = told(then, now).causes
+    (found,) = explain_change(then, now).causes
     assert (found.kind, found.location) == ("server", "ps:0")
     assert 1e3 * found.seconds == pytest.approx(61, abs=2)
     assert found.words.startswith("ps:0 (d) answers late: workers wait ")
 
 
-def test_nobody_waits_less_than_nothing_longer() -> None:
-    """A server's cause whose rest after the last worker's own work has become shorter says nothing of that."""
-    now = side(*alike(receive=40, host=20), floor_ms=FLOOR_MS - 3, more=counted("d", limited_s=4.0))
-    found = top(replace(side({}, {}), hosts=HOSTS), replace(now, hosts=HOSTS))
+def test_shorter_wait_after_the_last_worker_is_no_evidence() -> None:
+    """A server's cause has no evidence of the wait after the last worker's own work if this wait became shorter."""
+    now = make_side(*slow_all(receive=40, host=20), floor_ms=FLOOR_MS - 3, more=make_states("d", limited_s=4.0))
+    found = find_top_cause(replace(make_side({}, {}), hosts=HOSTS), replace(now, hosts=HOSTS))
     assert found.kind == "server"
     assert not [words for words in found.evidence if "once they have done" in words]
 
@@ -580,16 +619,18 @@ def test_nobody_waits_less_than_nothing_longer() -> None:
     ids=["not probed", "the worker's other link", "the server's other link", "both", "this one alone",
          "all of the worker's together", "all of another worker's, too"],
 )  # fmt: skip
-def test_links_without_bytes_are_told_by_their_probes(probed: dict[str, float], location: str) -> None:
-    """With nearly all bytes between one worker and one server, only a probe knows whose other links are slow as well."""
-    then = _all_bytes_between("ps:0", "worker:1", side({}, {}, servers=TWO))
-    now = _all_bytes_between("ps:0", "worker:1", side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR))
-    found = top(*(replace(each, hosts=HOSTS, probes=_network(**rates)) for each, rates in ((then, {}), (now, probed))))
+def test_links_without_bytes_are_located_by_probes(probed: dict[str, float], location: str) -> None:
+    """If one worker and one server exchange nearly all bytes, probes of their other links decide the location of the cause."""
+    then = _move_bytes_to_one_pair("ps:0", "worker:1", make_side({}, {}, servers=TWO))
+    now = _move_bytes_to_one_pair("ps:0", "worker:1", make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR))
+    found = find_top_cause(
+        *(replace(each, hosts=HOSTS, probes=_make_network(**rates)) for each, rates in ((then, {}), (now, probed)))
+    )
     assert (found.kind, found.location) == ("link", location)
     assert 1e3 * found.seconds == pytest.approx(100, abs=5)
 
 
-def _all_bytes_between(one: str, other: str, found: MeasurementProfile) -> MeasurementProfile:
+def _move_bytes_to_one_pair(one: str, other: str, found: MeasurementProfile) -> MeasurementProfile:
     assert found.step_breakdown
     links = [
         each if {each.source, each.destination} == {one, other} else replace(each, size_bytes=1e3, busy_s=1e-6)
@@ -598,8 +639,8 @@ def _all_bytes_between(one: str, other: str, found: MeasurementProfile) -> Measu
     return replace(found, step_breakdown=replace(found.step_breakdown, links=links))
 
 
-def _network(**per_s: float) -> Probes:
-    """Links of the hosts of two workers with those of two servers, of 9 GB/s but for those that are named: be=1e9 is b>e."""
+def _make_network(**per_s: float) -> Probes:
+    """Make links between the hosts of two workers and two servers, of 9 GB/s, except for the given ones: be=1e9 is b>e."""
     pairs = [(one, other) for w in "ab" for p in "de*" for one, other in ((w, p), (p, w))]
     return Probes(links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs})
 
@@ -609,11 +650,11 @@ ON_TWO_HOSTS = {"worker:0": "a", "worker:1": "b", "ps:0": "d", "ps:1": "d", "ps:
 FROM_ONE_HOST = {(f"ps:{p}", f"worker:{w}"): 40.0 for p in (0, 1) for w in (0, 1)}
 
 
-def test_servers_of_one_host_are_not_all() -> None:
-    """Where two of three parameter servers share a host that a quota keeps from its cores, these two are told of."""
-    now = side(*alike(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST, more=counted("d", limited_s=4.0))
-    then, now = (replace(each, hosts=ON_TWO_HOSTS) for each in (side(servers=THREE), now))
-    found = top(then, now)
+def test_servers_of_one_host_are_located_at_the_host() -> None:
+    """If two of three parameter servers share a host under a quota, the cause is at this host."""
+    now = make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST, more=make_states("d", limited_s=4.0))
+    then, now = (replace(each, hosts=ON_TWO_HOSTS) for each in (make_side(servers=THREE), now))
+    found = find_top_cause(then, now)
     assert (found.kind, found.location) == ("server", "d")
     assert found.words.startswith("each parameter server of d answers late: sends to the workers")
 
@@ -623,19 +664,19 @@ def test_servers_of_one_host_are_not_all() -> None:
     [({}, "d sends to the workers for "), ({"worker:2": "d"}, "d exchanges with other hosts for ")],
     ids=["servers alone", "a worker, too"],
 )
-def test_a_hosts_link_is_told_from_its_own_side(beside: dict[str, str], does: str) -> None:
-    """What workers receive, the host of parameter servers sends; of one with workers as well it is not known who does."""
-    then, now = side(servers=THREE), side(*alike(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
+def test_link_of_a_server_host_is_described_from_its_side(beside: dict[str, str], does: str) -> None:
+    """The message of a slow link says that a host of servers alone sends, and that a host with a worker, too, exchanges."""
+    then, now = make_side(servers=THREE), make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
     then, now = (replace(each, hosts={**ON_TWO_HOSTS, **beside}) for each in (then, now))
-    found = top(then, now)
+    found = find_top_cause(then, now)
     assert (found.kind, found.location) == ("link", "d")
     assert found.words.startswith(does)
 
 
-def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
-    """Evidence names three workers, and says how many more its mean is of."""
+def test_evidence_of_many_workers_counts_those_not_named() -> None:
+    """Evidence from five workers names three of them and counts the other two."""
     receive = [{"receive": 15.0 + each} for each in (50.0, 50.0, 50.0, 50.0, 60.0)]
-    found = top(side(*[{}] * 5), side(*receive, busy_ms={("ps:0", f"worker:{w}"): 65.0 for w in range(5)}))
+    found = find_top_cause(make_side(*[{}] * 5), make_side(*receive, busy_ms={("ps:0", f"worker:{w}"): 65.0 for w in range(5)}))
     assert "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms then" in found.evidence
 
 
@@ -651,108 +692,109 @@ def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str, words: str) -> None:
-    """A lower clock is a clock, by whatever setting; how many files may be open says nothing of arithmetic."""
+def test_limit_supports_the_kind_that_it_slows_down(limits: dict[str, Any], kind: str, words: str) -> None:
+    """A new limit of clock, memory or CPU is in the message of slower arithmetic, and a limit of open files or locked memory is
+    not."""
     usual: dict[str, Any] = {"cores": 1, "governor": "performance"}
-    then = side(more=probed(b=HostProbe(limits=usual)))
-    now = side(*slower(backward=40), cpu_ms=[90, 130], more=probed(b=HostProbe(limits=usual | limits)))
-    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    then = make_side(more=make_probes(b=HostProbe(limits=usual)))
+    now = make_side(*slow_one(backward=40), cpu_ms=[90, 130], more=make_probes(b=HostProbe(limits=usual | limits)))
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
     assert (found.kind, found.location) == (kind, "worker:1")
     assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
 
 
 def test_host_code_that_grows_more_than_arithmetic_is_a_cause_of_its_own() -> None:
-    """A worker that sleeps 50 ms outside of its operations, and computes 6 ms longer, is not slow by its arithmetic."""
-    found = told(side({}), side({"backward": USUAL["backward"] + 6, "host": USUAL.get("host", 0.0) + 50}))
+    """A worker with 50 ms more outside of its operations and 6 ms more within them has a cause of each, with these seconds."""
+    found = explain_change(make_side({}), make_side({"backward": USUAL["backward"] + 6, "host": USUAL.get("host", 0.0) + 50}))
     assert [(each.kind, round(each.seconds * 1e3)) for each in found.causes] == [("host", 50), ("compute", 6)]
 
 
 @pytest.mark.parametrize(("hosts", "kind", "sure"), [("b", "compute", "medium"), ("ab", "clock", "high")], ids=["one", "both"])
-def test_heat_of_one_host_slows_no_other(hosts: str, kind: str, sure: str) -> None:
-    """Where all workers compute more slowly, it is not for what one of their hosts alone was under."""
-    disturbances = [hot(host) for host in hosts]
-    now = side(*alike(backward=40), cpu_ms=[130, 130], more={"disturbances": disturbances, "hosts": HOSTS})
-    found = top(side(more={"hosts": HOSTS}), now)
+def test_heat_of_one_host_is_no_cause_of_all(hosts: str, kind: str, sure: str) -> None:
+    """Slower arithmetic of all workers is explained by heat if both of their hosts were hot, and not if one was."""
+    disturbances = [make_heat(host) for host in hosts]
+    now = make_side(*slow_all(backward=40), cpu_ms=[130, 130], more={"disturbances": disturbances, "hosts": HOSTS})
+    found = find_top_cause(make_side(more={"hosts": HOSTS}), now)
     assert (found.kind, found.location, found.confidence) == (kind, None, sure)
 
 
-def test_four_of_five_workers_are_not_every_one() -> None:
-    """Of more than three hosts that are slow, each for itself, it is said how many they are, and that it is not all."""
+def test_message_counts_slow_workers_of_all() -> None:
+    """The message of four slow workers on four hosts counts four of five workers."""
     hosts = {f"worker:{number}": f"n{number}" for number in range(5)}
-    now = side(*alike(4, backward=40), {}, cpu_ms=[130] * 4 + [90], more={"hosts": hosts})
-    found = top(side(*[{}] * 5, more={"hosts": hosts}), now)
+    now = make_side(*slow_all(4, backward=40), {}, cpu_ms=[130] * 4 + [90], more={"hosts": hosts})
+    found = find_top_cause(make_side(*[{}] * 5, more={"hosts": hosts}), now)
     assert (found.kind, found.location) == ("compute", None)
     assert found.words.startswith("each of 4 of the 5 workers computes 44 % slower than the baseline")
 
 
-def test_what_a_server_is_told_of_is_its_own() -> None:
-    """A server that takes longer to update does not answer late because another one's link is slow as well."""
+def test_server_with_slow_updates_has_no_evidence_of_transfers() -> None:
+    """A server with longer updates has no evidence of the transfers of another server's slow link."""
     slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
-    now = side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
-    found: dict[str, Cause] = {each.kind: each for each in told(side(servers=TWO), now).causes}
+    now = make_side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
+    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(servers=TWO), now).causes}
     assert (found["link"].location, found["server"].location) == ("ps:1>worker:1", "ps:0")
     assert found["server"].words.startswith("ps:0 takes longer to update: 40.0 ms more")
     assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms then"
     assert not any("transfers" in each for each in found["server"].evidence)
 
 
-def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
-    """In some containers the kernel numbers cores otherwise than it lends them, and none of a host's is found in its counts."""
+def test_host_without_counted_cores_is_explained() -> None:
+    """A cause is found although the counts of its host have no core of the run, as in some containers."""
     more = {"states": {"b": make_state(cpus="", cores=0, cpu={"own_s": 5.0, "limited_s": 4.0})}, "hosts": HOSTS}
-    found = told(side(), side(*slower(python=50), more=more))
+    found = explain_change(make_side(), make_side(*slow_one(python=50), more=more))
     assert [(each.kind, each.location) for each in found.causes] == [("straggler", "worker:1")]
 
 
-def quota(cores: float | None) -> dict[str, Any]:
-    """What a probe tells of b: it has two cores, and may use so many of them."""
+def make_quota(cores: float | None) -> dict[str, Any]:
+    """Make the probe of host b, which has two cores and this quota."""
     limits = {"cores": 2.0, **({} if cores is None else {"cpu_quota_cores": cores})}
-    return probed(b=HostProbe(limits=limits))
+    return make_probes(b=HostProbe(limits=limits))
 
 
 @pytest.mark.parametrize(
     "then, now, words",
     [
-        (quota(1.0), quota(1.0), None),
-        (quota(1.0), {}, None),
-        (quota(1.0), quota(2.0), None),
-        (quota(1.0), quota(0.5), ", for how long then is not known"),
-        (quota(None), quota(1.0), ""),
-        (quota(None), {}, ""),
-        (probed(a=HostProbe(limits={"cpu_quota_cores": 1.0})), {}, ", for how long then is not known"),
+        (make_quota(1.0), make_quota(1.0), None),
+        (make_quota(1.0), {}, None),
+        (make_quota(1.0), make_quota(2.0), None),
+        (make_quota(1.0), make_quota(0.5), ", for how long then is not known"),
+        (make_quota(None), make_quota(1.0), ""),
+        (make_quota(None), {}, ""),
+        (make_probes(a=HostProbe(limits={"cpu_quota_cores": 1.0})), {}, ", for how long then is not known"),
         ({}, {}, ", for how long then is not known"),
     ],
     ids=["the same", "the same as far as is known", "larger", "smaller", "new", "none then", "another host's", "not known"],
 )
-def test_a_quota_of_then_is_no_news(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
-    """A baseline keeps no counts of its hosts. Where its probes tell of a quota as small, nothing speaks for that host; where
-    they do not, it is said that nobody knows what a quota cost it then."""
-    found = find_host_pressures(side(more=then), side(more={**counted("b", limited_s=4.0), **now}))
+def test_quota_that_the_baseline_had_is_no_pressure(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
+    """A quota that also the baseline's probes show is no pressure. If the baseline may have had one, the message says that its
+    cost is unknown."""
+    found = find_host_pressures(make_side(more=then), make_side(more={**make_states("b", limited_s=4.0), **now}))
     expected = [] if words is None else [f"a quota kept it from its cores for 40 % of the run{words}"]
     assert [each.words for each in found if each.is_cpu_starved] == expected
 
 
-def test_a_quota_that_was_counted_then_is_held_against_that() -> None:
-    """Where both have counted, only what it costs more than then speaks for the host, whatever probes say of limits."""
-    then = side(more={**counted("b", limited_s=1.0), **quota(1.0)})
-    more, same = (side(more={**counted("b", limited_s=s), **quota(1.0)}) for s in (4.0, 1.3))
+def test_quota_is_compared_with_counts_of_the_baseline() -> None:
+    """If both sides have counts, a quota is a pressure only if it took more of the run than in the baseline."""
+    then = make_side(more={**make_states("b", limited_s=1.0), **make_quota(1.0)})
+    more, same = (make_side(more={**make_states("b", limited_s=s), **make_quota(1.0)}) for s in (4.0, 1.3))
     assert [each.words for each in find_host_pressures(then, more)] == ["a quota kept it from its cores for 40 % of the run"]
     assert not find_host_pressures(then, same)
 
 
-def test_several_causes_share_the_change() -> None:
-    """One worker on a slow link and a core of its own that all share: both are told, with their seconds."""
-    now = side(*slower(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
-    found: dict[str, Cause] = {each.kind: each for each in told(side(), now).causes}
+def test_two_causes_share_the_change() -> None:
+    """A slow link and slower arithmetic of one worker are two causes, each with its seconds."""
+    now = make_side(*slow_one(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
+    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(), now).causes}
     assert {kind: round(1e3 * each.seconds) for kind, each in found.items()} == {
         "link": pytest.approx(60, abs=3),
         "compute": pytest.approx(40, abs=3),
     }
 
 
-def test_only_the_last_worker_counts() -> None:
-    """Of two workers that are late for different reasons each has part of the change: added and removed bound it."""
+def test_two_late_workers_share_the_change() -> None:
+    """Two workers that are late for different reasons share the change, between their added and their removed seconds."""
     workers = [{"python": USUAL["python"] + 50}, {"input": 60.0}]
-    found = told(side(), side(*workers))
+    found = explain_change(make_side(), make_side(*workers))
     assert 1e3 * found.change_s == pytest.approx(60, abs=1)
     seconds = {each.kind: 1e3 * each.seconds for each in found.causes}
     assert seconds == {"input": pytest.approx(35, abs=3), "straggler": pytest.approx(25, abs=3)}
@@ -761,42 +803,46 @@ def test_only_the_last_worker_counts() -> None:
     )
 
 
-def test_injected_sleep_is_sure() -> None:
-    """A sleep that was injected is told with its task, and is sure."""
-    found = top(side(), side(*slower(python=50), more={"sleeps": {"worker:1": 0.05}}))
+def test_injected_sleep_has_high_confidence() -> None:
+    """An injected sleep is a cause with its task, its seconds and high confidence."""
+    found = find_top_cause(make_side(), make_side(*slow_one(python=50), more={"sleeps": {"worker:1": 0.05}}))
     assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "high")
     assert "worker:1 sleeps for 51.0 ms" in found.words
 
 
 @pytest.mark.parametrize("then_s, now_s", [(0.05, 0.05), (0.0, 0.0)], ids=["it slept as long then", "for no time"])
-def test_who_was_told_to_sleep_no_longer_does_something_else(then_s: float, now_s: float) -> None:
-    """An injected sleep that is no longer than it was is not what takes longer."""
-    then = side(*slower(python=1000 * then_s), more={"sleeps": {"worker:1": then_s}})
-    now = side(*slower(python=1000 * now_s + 40), cpu_ms=[90, 130], more={"sleeps": {"worker:1": now_s}})
-    found = top(then, now)
+def test_unchanged_injected_sleep_is_not_the_cause(then_s: float, now_s: float) -> None:
+    """A worker with an unchanged injected sleep and more CPU time is busy in Python, with medium confidence."""
+    then = make_side(*slow_one(python=1000 * then_s), more={"sleeps": {"worker:1": then_s}})
+    now = make_side(*slow_one(python=1000 * now_s + 40), cpu_ms=[90, 130], more={"sleeps": {"worker:1": now_s}})
+    found = find_top_cause(then, now)
     assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "medium")
     assert "worker:1 is busy in Python for " in found.words
 
 
-def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
-    """Whether a worker is busy or asleep before it asks for its step tells its CPU's time; without that it is not said."""
-    then, now = timestamped({}, {}, step_ms=136), timestamped({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176)
+def test_unknown_cpu_time_leaves_busy_or_asleep_open() -> None:
+    """Without CPU times the message gives the time before a step is requested, and not whether the worker was busy or
+    asleep."""
+    then, now = (
+        make_timestamped_side({}, {}, step_ms=136),
+        make_timestamped_side({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176),
+    )
     assert then.worker_timings
     unknown = {name: replace(score, cpu_s=None) for name, score in then.worker_timings.workers.items()}
     then = replace(then, worker_timings=replace(then.worker_timings, workers=unknown))
-    assert top(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
-    peers = top(MeasurementProfile(step_s=side().step_s), side(*slower(python=50)))
+    assert find_top_cause(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
+    peers = find_top_cause(MeasurementProfile(step_s=make_side().step_s), make_side(*slow_one(python=50)))
     assert peers.words.startswith("worker:1 takes 51.0 ms before it asks for a step, 1.00 ms the others")
 
 
-def test_stamps_alone_find_the_worker() -> None:
-    """Without any traced step, what every step timestamps tells whose arithmetic, transfers or Python take longer."""
-    then = timestamped({}, {}, step_ms=136)
+def test_timestamps_alone_find_the_worker() -> None:
+    """Step timestamps without a traced step show which worker spends more time in Python or computing."""
+    then = make_timestamped_side({}, {}, step_ms=136)
     for name, kind in (("python_s", "straggler"), ("compute_s", "compute")):
         usual = {"python_s": 1.0, "compute_s": 95.0}[name]
-        now = timestamped({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
-        assert (top(then, now).kind, top(then, now).location) == (kind, "worker:1")
-        assert 1e3 * top(then, now).seconds == pytest.approx(40, abs=4)
+        now = make_timestamped_side({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
+        assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == (kind, "worker:1")
+        assert 1e3 * find_top_cause(then, now).seconds == pytest.approx(40, abs=4)
 
 
 @pytest.mark.parametrize(
@@ -804,27 +850,29 @@ def test_stamps_alone_find_the_worker() -> None:
     [((2, 3), "node02"), ((2, 3, 4, 5), "ps:0")],
     ids=["workers of one host", "workers of all other hosts"],
 )
-def test_stamps_alone_find_the_host_with_a_slow_link(slow: Sequence[int], location: str) -> None:
-    """Without traces, workers that wait longer for values name their host if workers of others do not, else the server."""
+def test_timestamps_alone_find_the_host_with_a_slow_link(slow: Sequence[int], location: str) -> None:
+    """Without traces, longer waits for values are at the host of the waiting workers, or at the server if workers of several
+    hosts wait."""
     hosts = {"ps:0": "node01", **{f"worker:{number}": f"node{number // 2 + 1:02}" for number in range(6)}}
-    then = replace(timestamped(*[{}] * 6, step_ms=136), hosts=hosts)
+    then = replace(make_timestamped_side(*[{}] * 6, step_ms=136), hosts=hosts)
     workers = [{"receive_s": 60.0} if number in slow else {"finish_s": 60.0} for number in range(6)]
-    cause = top(then, replace(timestamped(*workers, step_ms=176), hosts=hosts))
+    cause = find_top_cause(then, replace(make_timestamped_side(*workers, step_ms=176), hosts=hosts))
     assert cause.location == location
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
 
 
-def test_stamps_tell_how_long_and_traces_what() -> None:
-    """Traced steps that met a bad moment, twice as slow as the measured ones: timestamps tell how long it really took."""
-    then = replace(side(), worker_timings=timestamped({}, {}, step_ms=140).worker_timings)
+def test_timestamps_give_seconds_and_traces_the_kind() -> None:
+    """If traced steps took twice as long as measured ones, the trace gives the kind of a cause and the timestamps its
+    seconds."""
+    then = replace(make_side(), worker_timings=make_timestamped_side({}, {}, step_ms=140).worker_timings)
     slow = {"receive": 30.0, "forward": 60.0, "backward": 120.0, "host": 18.0}
-    bad = side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
+    bad = make_side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
     now = replace(
         bad,
-        worker_timings=timestamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
+        worker_timings=make_timestamped_side({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
         step_s=[0.179, 0.18, 0.181],
     )
-    (cause,) = told(then, now).causes
+    (cause,) = explain_change(then, now).causes
     assert (cause.kind, cause.location) == ("straggler", "worker:0")
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
 
@@ -832,32 +880,29 @@ def test_stamps_tell_how_long_and_traces_what() -> None:
 @pytest.mark.parametrize(
     "slow, kind", [({"compute_s": 245.0, "cpu_s": 240.0}, "compute"), ({}, "link")], ids=["computes", "sends"]
 )
-def test_a_coordinator_gives_slow_workers_fewer_steps(slow: dict[str, float], kind: str) -> None:
-    """Of two workers with a coordinator one takes twice as long, and does half as many steps: a step of both is longer by a
-    third. What no timestamp tells of its steps is the sending of gradients; nobody waits for it.
-    """
-    then = given_out(timestamped({}, {}, step_ms=150), 100, 100)
-    now = given_out(timestamped({}, slow, step_ms=200), 100, 50)
-    (cause,) = told(then, now).causes
+def test_slow_worker_of_a_coordinator_costs_its_part(slow: dict[str, float], kind: str) -> None:
+    """If one of two workers of a coordinator takes twice as long, a step is longer by a third. Time without a timestamp is the
+    sending of gradients, and no message says that others wait."""
+    then = set_step_counts(make_timestamped_side({}, {}, step_ms=150), 100, 100)
+    now = set_step_counts(make_timestamped_side({}, slow, step_ms=200), 100, 50)
+    (cause,) = explain_change(then, now).causes
     assert (cause.kind, cause.location) == (kind, "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=1)
     assert "wait for it" not in cause.words
 
 
-def test_nobody_waits_for_the_slowest_batch_of_a_coordinator() -> None:
-    """The same of traced batches, with a breakdown as long as the slowest worker's: no worker waits for that one, and no
-    cause is such a wait.
-    """
-    then = batches(alike(), [90, 90], 0.132)
-    now = batches(slower(forward=60, backward=72), [90, 222], 0.176)
-    (cause,) = told(then, now).causes
+def test_slowest_batch_of_a_coordinator_is_no_wait() -> None:
+    """A slow worker of a coordinator in traced batches has one cause, its arithmetic, and no cause is a wait for it."""
+    then = make_batches(slow_all(), [90, 90], 0.132)
+    now = make_batches(slow_one(forward=60, backward=72), [90, 222], 0.176)
+    (cause,) = explain_change(then, now).causes
     assert (cause.kind, cause.location) == ("compute", "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(44, abs=1)
 
 
-def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> MeasurementProfile:
-    """Of workers that a coordinator gives their next batch at once."""
-    made = side(*workers, cpu_ms=cpu_ms, floor_ms=0.0)
+def make_batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> MeasurementProfile:
+    """Make a side of workers that get their next batch from a coordinator at once."""
+    made = make_side(*workers, cpu_ms=cpu_ms, floor_ms=0.0)
     assert made.step_breakdown
     tasks = {
         name: replace(task, parts={kind: seconds for kind, seconds in task.parts.items() if kind != "wait"})
@@ -866,8 +911,8 @@ def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float)
     return replace(made, step_breakdown=replace(made.step_breakdown, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
 
 
-def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
-    """With so many steps of each worker."""
+def set_step_counts(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
+    """Return the side with these numbers of steps of its workers under a coordinator."""
     assert of.worker_timings
     workers = {
         name: replace(score, steps=count) for (name, score), count in zip(of.worker_timings.workers.items(), steps, strict=True)
@@ -876,29 +921,34 @@ def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
 
 
 @pytest.mark.parametrize(
-    "then", [MeasurementProfile(step_s=side().step_s), timestamped({}, {}, step_ms=140)], ids=["nothing", "timestamps"]
+    "then",
+    [MeasurementProfile(step_s=make_side().step_s), make_timestamped_side({}, {}, step_ms=140)],
+    ids=["nothing", "timestamps"],
 )
-def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementProfile) -> None:
-    """A worker whose transfers take longer is found by its links of now alone."""
-    scores = timestamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
-    now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
-    found = top(then, now)
+def test_slow_link_without_links_of_the_baseline_is_found(then: MeasurementProfile) -> None:
+    """A worker with longer transfers is found by the current links alone if the baseline has no links."""
+    scores = make_timestamped_side({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
+    now = replace(make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
+    found = find_top_cause(then, now)
     assert (found.kind, found.location) == ("link", "worker:1")
     assert 1e3 * found.seconds == pytest.approx(100, abs=10)
 
 
-def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
-    """A baseline with timestamps alone does not show how long its all-reduces took: a later one is no slower link."""
-    then, now = timestamped({}, {}, step_ms=140), timestamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
-    traced_now = replace(now, step_breakdown=side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
-    found = top(then, traced_now)
+def test_all_reduce_unknown_in_the_baseline_is_no_slow_link() -> None:
+    """If the baseline has timestamps alone, a longer all-reduce is not called a slow link, but waiting, with low confidence."""
+    then, now = (
+        make_timestamped_side({}, {}, step_ms=140),
+        make_timestamped_side({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180),
+    )
+    traced_now = replace(now, step_breakdown=make_side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
+    found = find_top_cause(then, traced_now)
     assert (found.kind, found.confidence) == ("waiting", "low")
 
 
-def test_peers_where_the_baseline_tells_nothing() -> None:
-    """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
-    then = MeasurementProfile(step_s=side().step_s)
-    found = told(then, side(*slower(python=50)))
+def test_late_worker_without_a_traced_baseline_has_low_confidence() -> None:
+    """If the baseline was never traced, a worker later than the others is found with low confidence, and a note says so."""
+    then = MeasurementProfile(step_s=make_side().step_s)
+    found = explain_change(then, make_side(*slow_one(python=50)))
     assert [(each.kind, each.location, each.confidence) for each in found.causes] == [("straggler", "worker:1", "low")]
     assert any("the baseline was taken apart" in note for note in found.notes)
 
@@ -915,47 +965,51 @@ GUESSED: Mapping[str, tuple[dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize(("known", "kind"), GUESSED.values(), ids=GUESSED)
-def test_what_rates_alone_can_tell(known: dict[str, Any], kind: str | None) -> None:
-    """Without any step taken apart, a single difference may be the cause, with low confidence; of two, neither is claimed."""
-    found = told(MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], **known))
+def test_rates_alone_give_a_cause_to_a_single_difference(known: dict[str, Any], kind: str | None) -> None:
+    """Without a step breakdown a single difference is a cause with low confidence, and of two differences neither is."""
+    found = explain_change(MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], **known))
     assert [(each.kind, each.confidence) for each in found.causes] == ([(kind, "low")] if kind else [])
     assert found.explained_s + found.unexplained_s == pytest.approx(0.05)
     assert found.explained_s == pytest.approx(0.02 if kind == "straggler" else 0.05 if kind else 0)
 
 
-def test_a_difference_below_the_noise_is_no_cause() -> None:
-    """A worker that was told to sleep for a millisecond does not make a step longer by fifty, nor is it a cause of one."""
-    found = told(MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], sleeps={"worker:1": 0.0005}))
+def test_injected_sleep_below_the_noise_is_no_cause() -> None:
+    """An injected sleep of half a millisecond is no cause of a step that is 50 ms longer."""
+    found = explain_change(
+        MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], sleeps={"worker:1": 0.0005})
+    )
     assert found.causes == []
     assert found.unexplained_s == pytest.approx(0.05)
 
 
 def test_slow_link_of_a_real_training_is_found() -> None:
-    """Where one worker's link was held to 500 Mbit/s, that link, both ways, is nearly all of the change."""
-    well, slow = (MeasurementProfile(step_breakdown=compute_step_breakdown(linked(how))) for how in ("well", "slow"))
+    """The link of a real training that was limited to 500 Mbit/s is its only cause, with nearly all seconds of the change."""
+    well, slow = (
+        MeasurementProfile(step_breakdown=compute_step_breakdown(load_linked_traces(how))) for how in ("well", "slow")
+    )
     well, slow = (replace(each, step_s=[each.step_breakdown.wall_s] * 3) for each in (well, slow) if each.step_breakdown)
-    found = told(well, slow)
+    found = explain_change(well, slow)
     assert [(each.kind, each.location) for each in found.causes] == [("link", "worker:1<>ps:0")]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated", "distributed_all_reduce"])
-def test_where_nothing_changed_nothing_is_claimed(mode: str) -> None:
-    """Two measurements of the same have no cause, in whatever order."""
+def test_unchanged_training_has_no_cause(mode: str) -> None:
+    """A measurement compared with itself has no cause."""
     breakdown = compute_step_breakdown(traced(mode))
     then = MeasurementProfile(step_breakdown=breakdown, step_s=[breakdown.wall_s] * 3)
-    assert told(then, then).causes == []
+    assert explain_change(then, then).causes == []
 
 
 milliseconds: st.SearchStrategy[dict[str, float]] = st.builds(dict, **{kind: st.floats(0.0, 200.0) for kind in USUAL})
-sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: side(*workers))
+sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: make_side(*workers))
 
 
 @given(sides, sides, st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_seconds_add_up(then: MeasurementProfile, now: MeasurementProfile, coordinated: bool) -> None:
-    """Whatever changed how: causes and what is not explained are the step's change, and no cause is below the noise."""
-    found = told(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
+def test_seconds_of_causes_add_up(then: MeasurementProfile, now: MeasurementProfile, coordinated: bool) -> None:
+    """Causes and unexplained seconds add up to the step's change, the largest first, and no cause is below the noise."""
+    found = explain_change(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
     assert found.explained_s + found.unexplained_s == pytest.approx(found.change_s, abs=1e-9)
     assert all(each.seconds >= found.noise_s > 0 for each in found.causes)
     assert [each.seconds for each in found.causes] == sorted((each.seconds for each in found.causes), reverse=True)
@@ -963,17 +1017,20 @@ def test_seconds_add_up(then: MeasurementProfile, now: MeasurementProfile, coord
 
 @given(st.lists(milliseconds, min_size=3, max_size=3), st.permutations([0, 1, 2]))
 @settings(deadline=None, max_examples=40)
-def test_names_change_nothing(workers: list[dict[str, float]], order: list[int]) -> None:
-    """Equal workers in another order have the same causes with the same seconds, under their other names."""
-    then = side({}, {}, {})
-    straight, mixed = told(then, side(*workers)), told(then, side(*(workers[number] for number in order)))
+def test_names_of_workers_do_not_change_causes(workers: list[dict[str, float]], order: list[int]) -> None:
+    """Workers in another order have the same causes with the same seconds, under their other names."""
+    then = make_side({}, {}, {})
+    straight, mixed = (
+        explain_change(then, make_side(*workers)),
+        explain_change(then, make_side(*(workers[number] for number in order))),
+    )
     names = {f"worker:{number}": f"worker:{order.index(number)}" for number in range(3)}
 
-    def renamed(location: str | None) -> str | None:
+    def rename_location(location: str | None) -> str | None:
         ends = (location or "").replace("<>", ">").split(">")
         return " ".join(sorted(names.get(end, end) for end in ends))
 
-    expected = sorted((each.kind, renamed(each.location), round(each.seconds, 9)) for each in straight.causes)
+    expected = sorted((each.kind, rename_location(each.location), round(each.seconds, 9)) for each in straight.causes)
     found = sorted(
         (each.kind, " ".join(sorted((each.location or "").replace("<>", ">").split(">"))), round(each.seconds, 9))
         for each in mixed.causes
@@ -981,20 +1038,20 @@ def test_names_change_nothing(workers: list[dict[str, float]], order: list[int])
     assert found == expected
 
 
-def test_what_no_side_knows() -> None:
-    """Without a step's seconds there is nothing to explain."""
-    assert explain(MeasurementProfile(), side()) is None
-    assert explain(side(), MeasurementProfile()) is None
+def test_unknown_step_time_is_not_explained() -> None:
+    """There is no explanation if one of the sides has no seconds of a step."""
+    assert explain(MeasurementProfile(), make_side()) is None
+    assert explain(make_side(), MeasurementProfile()) is None
 
 
-def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) -> MeasurementProfile:
-    """A program whose workers each take so much longer between their steps, as they have reported them.
+def make_own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) -> MeasurementProfile:
+    """Make a side of a program with workers that report steps, and spend so much longer between them.
 
     Its rate is that of the chief's steps.
     """
     random = np.random.default_rng(3)
     between = 0.01 + 0.001 * random.random((len(extra_s), 60)) + np.array(extra_s)[:, None]
-    scores = reported(*reported_steps(between, np.full((len(extra_s), 60), within_s)))
+    scores = compute_reported_timings(*make_reported_steps(between, np.full((len(extra_s), 60), within_s)))
     chief_s = within_s + max(extra_s) - extra_s[0]
     return MeasurementProfile(
         step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], worker_timings=scores, hosts=HOSTS, is_own_program=True, **more
@@ -1004,15 +1061,15 @@ def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) ->
 @pytest.mark.parametrize(
     ("then", "when", "confidence"),
     [
-        (own_program([0, 0]), r", 0\.\d+ ms then", "medium"),
-        (replace(own_program([0, 0]), worker_timings=None), "", "low"),
-        (own_program([0, 0], name="the anchor", when="in the anchor"), r", 0\.\d+ ms in the anchor", "medium"),
+        (make_own_program([0, 0]), r", 0\.\d+ ms then", "medium"),
+        (replace(make_own_program([0, 0]), worker_timings=None), "", "low"),
+        (make_own_program([0, 0], name="the anchor", when="in the anchor"), r", 0\.\d+ ms in the anchor", "medium"),
     ],
     ids=["as it was", "not known", "the anchor"],
 )
 def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when: str, confidence: str) -> None:
-    """The worker for which the others wait in each of their reported steps is named, with the seconds that this costs."""
-    found = told(then, own_program([0, 0.05]))
+    """The worker for which the others wait in each reported step is the cause, with the seconds that this costs."""
+    found = explain_change(then, make_own_program([0, 0.05]))
     (cause,) = found.causes
     assert (cause.kind, cause.location, cause.confidence) == ("straggler", "worker:1", confidence)
     assert cause.seconds == pytest.approx(0.05, abs=0.002)
@@ -1023,49 +1080,54 @@ def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when
     assert abs(found.unexplained_s) < found.noise_s
 
 
-def test_the_longest_of_steps_that_begin_at_once_is_named() -> None:
-    """A program that exchanges between its steps: of the worker that is slower within them, its own step time tells it."""
+def test_longest_reported_step_names_its_worker() -> None:
+    """If reported steps begin at once, the worker with the longest own steps is the cause."""
     then, now = (
-        MeasurementProfile(step_s=[step_s] * 3, worker_timings=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
+        MeasurementProfile(
+            step_s=[step_s] * 3,
+            worker_timings=compute_timings_without_waits(late_s, 0.0, 0.0),
+            hosts=HOSTS,
+            is_own_program=True,
+        )
         for step_s, late_s in ((0.101, 0.0), (0.151, 0.05))
     )
-    (cause,) = told(then, now).causes
+    (cause,) = explain_change(then, now).causes
     assert (cause.kind, cause.location) == ("straggler", "worker:0")
     assert cause.seconds == pytest.approx(0.05, abs=0.003)
 
 
-def test_two_late_workers_cost_no_more_than_the_step() -> None:
-    """Of two that are late at once each has its part of what the step became longer by, and the later one more."""
-    found = told(own_program([0] * 5), own_program([0, 0.05, 0, 0.03, 0]))
+def test_two_late_workers_of_an_own_program_share_the_change() -> None:
+    """Two workers that are late at once share the seconds of the change, the later one first."""
+    found = explain_change(make_own_program([0] * 5), make_own_program([0, 0.05, 0, 0.03, 0]))
     assert [cause.location for cause in found.causes] == ["worker:1", "worker:3"]
     assert sum(cause.seconds for cause in found.causes) == pytest.approx(0.05, abs=0.003)
 
 
-def test_a_worker_that_was_as_late_is_no_cause() -> None:
-    """What has not become later has made no step longer, and something else that differs may have."""
-    now = own_program([0, 0.05], within_s=0.2, software_changes=["tensorflow 2.20 -> 2.21"])
-    assert [cause.kind for cause in told(own_program([0, 0.05]), now).causes] == ["software"]
+def test_worker_as_late_as_in_the_baseline_is_no_cause() -> None:
+    """A worker that has not become later is no cause, and versions that differ are."""
+    now = make_own_program([0, 0.05], within_s=0.2, software_changes=["tensorflow 2.20 -> 2.21"])
+    assert [cause.kind for cause in explain_change(make_own_program([0, 0.05]), now).causes] == ["software"]
 
 
-def test_what_differs_beside_a_late_worker_is_noted() -> None:
-    """A late worker is a cause, and versions that differ are not told apart from what it leaves unexplained."""
-    found = told(own_program([0, 0]), own_program([0, 0.05], software_changes=["tensorflow 2.20 -> 2.21"]))
+def test_versions_that_differ_beside_a_late_worker_are_noted() -> None:
+    """Beside a late worker, versions that differ are a note and no cause."""
+    found = explain_change(make_own_program([0, 0]), make_own_program([0, 0.05], software_changes=["tensorflow 2.20 -> 2.21"]))
     assert [cause.kind for cause in found.causes] == ["straggler"]
     assert found.notes == ["known to differ, and not told apart: versions differ: tensorflow 2.20 -> 2.21"]
 
 
-def test_who_is_late_within_its_steps_is_not_known() -> None:
-    """Where the others wait within theirs, all steps are as long: nobody is named, and that is said."""
-    found = told(own_program([0, 0]), own_program([0, 0], within_s=0.15))
+def test_worker_late_within_reported_steps_is_not_named() -> None:
+    """If all reported steps became equally long, no worker is a cause, and the note gives the reason."""
+    found = explain_change(make_own_program([0, 0]), make_own_program([0, 0], within_s=0.15))
     assert found.causes == []
     (note,) = found.notes
     assert note == "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
 
 
-def test_an_own_program_is_not_traced() -> None:
-    """Where an own program reports no steps, the advice is to have it report them, for nothing else of it can be known."""
+def test_own_program_without_steps_is_advised_to_report_them() -> None:
+    """The notes on a program without reported steps advise to report them."""
     printed = [MeasurementProfile(step_s=[step_s] * 3, is_own_program=True) for step_s in (0.1, 0.15)]
-    assert told(*printed).notes == [
+    assert explain_change(*printed).notes == [
         f"no step of {side} was taken apart: a program can report its steps with pytest_dtfperf.steps"
         for side in ("the baseline", "this training")
     ]

@@ -1,11 +1,11 @@
-"""How far clocks are apart, from traces alone."""
+"""Tests of differences between clocks, from traces alone."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.step_events import align_clocks
-from tests.explain.made import MODES, Session, Times, parameter_server, real, shifted
+from tests.explain.made import MODES, Session, Times, load_real_traces, make_training, shift_clocks
 
 lengths = st.integers(1, 10_000)
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, lengths))
@@ -14,40 +14,40 @@ ahead = st.integers(-(10**12), 10**12)
 
 @given(st.lists(times, min_size=1, max_size=4), ahead, st.lists(ahead, min_size=3, max_size=3))
 @settings(deadline=None, max_examples=60)
-def test_truth_is_within_the_stated_error(workers: list[Times], server: int, others: list[int]) -> None:
-    """However far clocks are apart: what is found differs from the truth by no more than it says."""
-    traces = parameter_server(workers)
+def test_clock_difference_is_within_the_stated_error(workers: list[Times], server: int, others: list[int]) -> None:
+    """Clock differences of any size are found within the stated error."""
+    traces = make_training(workers)
     true = {"worker:0": 0, "ps:0": server, **{f"worker:{i + 1}": by for i, by in enumerate(others[: len(workers) - 1])}}
-    clocks = align_clocks([shifted(trace, true) for trace in traces])
+    clocks = align_clocks([shift_clocks(trace, true) for trace in traces])
     assert clocks.ahead_us.keys() == true.keys()
     for task, by in true.items():
         assert abs(clocks.ahead_us[task] - by) <= clocks.error_us[task]
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("independent", "replicated")])
-def test_real_tasks_of_one_host(mode: str) -> None:
-    """Of tasks that had one clock, the stated error covers what is found."""
-    clocks = align_clocks(real(mode))
+def test_real_tasks_of_one_clock_differ_by_less_than_the_error(mode: str) -> None:
+    """The differences that are found of real tasks with one clock are within the stated error."""
+    clocks = align_clocks(load_real_traces(mode))
     assert len(clocks.ahead_us) > 1
     assert all(abs(clocks.ahead_us[task]) <= error for task, error in clocks.error_us.items())
 
 
-def test_real_parameter_servers_are_known_to_a_millisecond() -> None:
-    """Three steps between two workers and two servers are enough for a millisecond."""
-    assert max(align_clocks(real("parameter_server")).error_us.values()) < 2000
+def test_real_parameter_servers_have_small_clock_errors() -> None:
+    """Three steps between two real workers and two servers give clock errors below two milliseconds."""
+    assert max(align_clocks(load_real_traces("parameter_server")).error_us.values()) < 2000
 
 
-def test_what_is_known_from_elsewhere_is_kept() -> None:
-    """Bounds that are given beside the trace hold, and make others tighter."""
-    traces = parameter_server([Times(), Times()])
+def test_given_clock_bounds_are_kept() -> None:
+    """Given bounds of clocks hold, and do not widen the errors of others."""
+    traces = make_training([Times(), Times()])
     known = {("worker:1", "worker:0"): 0, ("worker:0", "worker:1"): 0}
     clocks = align_clocks(traces, known)
     assert clocks.ahead_us["worker:1"] == clocks.error_us["worker:1"] == 0
     assert clocks.error_us["ps:0"] <= align_clocks(traces).error_us["ps:0"]
 
 
-def test_tasks_that_never_met_have_no_common_clock() -> None:
-    """A worker that nothing ties to the first one is not told in its time."""
+def test_tasks_without_exchange_have_no_common_clock() -> None:
+    """The clock of a worker that exchanged nothing with the first one is unknown."""
     traces = [Session(f"worker:{i}", begin=0, called=1, end=9) for i in range(2)]
     for session in traces:
         session.run("tower0/forward", 2, 8)
@@ -55,9 +55,9 @@ def test_tasks_that_never_met_have_no_common_clock() -> None:
     assert not clocks.reads("worker:1")
 
 
-def test_clock_that_was_set_is_found_with_a_larger_error() -> None:
-    """Where bounds contradict each other, since a clock jumped between two steps, they are loosened until they do not."""
-    still, jumped = parameter_server([Times()])[0], shifted(parameter_server([Times()])[0], {"ps:0": 50_000})
+def test_clock_that_jumps_has_a_larger_error() -> None:
+    """A clock that jumps by 50 ms between two steps is placed between both values, with an error of about half the jump."""
+    still, jumped = make_training([Times()])[0], shift_clocks(make_training([Times()])[0], {"ps:0": 50_000})
     torn = type(still)(still.task, still.operations, still.tensors, [*still.steps, *jumped.steps], still.queues)
     clocks = align_clocks([torn])
     assert 0 <= clocks.ahead_us["ps:0"] <= 50_000

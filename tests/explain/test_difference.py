@@ -1,4 +1,4 @@
-"""What has become longer from one step breakdown to another."""
+"""Tests of the changes from one step breakdown to another."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from tests.explain.made import MODES, Times, linked, parameter_server, real
+from tests.explain.made import MODES, Times, load_linked_traces, load_real_traces, make_training
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))
-breakdowns = st.builds(compute_step_breakdown, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
+breakdowns = st.builds(compute_step_breakdown, st.builds(make_training, st.lists(times, min_size=1, max_size=3)))
 
 
 @given(breakdowns, breakdowns)
 @settings(deadline=None, max_examples=60)
-def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
-    """Whatever changed how: the changes add up to that of the step, and the other way round they have the other sign."""
+def test_changes_add_up_to_the_step(before: StepBreakdown, after: StepBreakdown) -> None:
+    """Changes add up to the change of the step, and have the opposite sign in the opposite direction."""
     changes = compute_changes(before, after)
     assert sum(change.seconds for change in changes) == pytest.approx(after.wall_s - before.wall_s, abs=1e-5)
     back = {change.kind: -change.seconds for change in compute_changes(after, before)}
@@ -24,9 +24,9 @@ def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_changed(mode: str) -> None:
-    """A training has not changed against itself."""
-    breakdown = compute_step_breakdown(real(mode), lockstep=mode != "independent")
+def test_training_compared_with_itself_has_no_changes(mode: str) -> None:
+    """A training compared with itself has changes of zero without a location."""
+    breakdown = compute_step_breakdown(load_real_traces(mode), lockstep=mode != "independent")
     assert all(change.seconds == 0 and change.location is None for change in compute_changes(breakdown, breakdown))
 
 
@@ -41,27 +41,28 @@ def test_nothing_changed(mode: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_largest_change_is_what_was_made_slower(slow: Times, kind: str, location: str) -> None:
-    """One worker does one thing more slowly: that comes first, with that worker or its link."""
+def test_largest_change_is_the_slowed_part(slow: Times, kind: str, location: str) -> None:
+    """If one worker does one thing more slowly, the first change is of this kind at this worker or its link."""
     changes = compute_changes(
-        compute_step_breakdown(parameter_server([Times(), Times()])), compute_step_breakdown(parameter_server([Times(), slow]))
+        compute_step_breakdown(make_training([Times(), Times()])), compute_step_breakdown(make_training([Times(), slow]))
     )
     assert (changes[0].kind, changes[0].location) == (kind, location)
 
 
-def test_slow_server_is_found() -> None:
-    """A parameter server that takes longer to apply updates is where the time went."""
+def test_slow_server_is_the_largest_change() -> None:
+    """Longer updates of a parameter server are the first change, at this server, with their seconds."""
     workers = [Times(), Times()]
     changes = compute_changes(
-        compute_step_breakdown(parameter_server(workers)), compute_step_breakdown(parameter_server(workers, apply=500))
+        compute_step_breakdown(make_training(workers)), compute_step_breakdown(make_training(workers, apply=500))
     )
     assert (changes[0].kind, changes[0].location) == ("apply", "ps:0")
     assert changes[0].seconds == pytest.approx(470e-6)
 
 
-def test_slow_link_of_a_real_training_is_found() -> None:
-    """Where one worker's link was held to 500 Mbit/s, the step's change is that link's, both ways, and its rate is seen."""
-    well, slow = compute_step_breakdown(linked("well")), compute_step_breakdown(linked("slow"))
+def test_slow_link_of_a_real_training_is_the_largest_change() -> None:
+    """The link of a real training that was limited to 500 Mbit/s has nearly all of the change, in both directions, and this
+    rate."""
+    well, slow = compute_step_breakdown(load_linked_traces("well")), compute_step_breakdown(load_linked_traces("slow"))
     changes = {change.kind: change for change in compute_changes(well, slow)[:2]}
     assert {kind: change.location for kind, change in changes.items()} == {"send": "worker:1>ps:0", "receive": "ps:0>worker:1"}
     assert sum(change.seconds for change in changes.values()) > 0.9 * (slow.wall_s - well.wall_s) > 0.2

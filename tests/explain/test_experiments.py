@@ -1,4 +1,4 @@
-"""Which experiment is made for which cause, and what its outcome says of it: a specification by tables."""
+"""Tests of the experiment that is planned for each cause, and of its outcome."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ THEN = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0":
 
 
 def test_every_kind_of_cause_has_an_experiment() -> None:
-    """Each experiment that a kind of cause names exists, all are used, and each changes a field that a spec has."""
+    """Each kind of cause names experiments that exist, all of them are used, and each changes fields of a spec."""
     assert all(kind.row.trials for kind in CauseKind)
     assert {name for kind in CauseKind for name in kind.row.trials} == TRIALS.keys()
     for trial in TRIALS.values():
@@ -60,16 +60,17 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
         ([], 1, {}, []),
     ],
 )
-def test_the_first_that_can_be_made_is_made(
+def test_plan_takes_the_first_possible_experiment(
     subjects: list[ExperimentSubject], spare: int, spec: dict[str, Any], names: list[str]
 ) -> None:
-    """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
+    """The plan has the first experiment of each cause that changes something and needs no missing host, for the largest cause
+    first."""
     found = plan_experiments(subjects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
     assert [plan.trial.name for plan in found] == names
 
 
-def test_a_sleeper_goes_on_sleeping_alone() -> None:
-    """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
+def test_worker_that_sleeps_alone_confirms_the_straggler() -> None:
+    """A straggler is confirmed if the worker takes as long when it trains alone, and refuted if it does not."""
     (plan,) = plan_experiments(
         [ExperimentSubject(CauseKind.STRAGGLER, 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1
     )
@@ -77,8 +78,8 @@ def test_a_sleeper_goes_on_sleeping_alone() -> None:
     assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
 
-def test_no_more_than_asked_for() -> None:
-    """Experiments cost time: the smallest causes have none."""
+def test_plan_leaves_out_the_smallest_causes() -> None:
+    """A plan of at most two experiments has those of the two largest causes."""
     subjects = [
         ExperimentSubject(CauseKind.INPUT, 0.1),
         ExperimentSubject(CauseKind.WAITING, 0.3),
@@ -103,24 +104,26 @@ def test_no_more_than_asked_for() -> None:
         (FORWARD, 0.10, 0.06, "refuted"),
     ],
 )
-def test_outcome_by_what_has_gone_or_stayed(
+def test_outcome_depends_on_half_of_the_seconds(
     trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: Outcome
 ) -> None:
-    """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
+    """An experiment confirms a cause if more than half of its seconds are gone, refutes it if fewer are, and is open within the
+    noise."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
     assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
 
 
-def test_words() -> None:
-    """One line says what was changed, what came of it, and what that says."""
+def test_message_has_change_result_and_outcome() -> None:
+    """The message has the change of the experiment, both step times and the outcome, and survives JSON."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC)
     tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
     assert ExperimentResult.from_json(tried.to_json()) == tried
 
 
-def test_what_is_not_known_decides_nothing() -> None:
-    """Without a good step's step breakdown nobody knows how long own work took; what could not be run has no step."""
+def test_unknown_result_is_open() -> None:
+    """An experiment without the baseline's step breakdown, or with a failed run, is open; a failed run has no step time, and
+    its reason."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, 0.1, "node3"), OWN_WORK)
     assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = report_failed_experiment(plan, 0.3, "worker:0 died")

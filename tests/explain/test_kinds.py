@@ -1,4 +1,4 @@
-"""Which kind of work an operation is, by names and kinds that TensorFlow has given in real traces."""
+"""Tests of the kinds of work of operations, by names and types from real traces."""
 
 import pytest
 
@@ -44,8 +44,6 @@ WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"
         ("void at::native::unrolled_elementwise_kernel", KERNEL, GPU, "unknown"),
     ],
 )
-def test_kinds(name: str, type_: str, device: str, kind: str) -> None:
-    """Towers' operations are forward, backward or compiled; what takes from queues waits, for the next batch or for others;
-    what is left makes updates.
-    """
+def test_operation_has_the_kind_of_its_name_and_type(name: str, type_: str, device: str, kind: str) -> None:
+    """Names and types of TensorFlow's operations and of GPU kernels have the expected kinds of work."""
     assert classify_operation(Operation(name, type_, device, ())) == kind

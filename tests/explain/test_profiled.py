@@ -1,4 +1,4 @@
-"""Where a step's time goes of what a profiler has recorded: times without edges, as TensorFlow 2's own strategies have."""
+"""Tests of the step breakdown of a profiler's trace, which has times without edges."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack_trace, unpack_trace
-from tests.explain.made import PROFILED, profiled
+from tests.explain.made import PROFILED, load_profiled_traces
 from tests.explain.test_step_breakdown import SCHEMA
 
 WHAT = {  # kinds of work that each worker has
@@ -22,9 +22,9 @@ WHAT = {  # kinds of work that each worker has
 
 
 @pytest.mark.parametrize("mode", PROFILED)
-def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
-    """The partition adds up to each worker's step; path, links and clocks are not known, and stored so."""
-    breakdown = compute_step_breakdown(profiled(mode), lockstep=mode != "parameter_server_v2")
+def test_breakdown_of_a_profile_adds_up_without_a_path(mode: str) -> None:
+    """The parts of each worker add up to its step, and path, links and clocks are stored as unknown."""
+    breakdown = compute_step_breakdown(load_profiled_traces(mode), lockstep=mode != "parameter_server_v2")
     for of_task in breakdown.tasks.values():
         assert math.isclose(sum(of_task.parts.values()), of_task.wall_s, abs_tol=2e-6)
         assert WHAT[mode] <= of_task.parts.keys()
@@ -36,54 +36,59 @@ def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", PROFILED)
-def test_it_travels_as_other_traces_do(mode: str) -> None:
-    """Packed and unpacked, a profile's trace is what it was, and says that it has no edges."""
-    for trace in profiled(mode):
+def test_profile_survives_packing(mode: str) -> None:
+    """A profile's trace that was packed and unpacked is the same, and has no edges."""
+    for trace in load_profiled_traces(mode):
         again = unpack_trace(pack_trace(trace))
         assert again.to_json() == trace.to_json()
         assert not again.edges
 
 
-def test_what_is_shown_says_what_is_not_known() -> None:
-    """No table of a path or of links: one line says why there is none."""
-    shown = report.describe_breakdown(compute_step_breakdown(profiled("multi_worker_mirrored")), width=160, colour=False)
+def test_text_gives_the_reason_for_no_path() -> None:
+    """The text has no table of links, and one line gives the reason that there is no path."""
+    shown = report.describe_breakdown(
+        compute_step_breakdown(load_profiled_traces("multi_worker_mirrored")), width=160, colour=False
+    )
     assert report.NO_PATH in shown
     assert "reduce" in shown
     assert "link" not in shown
 
 
 def test_changes_are_those_of_the_slowest_worker() -> None:
-    """Where no path is known, what has become longer is told of the slowest worker's time, and adds up to its step's change."""
-    before, after = compute_step_breakdown(profiled("multi_worker_mirrored")), compute_step_breakdown(profiled("mirrored"))
+    """Without paths the changes add up to that of the slowest worker's step, and the text names this worker."""
+    before, after = (
+        compute_step_breakdown(load_profiled_traces("multi_worker_mirrored")),
+        compute_step_breakdown(load_profiled_traces("mirrored")),
+    )
     changes = compute_changes(before, after)
     assert math.isclose(sum(change.seconds for change in changes), after.wall_s - before.wall_s, abs_tol=2e-6)
     assert "slowest worker" in report.compare_breakdowns(changes, "abc", path=False, width=160, colour=False)
 
 
-def test_worker_that_had_too_little_to_do_is_left_out() -> None:
-    """Of one that trained no second batch nothing is known; where that is all of them, there is no step breakdown."""
-    chief, other = profiled("parameter_server_v2")
+def test_worker_with_one_step_is_left_out() -> None:
+    """A worker with a single step is left out of the breakdown, and a trace of such workers alone is refused."""
+    chief, other = load_profiled_traces("parameter_server_v2")
     idle = TaskTrace("worker:1", other.operations, [], other.steps[:1], edges=False)
     assert list(compute_step_breakdown([chief, idle], lockstep=False).tasks) == ["worker:0"]
     with pytest.raises(InvalidTrace, match="has 1 steps"):
         compute_step_breakdown([idle], lockstep=False)
 
 
-def test_the_slowest_is_whose_steps_are_longest_and_not_whose_are_most() -> None:
-    """A worker that was given more batches, since each took it less, is not the slowest for taking longer over all of them."""
+def test_slowest_worker_has_the_longest_steps_not_the_most() -> None:
+    """The slowest worker is the one with the longest step, not the one with the longest total of its steps."""
 
-    def worker(name: str, step_us: int, steps: int) -> TaskTrace:
+    def make_worker(name: str, step_us: int, steps: int) -> TaskTrace:
         begins = range(0, step_us * steps, step_us)
         made = [TracedStep(at, at, at + step_us, None, [], []) for at in begins]
         return TaskTrace(name, [], [], made, edges=False)
 
-    breakdown = compute_step_breakdown([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
+    breakdown = compute_step_breakdown([make_worker("worker:0", 50_000, 9), make_worker("worker:1", 90_000, 4)], lockstep=False)
     assert breakdown.wall_s == 0.09
     assert sum(part.seconds for part in breakdown.parts) == pytest.approx(breakdown.wall_s)
 
 
-def test_edges_that_are_neither_are_refused() -> None:
-    """A host's word for it is true or false."""
+def test_edges_other_than_a_boolean_are_refused() -> None:
+    """A trace with edges that are neither true nor false is refused."""
     trace = TaskTrace("worker:0", [], [], [TracedStep(0, 0, 1, None, [], [])], edges=False)
     with pytest.raises(InvalidTrace, match="edges that are neither"):
         TaskTrace.from_json({**trace.to_json(), "edges": "no"})

@@ -1,4 +1,4 @@
-"""Times of few traced steps are reconciled with those of all steps."""
+"""Tests that times of few traced steps are reconciled with those of all steps."""
 
 import pytest
 from hypothesis import given
@@ -20,14 +20,16 @@ CASES = {
 
 
 @pytest.mark.parametrize(("seconds", "errors", "change", "expected"), CASES.values(), ids=CASES)
-def test_who_takes_the_difference(seconds: list[float], errors: list[float], change: float, expected: list[float]) -> None:
-    """What is known well keeps its seconds, what scatters takes what is missing or too much."""
+def test_parts_that_scatter_take_the_difference(
+    seconds: list[float], errors: list[float], change: float, expected: list[float]
+) -> None:
+    """Parts with small errors keep their seconds, and parts that scatter take the difference to the change."""
     assert settle_seconds(seconds, errors, change, 0.0) == pytest.approx(expected, abs=0.003)
 
 
 @given(numbers, st.floats(-2, 2), st.floats(0, 0.1))
-def test_never_past_the_change(parts: list[tuple[float, float]], change: float, error: float) -> None:
-    """Of what only adds, the sum comes nearer to the change and does not pass it by more than this may be off."""
+def test_sum_approaches_the_change_without_passing_it(parts: list[tuple[float, float]], change: float, error: float) -> None:
+    """The sum of parts that only add comes nearer to the change, does not pass it, and no part becomes negative."""
     seconds, errors = [abs(each) for each, _ in parts], [each for _, each in parts]
     found = settle_seconds(seconds, errors, change, error)
     before, after = change - sum(seconds), change - sum(found)
@@ -37,7 +39,9 @@ def test_never_past_the_change(parts: list[tuple[float, float]], change: float, 
 
 
 @given(numbers, st.floats(-2, 2), st.floats(0, 0.1), st.floats(0, 1))
-def test_nothing_is_longer_than_all(parts: list[tuple[float, float]], change: float, error: float, shorter: float) -> None:
-    """What is said to have become longer is in all no more than the step has, and what became shorter meanwhile."""
+def test_longer_parts_do_not_exceed_the_change(
+    parts: list[tuple[float, float]], change: float, error: float, shorter: float
+) -> None:
+    """The parts that became longer have no more than the change, its error and the given shorter seconds together."""
     found = settle_seconds([each for each, _ in parts], [each for _, each in parts], change, error, shorter)
     assert sum(each for each in found if each > 0) <= max(0.0, change + error + shorter) + 1e-9

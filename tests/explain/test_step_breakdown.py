@@ -1,4 +1,4 @@
-"""Where a step's time goes: of traces made by hand, whose answer is known, and of real ones."""
+"""Tests of the parts of a step's time, of traces made by hand with known answers and of real ones."""
 
 import json
 import math
@@ -19,23 +19,23 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.models.outline import compute_outline
-from tests.explain.made import MODES, Session, Times, parameter_server, real, relabelled, shifted
+from tests.explain.made import MODES, Session, Times, load_real_traces, make_training, rename_tasks, shift_clocks
 
 SCHEMA = json_schema(StepBreakdown)
 LOCKSTEP = {mode: mode != "independent" for mode in MODES}
 
 lengths = st.integers(1, 10_000)
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, lengths))
-trainings = st.builds(parameter_server, st.lists(times, min_size=1, max_size=4), apply=lengths, token=lengths, done=lengths)
+trainings = st.builds(make_training, st.lists(times, min_size=1, max_size=4), apply=lengths, token=lengths, done=lengths)
 
 
-def one_clock(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
-    """All tasks are on one host."""
+def bind_clocks(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
+    """Return bounds of zero between the clocks of all tasks, as on one host."""
     tasks = ["ps:0", *(trace.task for trace in traces)]
     return {(one, other): 0 for one in tasks for other in tasks if one != other}
 
 
-def seconds_of(breakdown: StepBreakdown) -> Mapping[tuple[str, str | None], float]:
+def sum_path(breakdown: StepBreakdown) -> Mapping[tuple[str, str | None], float]:
     found: Counter[tuple[str, str | None]] = Counter()
     for part in breakdown.path:
         found[part.kind, part.location] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
@@ -51,10 +51,10 @@ def assert_adds_up(breakdown: StepBreakdown) -> None:
         assert all(seconds >= 0 for seconds in of_task.parts.values())
 
 
-def test_the_slowest_workers_step_is_the_critical_path() -> None:
-    """The worker whose values come late is on the path with all that it did, the other with the step's end alone."""
-    traces = parameter_server([Times(), Times(receive=300)])
-    path = seconds_of(compute_step_breakdown(traces, clocks=one_clock(traces)))
+def test_critical_path_is_the_slowest_workers_step() -> None:
+    """The worker that receives values late has all of its parts on the path, and the other one only the end of the step."""
+    traces = make_training([Times(), Times(receive=300)])
+    path = sum_path(compute_step_breakdown(traces, clocks=bind_clocks(traces)))
     assert {key: round(1e6 * seconds) for key, seconds in path.items()} == {
         ("python", "worker:1"): 5,
         ("host", "worker:1"): 9,  # and a microsecond in which the parameter server reads the variable
@@ -68,9 +68,9 @@ def test_the_slowest_workers_step_is_the_critical_path() -> None:
 
 
 def test_transfers_on_the_path_name_their_variable() -> None:
-    """What was received and what was sent are a variable's value and its gradient."""
-    traces = parameter_server([Times(), Times(send=900)])
-    parts = compute_step_breakdown(traces, clocks=one_clock(traces)).path
+    """The transfers on the path, of a value and of its gradient, have the name of their variable, and other parts have none."""
+    traces = make_training([Times(), Times(send=900)])
+    parts = compute_step_breakdown(traces, clocks=bind_clocks(traces)).path
     assert {part.kind: part.variable for part in parts if part.kind in ("send", "receive")} == {
         "send": "weights",
         "receive": "weights",
@@ -80,9 +80,9 @@ def test_transfers_on_the_path_name_their_variable() -> None:
 
 @given(trainings)
 @settings(deadline=None, max_examples=60)
-def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
-    """Whatever takes how long: the path has each part of the slowest worker's step, in full, and adds up."""
-    breakdown = compute_step_breakdown(traces, clocks=one_clock(traces))
+def test_path_has_the_slowest_workers_backward_pass(traces: list[TaskTrace]) -> None:
+    """With any durations the path adds up, and has the backward pass of a slowest worker in full."""
+    breakdown = compute_step_breakdown(traces, clocks=bind_clocks(traces))
     assert_adds_up(breakdown)
     arrived = {trace.task: max(r.end_us for r in trace.steps[0].received) for trace in traces}
     last = max(arrived.values())
@@ -96,8 +96,8 @@ def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
 
 @given(trainings)
 @settings(deadline=None, max_examples=60)
-def test_everything_adds_up_with_clocks_unknown(traces: list[TaskTrace]) -> None:
-    """Where nothing but the trace bounds the clocks, parts still add up to the whole, and none is negative."""
+def test_parts_add_up_with_unknown_clocks(traces: list[TaskTrace]) -> None:
+    """If only the trace bounds the clocks, the parts add up to the step, and none is negative."""
     breakdown = compute_step_breakdown(traces)
     assert_adds_up(breakdown)
     assert all(error >= 0 for error in breakdown.clock_error_s.values())
@@ -105,68 +105,68 @@ def test_everything_adds_up_with_clocks_unknown(traces: list[TaskTrace]) -> None
 
 @given(trainings, st.lists(st.integers(-(10**9), 10**9), min_size=5, max_size=5))
 @settings(deadline=None, max_examples=60)
-def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int]) -> None:
-    """The same training on hosts whose clocks are up to a quarter of an hour apart has the same step breakdown."""
+def test_clocks_of_hosts_do_not_change_the_breakdown(traces: list[TaskTrace], ahead: list[int]) -> None:
+    """A training on hosts with clocks a quarter of an hour apart has the same step breakdown."""
     tasks = ["ps:0", *(trace.task for trace in traces)]
     off = dict(zip(tasks, ahead, strict=False))
-    assert compute_step_breakdown([shifted(trace, off) for trace in traces]) == compute_step_breakdown(traces)
+    assert compute_step_breakdown([shift_clocks(trace, off) for trace in traces]) == compute_step_breakdown(traces)
 
 
 @given(trainings, st.permutations([f"worker:{i}" for i in range(4)]))
 @settings(deadline=None, max_examples=60)
-def test_names_of_tasks_change_nothing(traces: list[TaskTrace], names: list[str]) -> None:
-    """Workers by other names have the same step breakdown under their new names."""
+def test_names_of_tasks_do_not_change_the_breakdown(traces: list[TaskTrace], names: list[str]) -> None:
+    """Workers with other names have the same step breakdown under their new names."""
     renamed = {trace.task: name for trace, name in zip(traces, names, strict=False)}
-    before, after = compute_step_breakdown(traces), compute_step_breakdown([relabelled(trace, renamed) for trace in traces])
+    before, after = compute_step_breakdown(traces), compute_step_breakdown([rename_tasks(trace, renamed) for trace in traces])
     assert after.wall_s == before.wall_s
     assert sorted(part.seconds for part in after.path) == sorted(part.seconds for part in before.path)
     assert {renamed.get(task, task): of for task, of in before.tasks.items()} == after.tasks
 
 
-def test_time_of_a_task_is_of_what_computes_first() -> None:
-    """What is received while the worker computes is hidden; where nothing goes on it is the host, before the call Python."""
+def test_time_of_a_task_counts_as_computing_first() -> None:
+    """Transfers during computing are not counted, time without an event is the host's, and time before the call is Python's."""
     session = Session("worker:0", begin=0, called=10, end=100)
     session.run("tower0/forward", 20, 60)
     session.run("tower0/gradients/backward", 50, 70, "tower0/forward")
     session.run("read", 12, 15, "w", on="ps:0", kind="ReadVariableOp")
     session.receive("read", 90, "ps:0", "worker:0")
     traces = [session.trace()]
-    of_task = compute_step_breakdown(traces, clocks=one_clock(traces)).tasks["worker:0"]
+    of_task = compute_step_breakdown(traces, clocks=bind_clocks(traces)).tasks["worker:0"]
     found = {kind: round(1e6 * seconds) for kind, seconds in of_task.parts.items()}
     assert found == {"python": 10, "host": 2 + 10, "apply": 3, "receive": 5 + 20, "forward": 40, "backward": 10}
     assert of_task.cpu_s == pytest.approx(50e-6)
 
 
-def test_worker_that_sleeps_before_the_call_is_python() -> None:
-    """A sleep outside of the session is the sleeper's Python on the path, and everybody else's waiting."""
-    traces = parameter_server([Times(), Times(python=5000)])
-    breakdown = compute_step_breakdown(traces, clocks=one_clock(traces))
+def test_sleep_before_the_call_is_python() -> None:
+    """A sleep outside of the session is Python of this worker on the path, and waiting of the other worker."""
+    traces = make_training([Times(), Times(python=5000)])
+    breakdown = compute_step_breakdown(traces, clocks=bind_clocks(traces))
     assert breakdown.path[0].kind == "python"
     assert breakdown.path[0].location == "worker:1"
     assert max(breakdown.tasks["worker:0"].parts, key=lambda kind: breakdown.tasks["worker:0"].parts[kind]) == "wait"
 
 
 def test_link_without_clocks_has_no_rate() -> None:
-    """Where clocks may be off by much of what a transfer took, there is no rate; the bytes are known all the same."""
-    traces = parameter_server([Times(send=1), Times(send=1)])
+    """A link with clock errors as large as its transfers has bytes and no rate, and with known clocks it has both."""
+    traces = make_training([Times(send=1), Times(send=1)])
     loose = {(link.source, link.destination): link for link in compute_step_breakdown(traces).links}
-    tight = {(link.source, link.destination): link for link in compute_step_breakdown(traces, clocks=one_clock(traces)).links}
+    tight = {(link.source, link.destination): link for link in compute_step_breakdown(traces, clocks=bind_clocks(traces)).links}
     assert loose["worker:1", "ps:0"].bytes_per_s is None
     assert loose["worker:1", "ps:0"].size_bytes == 4000
     assert tight["worker:1", "ps:0"].bytes_per_s == pytest.approx(4000 / 1e-6)
 
 
 def test_traces_too_short_are_refused() -> None:
-    """One step is none: the first is dropped."""
+    """A trace of one step is refused, since the first step is never counted, and so are traces of no worker."""
     with pytest.raises(InvalidTrace, match="1 steps, and the first is never counted"):
-        compute_step_breakdown([TaskTrace("worker:0", [], [], parameter_server([Times()])[0].steps[:1])])
+        compute_step_breakdown([TaskTrace("worker:0", [], [], make_training([Times()])[0].steps[:1])])
     with pytest.raises(InvalidTrace, match="of no worker"):
         compute_step_breakdown([])
 
 
 def test_step_that_ends_before_it_begins_is_refused() -> None:
-    """A host's clock that is set back while a step is traced costs the step breakdown: no file may hold negative seconds."""
-    chief, other = parameter_server([Times(), Times()])
+    """A trace with a step of negative duration, from a clock that was set back, is refused."""
+    chief, other = make_training([Times(), Times()])
     first, second = other.steps
     torn = replace(other, steps=[first, replace(second, end_us=second.end_us - 1_000_000)])
     for lockstep in (True, False):
@@ -174,8 +174,8 @@ def test_step_that_ends_before_it_begins_is_refused() -> None:
             compute_step_breakdown([chief, torn], lockstep=lockstep)
 
 
-def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
-    """It has a partition of its own time as everybody has, and no part of the path."""
+def test_worker_with_unknown_clock_has_its_own_parts() -> None:
+    """A worker with an unknown clock has the parts of its own time, and no part of the path."""
     workers = [Session(f"worker:{number}", begin=0, called=10, end=100 + 50 * number) for number in range(2)]
     for number, session in enumerate(workers):
         session.run("tower0/forward", 20, 90 + 50 * number)
@@ -188,8 +188,8 @@ def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
 
 
 def test_schema_refuses_an_unknown_kind() -> None:
-    """A kind of work that does not exist is refused, as a part of the path and of a task."""
-    data = compute_step_breakdown(real("parameter_server")).to_json()
+    """Schema and reader refuse an unknown kind of work in the path and in the errors."""
+    data = compute_step_breakdown(load_real_traces("parameter_server")).to_json()
     for damage in ({"path": [{**data["path"][0], "kind": "sleep"}]}, {"error_s": {"sleep": 0.1}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**data, **damage}, SCHEMA)
@@ -199,8 +199,8 @@ def test_schema_refuses_an_unknown_kind() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_real_steps_add_up(mode: str) -> None:
-    """Of steps traced in every mode of sessions, path and tasks add up, and fit the schema in a few kilobytes."""
-    breakdown = compute_step_breakdown(real(mode), lockstep=LOCKSTEP[mode])
+    """Path and tasks of real steps of each mode add up, fit the schema in fewer than 5,000 characters, and survive JSON."""
+    breakdown = compute_step_breakdown(load_real_traces(mode), lockstep=LOCKSTEP[mode])
     assert_adds_up(breakdown)
     text = json.dumps(breakdown.to_json())
     jsonschema.validate(json.loads(text), SCHEMA)
@@ -209,28 +209,30 @@ def test_real_steps_add_up(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_real_steps_on_other_clocks_are_the_same(mode: str) -> None:
-    """Clocks minutes apart, as of hosts that nobody has set, change nothing in real traces either."""
+def test_clocks_do_not_change_the_breakdown_of_real_steps(mode: str) -> None:
+    """Real traces with clocks minutes apart have the same step breakdown."""
     off = {"ps:0": -180_000_000, "ps:1": 7, "worker:1": 300_000_001}
-    traces = [shifted(trace, off) for trace in real(mode)]
+    traces = [shift_clocks(trace, off) for trace in load_real_traces(mode)]
     lockstep = LOCKSTEP[mode]
-    assert compute_step_breakdown(traces, lockstep=lockstep) == compute_step_breakdown(real(mode), lockstep=lockstep)
+    assert compute_step_breakdown(traces, lockstep=lockstep) == compute_step_breakdown(
+        load_real_traces(mode), lockstep=lockstep
+    )
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
-def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
-    """Every worker receives each variable once a step and sends each gradient once, to the byte."""
+def test_bytes_on_real_links_are_those_of_the_variables(mode: str) -> None:
+    """Each real worker receives and sends the bytes of all variables once a step, within 1 %."""
     variables = sum(variable.size for variable in compute_outline(get_network(Spec(model="mnist", batch_size=16))).trained) * 4
-    links = compute_step_breakdown(real(mode)).links
+    links = compute_step_breakdown(load_real_traces(mode)).links
     for worker in ("worker:0", "worker:1"):
         assert sum(link.size_bytes for link in links if link.destination == worker) == pytest.approx(variables, rel=0.01)
         assert sum(link.size_bytes for link in links if link.source == worker) == pytest.approx(variables, rel=0.01)
     assert {"dense0/weights", "small_pack0"} <= {name for link in links for name in link.variables}
 
 
-def test_lone_process_path_is_its_own_time() -> None:
-    """With one worker and one thread there is nothing beside the path: both accounts are the same to 2 % of the step."""
-    breakdown = compute_step_breakdown(real("replicated"))
+def test_path_of_a_lone_process_is_its_own_time() -> None:
+    """The path of a process with one worker has the seconds of its task for each kind, to 2 % of the step."""
+    breakdown = compute_step_breakdown(load_real_traces("replicated"))
     path = {str(kind): sum(part.seconds for part in breakdown.path if part.kind == kind) for kind in KINDS}
     for kind, seconds in breakdown.tasks["worker:0"].parts.items():
         assert path[kind] == pytest.approx(seconds, abs=0.02 * breakdown.wall_s)

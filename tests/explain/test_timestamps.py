@@ -1,4 +1,4 @@
-"""Timestamps as they travel, and what is refused of them."""
+"""Tests of packed step timestamps, and of the refusal of invalid ones."""
 
 import base64
 import json
@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.traces import InvalidTimestamps, StepTimestamps, pack_timestamps, unpack_timestamps
-from tests.explain.timestamped import in_lockstep
+from tests.explain.timestamped import make_lockstep_timestamps
 
 GIVEN: dict[str, Any] = {
     "worker": "worker:0", "python_us": [1], "variables_us": [None], "gradients_us": [3], "end_us": [4], "cpu_us": [0]
 }  # fmt: skip
 
 
-def test_stamps_come_back_as_they_were_sent() -> None:
-    """Packed and unpacked, timestamps of several workers are the same, what is not known among them."""
-    given = [*in_lockstep(np.full((2, 5), 0.1)), StepTimestamps(**GIVEN)]
+def test_timestamps_survive_packing() -> None:
+    """Timestamps of several workers, with unknown values, that were packed and unpacked are the same."""
+    given = [*make_lockstep_timestamps(np.full((2, 5), 0.1)), StepTimestamps(**GIVEN)]
     assert unpack_timestamps(pack_timestamps(given)) == given
 
 
-def test_as_many_steps_as_a_report_can_have_are_sent() -> None:
-    """400,000 steps of numbers that do not repeat fit into a message."""
+def test_largest_report_is_packed() -> None:
+    """400,000 steps of varying times can be packed and unpacked."""
     random = np.random.default_rng(1)
-    (timestamps,) = in_lockstep(0.01 * (1 + 0.05 * random.standard_normal((1, 400_000))))
+    (timestamps,) = make_lockstep_timestamps(0.01 * (1 + 0.05 * random.standard_normal((1, 400_000))))
     assert len(unpack_timestamps(pack_timestamps([timestamps]))[0]) == 400_000
 
 
@@ -44,8 +44,8 @@ def test_as_many_steps_as_a_report_can_have_are_sent() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
-    """A host may send anything: each thing that timestamps cannot be is said."""
+def test_invalid_timestamps_are_refused(change: dict[str, Any], why: str) -> None:
+    """Invalid timestamps are refused with the reason."""
     packed = base64.b64encode(zlib.compress(json.dumps([GIVEN | change]).encode())).decode()
     with pytest.raises(InvalidTimestamps) as refused:
         unpack_timestamps(packed)
@@ -53,14 +53,14 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "AAAA", base64.b64encode(zlib.compress(b"{}")).decode()])
-def test_what_is_nothing_of_ours_is_refused(text: str) -> None:
-    """Neither base64 nor a compressed list: refused."""
+def test_text_that_is_no_packed_list_is_refused(text: str) -> None:
+    """A text that is not base64, not compressed or no list is refused."""
     with pytest.raises(InvalidTimestamps):
         unpack_timestamps(text)
 
 
-def test_small_text_becomes_no_more_than_stamps_may_be() -> None:
-    """A gigabyte of blanks that is a small text is not made."""
+def test_text_that_expands_too_much_is_refused() -> None:
+    """A small text that would expand to 200 MiB of blanks is refused."""
     bomb = base64.b64encode(zlib.compress(b"[" + b" " * (200 << 20), 9)).decode()
     with pytest.raises(InvalidTimestamps):
         unpack_timestamps(bomb)

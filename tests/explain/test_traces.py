@@ -1,4 +1,4 @@
-"""Traces on their way: what comes back is what was sent, and what no trace can be is refused."""
+"""Tests of traces in JSON, and of the refusal of invalid ones."""
 
 import dataclasses
 import json
@@ -8,18 +8,18 @@ import pytest
 
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
-from tests.explain.made import MODES, Session, Times, parameter_server, real
+from tests.explain.made import MODES, Session, Times, load_real_traces, make_training
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_traces_survive_json(mode: str) -> None:
-    """A trace that went through JSON is the same."""
-    for trace in real(mode):
+    """A trace that was written as JSON and read is the same."""
+    for trace in load_real_traces(mode):
         assert TaskTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
 
 
-def broken(**other: Any) -> Any:
-    return {**json.loads(json.dumps(parameter_server([Times()])[0].to_json())), **other}
+def make_invalid_trace(**other: Any) -> Any:
+    return {**json.loads(json.dumps(make_training([Times()])[0].to_json())), **other}
 
 
 STEP = {"begin_us": 0, "called_us": 0, "end_us": 1, "cpu_us": 0, "ran": [], "received": []}
@@ -30,28 +30,28 @@ STEP = {"begin_us": 0, "called_us": 0, "end_us": 1, "cpu_us": 0, "ran": [], "rec
     [
         ([], "keys other than task"),
         ({}, "keys other than task"),
-        (broken(more=1), "keys other than task"),
-        (broken(task=3), "task with names that are no text"),
-        (broken(operations=[["a", "b", 99, []]]), "a device of something that it does not name"),
-        (broken(operations=[["a", "b"]]), "operations that are no rows of 4"),
-        (broken(tensors=[["a", 0, 0, 1.5]]), "tensors with numbers that are not whole"),
-        (broken(tensors=[["a", 0, True, 1]]), "a device of something that it does not name"),
-        (broken(queues=[]), "queues that are no object"),
-        (broken(steps=[{}]), "steps other than begin_us"),
-        (broken(steps={}), "steps that are no list"),
-        (broken(steps=[{**STEP, "begin_us": 2**62}]), "begin_us"),
-        (broken(steps=[{**STEP, "ran": [[-1, 0, 0, 0]]}]), "ran"),
+        (make_invalid_trace(more=1), "keys other than task"),
+        (make_invalid_trace(task=3), "task with names that are no text"),
+        (make_invalid_trace(operations=[["a", "b", 99, []]]), "a device of something that it does not name"),
+        (make_invalid_trace(operations=[["a", "b"]]), "operations that are no rows of 4"),
+        (make_invalid_trace(tensors=[["a", 0, 0, 1.5]]), "tensors with numbers that are not whole"),
+        (make_invalid_trace(tensors=[["a", 0, True, 1]]), "a device of something that it does not name"),
+        (make_invalid_trace(queues=[]), "queues that are no object"),
+        (make_invalid_trace(steps=[{}]), "steps other than begin_us"),
+        (make_invalid_trace(steps={}), "steps that are no list"),
+        (make_invalid_trace(steps=[{**STEP, "begin_us": 2**62}]), "begin_us"),
+        (make_invalid_trace(steps=[{**STEP, "ran": [[-1, 0, 0, 0]]}]), "ran"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_refused(data: Any, why: str) -> None:
-    """Whatever is not as it must be is told in words, and never makes a trace."""
+def test_invalid_trace_is_refused(data: Any, why: str) -> None:
+    """A trace with invalid keys, names, rows, devices or numbers is refused with the reason."""
     with pytest.raises(InvalidTrace, match=why):
         TaskTrace.from_json(data)
 
 
 @pytest.mark.parametrize("more", [1_000, 100_000])
-def test_work_grows_with_the_trace_and_not_with_its_square(more: int) -> None:
-    """A host that sends as many waits, puts and exchanges as a trace can hold costs seconds, not the session."""
+def test_large_trace_is_broken_down(more: int) -> None:
+    """A trace with as many waits, puts and exchanges as a host can send has a breakdown that adds up."""
     session = Session("worker:0", begin=0, called=1, end=9)
     session.queue("q", "weights/gradient of worker 0")
     session.run("put", 2, 3, "q", on="ps:0", kind="QueueEnqueueV2")

@@ -1,4 +1,4 @@
-"""Timestamps of workers that were never there."""
+"""Step timestamps of workers, made by hand."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,13 @@ from pytest_dtfperf.traces import StepTimestamps
 PYTHON_S, RECEIVE_S, UPDATE_S = 0.001, 0.004, 0.003
 
 
-def in_lockstep(ready: Numbers) -> list[StepTimestamps]:
-    """Of a synchronous training: when each worker (row) had its gradients in each step (column), seconds after its begin."""
-    return [of(f"worker:{number}", theirs, ready.max(axis=0) + UPDATE_S) for number, theirs in enumerate(ready)]
+def make_lockstep_timestamps(ready: Numbers) -> list[StepTimestamps]:
+    """Make timestamps of a synchronous training, from the seconds until each worker (row) has its gradients in each step
+    (column)."""
+    return [make_timestamps(f"worker:{number}", theirs, ready.max(axis=0) + UPDATE_S) for number, theirs in enumerate(ready)]
 
 
-def of(worker: str, ready: Numbers, end: Numbers) -> StepTimestamps:
+def make_timestamps(worker: str, ready: Numbers, end: Numbers) -> StepTimestamps:
     return StepTimestamps(
         worker=worker,
         python_us=_us(np.full_like(ready, PYTHON_S)),
@@ -30,8 +31,8 @@ def _us(seconds: Numbers) -> Sequence[int]:
     return [int(each) for each in np.rint(1e6 * seconds)]
 
 
-def noise(kind: str, workers: int, steps: int, random: np.random.Generator) -> Numbers:
-    """Steps of about 0.1 s in which all workers are alike."""
+def make_noise(kind: str, workers: int, steps: int, random: np.random.Generator) -> Numbers:
+    """Make steps of about 0.1 s in which all workers are alike."""
     size = (workers, steps)
     if kind == "normal":
         return 0.1 * (1 + 0.05 * random.standard_normal(size))

@@ -14,7 +14,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import Operation, pack_trace
-from tests.explain.made import real
+from tests.explain.made import load_real_traces
 
 HOSTS = {"ps:0": 0, "ps:1": 0, "worker:0": 0, "worker:1": 0}
 SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=2)
@@ -28,7 +28,7 @@ def heard(**packed: str) -> Tracing:
 
 
 def both() -> Tracing:
-    one, other = map(pack_trace, real("parameter_server"))
+    one, other = map(pack_trace, load_real_traces("parameter_server"))
     return heard(worker_1=other, worker_0=one)
 
 
@@ -69,7 +69,7 @@ def test_failure_of_one_task_is_told_once(tmp_path: Path) -> None:
 
 
 def changed(**how: Any) -> str:
-    return pack_trace(dataclasses.replace(real("parameter_server")[0], **how))
+    return pack_trace(dataclasses.replace(load_real_traces("parameter_server")[0], **how))
 
 
 STRANGER = Operation("a", "NoOp", "worker:7/CPU:0", ())
@@ -80,10 +80,13 @@ STRANGER = Operation("a", "NoOp", "worker:7/CPU:0", ())
     [
         ("AAAA", "the trace cannot be unpacked"),
         ("x", "the trace cannot be unpacked"),
-        (pack_trace(real("parameter_server")[0])[:400], "the trace is cut off, or too large"),
-        (pack_trace(real("parameter_server")[1]), "the trace of worker:0 is that of worker:1"),
+        (pack_trace(load_real_traces("parameter_server")[0])[:400], "the trace is cut off, or too large"),
+        (pack_trace(load_real_traces("parameter_server")[1]), "the trace of worker:0 is that of worker:1"),
         (changed(operations=[STRANGER] * 200), "the trace of worker:0 names worker:7, which is no task of this run"),
-        (changed(steps=[*real("parameter_server")[0].steps] * 3), "the trace of worker:0 has 9 steps, 6 were asked for"),
+        (
+            changed(steps=[*load_real_traces("parameter_server")[0].steps] * 3),
+            "the trace of worker:0 has 9 steps, 6 were asked for",
+        ),
     ],
     ids=["nonsense", "no base64", "cut off", "another's", "strangers", "too long"],
 )

@@ -11,13 +11,13 @@ from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.probes import select_missing_probes
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.launch.probing import MAX_AGE_S, load_probes, store_probes
-from tests.explain.probed import G, link, reading
+from tests.explain.probed import G, make_link, make_reading
 from tests.launch.stage import CONFIG
 
 HOST = HostView("n1", "10.0.0.1", (0, 1), boot="b1")
 OTHER = HostView("n2", "10.0.0.2", (0, 1), boot="b2")
-PROBE = HostProbe(readings={"core.matmul": reading(G), "input": reading(100.0)}, others_cores=0.0)
-LINKS = {"*>n1": link(1e8)}
+PROBE = HostProbe(readings={"core.matmul": make_reading(G), "input": make_reading(100.0)}, others_cores=0.0)
+LINKS = {"*>n1": make_link(1e8)}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def test_next_session_knows_hosts_and_links() -> None:
     """What was stored is known again, without the rate of the input, which is of one data set."""
     store_probes(CONFIG, [HOST, OTHER], Probes(hosts={"n1": PROBE, "n2": PROBE}, links=LINKS))
     found = load_probes(CONFIG, [HOST, OTHER])
-    assert found.hosts["n1"].readings == {"core.matmul": reading(G)}
+    assert found.hosts["n1"].readings == {"core.matmul": make_reading(G)}
     assert found.hosts.keys() == {"n1", "n2"}
     assert found.links == LINKS
 
@@ -71,24 +71,24 @@ def test_disturbed_readings_are_not_kept(probe: HostProbe) -> None:
 def test_each_link_has_its_own_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that is measured later makes an older one of the same hosts no younger."""
     now = time.time()
-    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n1": link(1e8)}))
+    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n1": make_link(1e8)}))
     monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S / 2)
-    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n2": link(2e8)}))
+    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n2": make_link(2e8)}))
     assert load_probes(CONFIG, [HOST, OTHER]).links.keys() == {"*>n1", "*>n2"}
     monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S + 60)
-    assert load_probes(CONFIG, [HOST, OTHER]).links == {"*>n2": link(2e8)}
+    assert load_probes(CONFIG, [HOST, OTHER]).links == {"*>n2": make_link(2e8)}
 
 
 def test_only_new_readings_are_stored() -> None:
     """What was known before a probe is not stored again with the time of that probe."""
     known = Probes(hosts={"n1": PROBE}, links=LINKS)
-    found = Probes(hosts={"n1": PROBE, "n2": PROBE}, links={**LINKS, "*>n2": link(2e8)})
-    assert select_missing_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": link(2e8)})
+    found = Probes(hosts={"n1": PROBE, "n2": PROBE}, links={**LINKS, "*>n2": make_link(2e8)})
+    assert select_missing_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": make_link(2e8)})
 
 
 def test_link_that_was_measured_anew_is_stored() -> None:
     """A link that is measured with another number of connections replaces the earlier reading."""
-    found = Probes(links={name: link(3e8) for name in LINKS})
+    found = Probes(links={name: make_link(3e8) for name in LINKS})
     assert select_missing_probes(found, Probes(links=LINKS)) == found
 
 

@@ -9,11 +9,11 @@ import pytest
 from pytest_dtfperf.launch.tracing import Scoring, with_cpu
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import StepTimestamps, pack_timestamps
-from tests.explain.timestamped import in_lockstep
+from tests.explain.timestamped import make_lockstep_timestamps
 
 SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=1, steps=30)
 TASKS = ("ps:0", "worker:0", "worker:1")
-CHIEF, OTHER = in_lockstep(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
+CHIEF, OTHER = make_lockstep_timestamps(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
 
 
 def heard(sent: Mapping[str, str | list[StepTimestamps]], spec: Spec = SPEC) -> Scoring:
@@ -103,7 +103,10 @@ def test_failure_of_one_task_is_told_once() -> None:
             {"ps:0": [dataclasses.replace(CHIEF, worker="ps:0")]},
             "the timestamps of ps:0 name ps:0, which is no worker of this run",
         ),
-        ({"worker:0": in_lockstep(np.full((1, 61), 0.1))}, "the timestamps of worker:0 are of 61 steps, there are 60"),
+        (
+            {"worker:0": make_lockstep_timestamps(np.full((1, 61), 0.1))},
+            "the timestamps of worker:0 are of 61 steps, there are 60",
+        ),
     ],
     ids=["text", "another's", "twice", "a server's", "too many"],
 )

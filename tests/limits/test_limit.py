@@ -8,22 +8,22 @@ from pytest_dtfperf.datamodel.explanation import Limit
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.limits.limit import describe_limit, find_limit
 from pytest_dtfperf.limits.needs import Layout, compute_flop
-from tests.explain.probed import G, link, of_hosts, reading
+from tests.explain.probed import G, make_link, make_probes, make_reading
 from tests.limits.test_needs import model_bytes, spec_of
 
 TWO = Layout(
     {"ps:0": "a", "worker:0": "b", "worker:1": "c"},
     {"ps:0": 2, "worker:0": 2, "worker:1": 2},
 )
-CORES = {"core.matmul": reading(60 * G), "core.convolution": reading(50 * G), "cores.matmul": reading(100 * G)}
-FAST = {"*>a": link(100 * G, streams={"b": G, "c": G}), "a>*": link(100 * G, streams={"b": G, "c": G})}
+CORES = {"core.matmul": make_reading(60 * G), "core.convolution": make_reading(50 * G), "cores.matmul": make_reading(100 * G)}
+FAST = {"*>a": make_link(100 * G, streams={"b": G, "c": G}), "a>*": make_link(100 * G, streams={"b": G, "c": G})}
 
 
 def probes_of(**links: float) -> Probes:
     """Three hosts of two cores, with links of these rates, named "a_in" and "a_out"."""
-    hosts = of_hosts(a={**CORES, "memory": reading(10 * G)}, b=CORES, c=CORES)
+    hosts = make_probes(a={**CORES, "memory": make_reading(10 * G)}, b=CORES, c=CORES)
     names = {f"*>{name[0]}" if name.endswith("in") else f"{name[0]}>*": rate for name, rate in links.items()}
-    return replace(hosts, links={name: link(rate, streams={"b": 1.0, "c": 1.0}) for name, rate in names.items()})
+    return replace(hosts, links={name: make_link(rate, streams={"b": 1.0, "c": 1.0}) for name, rate in names.items()})
 
 
 def test_arithmetic_binds() -> None:
@@ -65,8 +65,8 @@ def test_shares_of_unequal_workers() -> None:
     """Four devices on four cores, and two on two, take as long: with three on two cores a rate would be above its limit."""
     layout = Layout(TWO.hosts, {"ps:0": 4, "worker:0": 4, "worker:1": 2}, {"worker:0": 4, "worker:1": 2})
     spec = spec_of(gpus=6)
-    cores = {"core.matmul": reading(10 * G), "cores.matmul": reading(40 * G)}
-    found = find_limit(spec, layout, of_hosts(a=cores, b=cores, c=cores))
+    cores = {"core.matmul": make_reading(10 * G), "cores.matmul": make_reading(40 * G)}
+    found = find_limit(spec, layout, make_probes(a=cores, b=cores, c=cores))
     assert found.binding
     assert found.binding.step_s == pytest.approx((compute_flop(spec) or 0) / (10 * G))
 
@@ -88,7 +88,9 @@ def test_a_link_binds(changes: dict[str, object], times: int) -> None:
 def test_memory_binds() -> None:
     """Where the link is faster than memory, and little is computed."""
     found = find_limit(
-        spec_of(batch_size=1), TWO, replace(probes_of(), links=FAST, hosts={"a": HostProbe(readings={"memory": reading(G)})})
+        spec_of(batch_size=1),
+        TWO,
+        replace(probes_of(), links=FAST, hosts={"a": HostProbe(readings={"memory": make_reading(G)})}),
     )
     assert found.binding
     assert found.binding.resource == "memory"
@@ -108,7 +110,8 @@ def test_a_stream_alone_is_both_ends() -> None:
     """A fan of one stream measures what its other end can send or receive; of several, no stream does."""
     spec, layout = spec_of(gpus=1, batch_size=1), Layout({"ps:0": "a", "worker:0": "b"}, {"worker:0": 2})
     one = replace(
-        probes_of(), links={"a>*": link(0.1 * G, streams={"b": 0.1 * G}), "*>a": link(0.2 * G, streams={"b": 0.2 * G})}
+        probes_of(),
+        links={"a>*": make_link(0.1 * G, streams={"b": 0.1 * G}), "*>a": make_link(0.2 * G, streams={"b": 0.2 * G})},
     )
     assert find_limit(spec, layout, one).unknown == {}
     assert {each.resource: each.step_s for each in find_limit(spec, layout, one).bounds}["link"] == pytest.approx(
@@ -152,7 +155,7 @@ def test_gpus_as_probed_and_as_their_maker_says() -> None:
     """In fp32 a GPU's own probe counts, in other formats its data sheet; one that is not known has no peak."""
     layout = Layout({"worker:0": "a"}, {"worker:0": 8})
     spec = spec_of(gpus=1, num_ps=0, variable_update="replicated")
-    probed = of_hosts(a={"gpu.0.matmul": reading(8e12), "gpu.0.convolution": reading(9e12)})
+    probed = make_probes(a={"gpu.0.matmul": make_reading(8e12), "gpu.0.convolution": make_reading(9e12)})
     own = find_limit(spec, layout, probed, ["Tesla P100-SXM2-16GB"])
     assert own.binding
     assert "9.00 TFLOP/s on each GPU (as probed)" in own.binding.needs

@@ -20,7 +20,7 @@ from pytest_dtfperf.limits.limit import (
 )
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.spec import Spec
-from tests.explain.probed import link
+from tests.explain.probed import make_link
 from tests.limits.test_needs import spec_of
 
 ARIES = 2.5e9  # bytes/s of a node of Piz Daint, to which the rates of the report fit best
@@ -35,7 +35,7 @@ def on_hosts(workers: int, servers: int) -> Layout:
 
 def links_of(hosts: int, per_s: float) -> Links:
     names = [f"n{number}" for number in range(hosts)]
-    found = {link_name: link(per_s) for name in names for link_name in (f"*>{name}", f"{name}>*")}
+    found = {link_name: make_link(per_s) for name in names for link_name in (f"*>{name}", f"{name}>*")}
     return Links(Probes(hosts={name: HostProbe() for name in names}, links=found))
 
 
@@ -102,7 +102,7 @@ def test_a_step(changes: dict[str, object], expected: float) -> None:
     """Three seconds of computing, and four for the busiest link in each direction."""
     spec, layout = spec_of(**changes), Layout({"ps:0": "a", "worker:0": "b", "worker:1": "c"})
     sent = 2 * 4 * 61_000_000
-    probes = Probes(links={"*>a": link(sent / 4), "a>*": link(sent / 4)}, hosts={"a": HostProbe()})
+    probes = Probes(links={"*>a": make_link(sent / 4), "a>*": make_link(sent / 4)}, hosts={"a": HostProbe()})
     assert predict_step(spec, layout, Links(probes), 3.0) == pytest.approx(expected, rel=0.03)
 
 

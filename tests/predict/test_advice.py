@@ -13,7 +13,7 @@ from pytest_dtfperf.predict.inputs import find_advice, find_probed_link, select_
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import list_hints
 from pytest_dtfperf.spec import Spec
-from tests.explain.probed import link as probed_link
+from tests.explain.probed import make_link as probed_link
 from tests.records import samples
 
 LINK = 1.25e9

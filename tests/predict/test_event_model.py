@@ -13,7 +13,7 @@ from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import Flows, NetworkRates, Ranks, SharedLinks, StepModel
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers, list_exchanges
-from tests.explain.probed import link as probed_link
+from tests.explain.probed import make_link as probed_link
 
 COMPUTE_S = 0.4
 LINK = 1.25e9  # 10 Gbit/s

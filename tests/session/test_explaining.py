@@ -24,7 +24,7 @@ from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.explanation import describe_cause, explain_record, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
-from tests.explain.sides import side, slower, timestamped
+from tests.explain.sides import make_side, slow_one, make_timestamped_side
 from tests.records.host_states import make_state
 
 
@@ -48,7 +48,7 @@ def make_entry(measurement: Measurement) -> Entry:
 
 def test_traced_baseline_explains_a_regression() -> None:
     """A stored baseline has the breakdown of its last traced run, and a regression against it has a cause."""
-    good, bad = side(), side(*slower(python=50))
+    good, bad = make_side(), make_side(*slow_one(python=50))
     assert good.step_breakdown
     assert bad.step_breakdown
     entry = make_entry(make_traced_measurement([457.1, 457.0, 457.2], good.step_breakdown))
@@ -65,16 +65,16 @@ def test_traced_baseline_explains_a_regression() -> None:
 @pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
 def test_others_wait_only_for_synchronous_workers(how: dict[str, Any], waited_for: bool) -> None:
     """The cause of a slow worker states that all wait for it only if steps are synchronous."""
-    then = make_entry(make_traced_measurement([457.1, 457.0, 457.2], side().step_breakdown, **how))
-    now = make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown, **how)
+    then = make_entry(make_traced_measurement([457.1, 457.0, 457.2], make_side().step_breakdown, **how))
+    now = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown, **how)
     (cause,) = describe_cause(check_measurement(now, then), now, None, None)["explanation"].causes
     assert cause.words.endswith("; all wait for it") == waited_for
 
 
 def test_baseline_keeps_a_limited_number_of_tasks() -> None:
     """A baseline of 100 workers keeps a limited number of tasks and worker timings."""
-    many = side(*[{}] * 100)
-    scores = timestamped(*[{}] * 100, step_ms=130).worker_timings
+    many = make_side(*[{}] * 100)
+    scores = make_timestamped_side(*[{}] * 100, step_ms=130).worker_timings
     entry = make_entry(make_traced_measurement([457.0, 457.0], many.step_breakdown, scores))
     assert entry.step_breakdown
     assert entry.worker_timings
@@ -85,8 +85,8 @@ def test_baseline_keeps_a_limited_number_of_tasks() -> None:
 
 def test_failed_explanation_is_one_line() -> None:
     """Numbers that JSON cannot express give one line instead of an explanation."""
-    entry = make_entry(make_traced_measurement([457.0, 457.0], side().step_breakdown))
-    now = make_traced_measurement([336.0, 336.0], side().step_breakdown)
+    entry = make_entry(make_traced_measurement([457.0, 457.0], make_side().step_breakdown))
+    now = make_traced_measurement([336.0, 336.0], make_side().step_breakdown)
     check = check_measurement(now, entry)
 
     boundless = replace(check, entry=replace(entry, samples=[float("nan")] * 2))
@@ -104,7 +104,7 @@ def test_passed_and_new_measurements_have_no_explanation() -> None:
 
 def test_profile_uses_the_last_traced_run() -> None:
     """A profile has the breakdown of the traced and undisturbed run, and all undisturbed runs."""
-    found = profile_measurement(make_traced_measurement([457.0, 457.0], side().step_breakdown), "--cluster=daint")
+    found = profile_measurement(make_traced_measurement([457.0, 457.0], make_side().step_breakdown), "--cluster=daint")
     assert found.step_breakdown
     assert found.disturbances == []
     assert len(found.step_s) == 2
@@ -121,11 +121,11 @@ def test_profile_has_disturbances_only_if_all_runs_have() -> None:
 
 def make_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Judgement, Measurement, Measurement]:
     """Return a check of two measurements, of which one has a worker that computes longer."""
-    alone = make_traced_measurement([457.0, 457.0], side(*slower(of=1, worker=0)).step_breakdown, **changes)
+    alone = make_traced_measurement([457.0, 457.0], make_side(*slow_one(of=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
-    now = make_traced_measurement([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
+    now = make_traced_measurement([336.8, 336.9], make_side(*slow_one(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
     if kind == "overhead":
-        other = make_traced_measurement([457.0, 457.0], side().step_breakdown, **changes)
+        other = make_traced_measurement([457.0, 457.0], make_side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
     return Judgement(Verdict.REGRESSED, "", kind=kind, terms=terms, runs=2, other="x", other_runs=2), now, other
 
@@ -204,7 +204,7 @@ def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
     """An injected slow-down is a cause, also on one machine."""
     check, _, other = make_two_sides("efficiency")
     now = put_on_hosts(
-        make_traced_measurement([336.8, 336.9], side(*slower(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}),
+        make_traced_measurement([336.8, 336.9], make_side(*slow_one(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}),
         "vm",
         "vm",
     )
@@ -229,8 +229,8 @@ def test_undecided_comparison_without_a_loss_has_no_cause(high: float, is_told: 
     """An undecided comparison with an interval that includes no loss has no explanation."""
 
     now, entry = (
-        make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown),
-        make_entry(make_traced_measurement([457.0] * 2, side().step_breakdown)),
+        make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown),
+        make_entry(make_traced_measurement([457.0] * 2, make_side().step_breakdown)),
     )
     judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
     assert bool(describe_cause(judgement, now, None, None)) == is_told

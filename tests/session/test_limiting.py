@@ -11,7 +11,7 @@ from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.session.post_analysis import compute_limit
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, measurement_of
-from tests.explain.probed import G, of_hosts, reading
+from tests.explain.probed import G, make_probes, make_reading
 
 
 def measure_on_two_cores(hardware: Mapping[str, Any] = HARDWARE, **changes: Any) -> Measurement:
@@ -22,7 +22,7 @@ def measure_on_two_cores(hardware: Mapping[str, Any] = HARDWARE, **changes: Any)
 
 def make_entry_with_probes(per_s: float, hardware: Mapping[str, Any] = HARDWARE) -> Entry:
     entry = entry_of([100.0, 101.0], hardware=dict(hardware), num_ps=0, variable_update="replicated")
-    probes = of_hosts(host0={"core.matmul": reading(per_s), "cores.matmul": reading(2 * per_s)})
+    probes = make_probes(host0={"core.matmul": make_reading(per_s), "cores.matmul": make_reading(2 * per_s)})
     return replace(entry, probes=probes)
 
 

@@ -26,7 +26,7 @@ from pytest_dtfperf.session.resolve import choose_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import HARDWARE, SYSTEM, entry_of, spec_of
-from tests.explain.probed import of_hosts, reading
+from tests.explain.probed import make_probes, make_reading
 from tests.session.test_experiment import Changing
 
 SPEC = Spec(model="trivial", batch_size=8, warmup_steps=2, steps=100)
@@ -188,7 +188,7 @@ class Host:
         layout = Layout({"worker:0": "h"}, {"worker:0": 1})
         self.allocations = SimpleNamespace(get_launcher=lambda spec: SimpleNamespace(layout=lambda spec: layout))
         flop_per_s = float(flop_per_image(TRAINED) or 0) * TRAINED.batch_size / 0.4  # of which 40 % are usual
-        self.capacity = of_hosts(h={"core.matmul": reading(flop_per_s), "cores.matmul": reading(flop_per_s)})
+        self.capacity = make_probes(h={"core.matmul": make_reading(flop_per_s), "cores.matmul": make_reading(flop_per_s)})
 
     def measuring(self, spec: Spec, test: str) -> AbstractContextManager[None]:
         return nullcontext()
