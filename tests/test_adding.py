@@ -134,7 +134,7 @@ def test_a_cause(site: Path, perf: PerfTests) -> None:
     (folder,) = (perf.folder / "results").iterdir()
     shown = perf.run_python("-m", "pytest_dtfperf.cli", "explain", str(folder)).out
     assert "copy at worker:1: +35.0 ms, 100 % of the change; confidence medium" in shown
-    assert "worker:1 (b) copies for 40.0 ms of a step, 5.00 ms then; all wait for it" in shown
+    assert "worker:1 (b) copies for 40.0 ms of a step, 5.00 ms in the baseline; all wait for it" in shown
     assert "next: dtfperf doctor --cluster=lab --hosts=b,c" in shown
 
 

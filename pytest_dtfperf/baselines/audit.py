@@ -96,7 +96,7 @@ def _describe_unowned_entry(known: AuditInputs, system: str, entry: Entry) -> st
     if known.tests is None or function(entry.provenance.test) in functions(known.tests):
         return ""
     test = function(entry.provenance.test)
-    return f"{test} is not among the tests; name the file it has moved to, or forget it: dtfperf baselines remove"
+    return f"{test} is not among the tests: name the file it has moved to, or remove its baseline (dtfperf baselines remove)"
 
 
 def _old(known: AuditInputs, system: str, entry: Entry) -> str:

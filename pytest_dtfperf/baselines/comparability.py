@@ -36,7 +36,7 @@ def system_name(hardware: Hardware) -> str:
 
 
 def hardware_differences(expected_hardware: Hardware, found_hardware: Hardware) -> list[str]:
-    """Return the differences in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    """Return the differences in the parts that must match, one phrase each: `cores: 4 before, 2 after`. Empty: comparable."""
     then, now = _identity(expected_hardware), _identity(found_hardware)
     found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
     parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # not for different GPUs
@@ -49,7 +49,7 @@ def hardware_differences(expected_hardware: Hardware, found_hardware: Hardware) 
 
 def format_difference(part: str, then: str, now: str) -> str:
     """Return a phrase for a difference that forbids a comparison."""
-    return f"{part}: {then} then, {now} now"
+    return f"{part}: {then} before, {now} after"
 
 
 def unsure(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
@@ -126,7 +126,7 @@ _MOST_KINDS = 6  # of operations that are listed for different graphs: the large
 
 
 def must_match(then: Fingerprint, now: Fingerprint) -> list[str]:
-    """Return what forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    """Return what forbids a comparison of the same training, one phrase each: `cores: 4 before, 2 after`. Empty: comparable."""
     return other_hosts(then, now) + other_program(then, now)
 
 

@@ -146,7 +146,7 @@ class Entry(JsonData):
 
     def foreign_to(self, fingerprint: Fingerprint, hosts: int) -> list[str]:
         """Return what forbids a comparison with a measurement on so many hosts with that fingerprint; empty if nothing does."""
-        spread_out = [f"hosts: {self.hosts} then, {hosts} now"] if self.hosts != hosts else []
+        spread_out = [f"hosts: {self.hosts} before, {hosts} after"] if self.hosts != hosts else []
         return must_match(self.fingerprint, fingerprint) + spread_out
 
     @classmethod

@@ -99,7 +99,7 @@ def run_judge(args: argparse.Namespace) -> int:
             print_json(record.to_json())
     else:
         changed = [
-            f"{now.spec.label}: {then.verdict} then, {now.verdict} now: {now.reason}"
+            f"{now.spec.label}: {then.verdict} before, {now.verdict} after: {now.reason}"
             for then, now in zip(before, after, strict=True)
             if then.verdict != now.verdict
         ]

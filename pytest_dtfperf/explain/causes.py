@@ -60,7 +60,7 @@ def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile
     """Yield the known differences that may be the cause."""
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
-            message = f"{add_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            message = f"{add_host(task, now.hosts)} has an injected sleep of {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
             yield LowConfidenceCause(CauseKind.STRAGGLER, task, message, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
         yield LowConfidenceCause(CauseKind.PROGRAM, None, f"another program is trained: {'; '.join(now.program_changes)}")
@@ -275,7 +275,7 @@ def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
     if now.worker_timings and len(now.worker_timings.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
         yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
     if len(found := list(find_low_confidence_causes(then, now))) > (0 if late else 1):
-        yield f"known to differ, and not told apart: {'; '.join(difference_found.words for difference_found in found)}"
+        yield f"known to differ, and not distinguished: {'; '.join(difference_found.words for difference_found in found)}"
 
 
 def compute_noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:

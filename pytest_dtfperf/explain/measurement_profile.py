@@ -33,7 +33,7 @@ class MeasurementProfile:
     """The facts of one side of a comparison. All are optional; facts that are known twice must agree."""
 
     name: str = "the baseline"  # in messages: "62 % slower than the anchor"
-    when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
+    when: str = "in the baseline"  # in messages: "2.00 ms in the anchor"
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
     step_breakdown: StepBreakdown | None = None  # of the last run that was traced
     worker_timings: WorkerTimings | None = None  # of the same run's measured steps

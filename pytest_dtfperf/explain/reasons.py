@@ -191,7 +191,7 @@ def _python(case: ExplainCase) -> Reason:
     usual = {} if case.both.basis == "peers" else case.then.sleeps
     slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
     agreeing = [
-        f"{worker} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)" for worker, seconds in slept.items()
+        f"{worker} has an injected sleep of {seconds:g} s in every step (DTFPERF_SLOWDOWN)" for worker, seconds in slept.items()
     ]
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]

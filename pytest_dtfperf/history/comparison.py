@@ -82,7 +82,7 @@ def _compare_training(
     estimate = against_stored(after, before, _read_noise(current) or _read_noise(baseline) or assumed, question)
     low, high = estimate.convert_interval(lambda ratio: ratio - 1) or (None, None)
     fingerprints = contents[baseline["fingerprint"]], contents[current["fingerprint"]]
-    hosts = [f"hosts: {baseline['hosts']} then, {current['hosts']} now"] if baseline["hosts"] != current["hosts"] else []
+    hosts = [f"hosts: {baseline['hosts']} before, {current['hosts']} after"] if baseline["hosts"] != current["hosts"] else []
     return ComparedTraining(
         label=current["label"],
         spec_key=current["spec_key"],

@@ -163,7 +163,7 @@ UNKNOWN = "the drift of rates without a change is not known yet: until then, onl
 
 
 def format_event(event: Row, today: datetime | None = None) -> str:
-    """Return a line: `since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
+    """Return a line: `since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; also changed: tensorflow 2.20.0 -> 2.21.0`."""
     members = event["members"]
     of = members[0]["label"] if len(members) == 1 else f"in {_count_series(members)}"
     size = _format_size(event["kind"], *compute_size(event))
@@ -180,7 +180,7 @@ def _count_series(members: Sequence[Mapping[str, Any]]) -> str:
 
 
 def format_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
-    """Return the line of one series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
+    """Return the line of one series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); also changed: ...`."""
     size = _format_size(member["kind"], member["low"], member["change"], member["high"])
     return f"since {format_day(event['first_bad_at'], today)}: {size}{_format_causes(event)}"
 
@@ -194,7 +194,7 @@ def _format_causes(event: Row) -> str:
     """Format the other differences. For a break, these include what ended the series before it."""
     causes = event["differences"]
     more = f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else ""
-    how = ", with" if event["kind"] == BREAK else "; meanwhile"
+    how = ", with" if event["kind"] == BREAK else "; also changed:"
     return f"{how} {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
 
 

@@ -44,7 +44,8 @@ class Loss:
         baseline = f"{rate(found.baseline)} images/sec of {self.session}"
         since = f", since {' and '.join(found.replaced)}" if found.replaced else ""
         noted = [each for each in found.noted if each not in found.replaced]
-        return "; meanwhile ".join([f"{found.label}: {change(found.change)}{between} against {baseline}{since}", *noted])
+        also = f"; also changed: {'; '.join(noted)}" if noted else ""
+        return f"{found.label}: {change(found.change)}{between} against {baseline}{since}{also}"
 
 
 ABOUT_LOSSES = (

@@ -107,7 +107,7 @@ def compare_breakdowns(changes: Sequence[Change], before: str, *, path: bool, wi
         f"A step takes {in_ms(now)} instead of {in_ms(then)} ms, {change_in_ms(now - then)} ms against {before}. "
         f"{'On its critical path' if path else 'Of the slowest worker'}:"
     )
-    drawn = make_table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
+    drawn = make_table(["kind", "ms before", "ms after", "change", "most of it"], rows, [None] * 5)
     return render([heading, drawn, ""], width, colour)
 
 

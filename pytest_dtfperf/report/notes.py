@@ -204,7 +204,7 @@ def list_acceptance_remarks(acceptance: Acceptance | None, records: Iterable[Rec
     refused = [f"not accepted: {one.measurement.spec.label}: {why}" for one, why in acceptance.refused]
     kept = [
         f"still as calibrated on {each.kept_noise.date[:10]}: the noise of {label[each.new.key]}; "
-        "measure it anew (dtfperf baselines calibrate), or forget it (dtfperf baselines uncalibrate)"
+        "measure it again (dtfperf baselines calibrate), or remove it (dtfperf baselines uncalibrate)"
         for each in acceptance.changes
         if each.kept_noise
     ]

@@ -106,7 +106,7 @@ class CheckWording(NamedTuple):
 # Checks that compare the step times of two trainings, which should be equal: of the baseline; of one device
 # alone; of the same training without reading its input.
 AGAINST = {
-    "baseline": CheckWording("its baseline", "the baseline", "then"),
+    "baseline": CheckWording("its baseline", "the baseline", "in the baseline"),
     "efficiency": CheckWording("the anchor, on one device", "the anchor", "in the anchor"),
     "overhead": CheckWording(
         "the same training with synthetic input", "the training with synthetic input", "with synthetic input"
@@ -279,7 +279,8 @@ class ComparisonSource:
         """Return why a measurement is slower than the reference; None if that lacks its spec."""
         now, before = record.measurement, self.record_like(record)
         if before:
-            other = replace(profile_measurement(before.measurement), name=f"measurement {before.id}")
+            name = f"measurement {before.id}"
+            other = replace(profile_measurement(before.measurement), name=name, when=f"in {name}")
             then = other, before.measurement.fingerprint, before.id
         elif self.store and (entry := self._entry(self.store, now)):
             then = profile_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"

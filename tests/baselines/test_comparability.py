@@ -31,10 +31,10 @@ def change_parts(**parts: Mapping[str, Any]) -> Fingerprint:
 
 CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
     "nothing": (change_parts(), [], []),
-    "cores": (change_parts(hardware={"cores": 2}), ["cores: 4 then, 2 now"], []),
+    "cores": (change_parts(hardware={"cores": 2}), ["cores: 4 before, 2 after"], []),
     "a slower link": (
         change_parts(hardware={"interconnect": "Ethernet 10 Gb/s"}),
-        ["interconnect: InfiniBand 100 Gb/s then, Ethernet 10 Gb/s now"],
+        ["interconnect: InfiniBand 100 Gb/s before, Ethernet 10 Gb/s after"],
         [],
     ),
     "a link that is not known any more": (
@@ -44,7 +44,7 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
     ),
     "another kind of CPU under the same name": (
         change_parts(hardware={"cpu_kind": "family 26, model 2"}),
-        ["kind of CPU: family 25, model 1 then, family 26, model 2 now"],
+        ["kind of CPU: family 25, model 1 before, family 26, model 2 after"],
         [],
     ),
     "a kind of CPU that is not known any more": (
@@ -53,16 +53,16 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
         ["kind of CPU family 25, model 1 -> unknown"],
     ),
     "a little less memory": (change_parts(hardware={"memory_gib": 62}), [], ["memory 64 GiB -> 62 GiB"]),
-    "much less memory": (change_parts(hardware={"memory_gib": 32}), ["memory: 64 GiB then, 32 GiB now"], []),
+    "much less memory": (change_parts(hardware={"memory_gib": 32}), ["memory: 64 GiB before, 32 GiB after"], []),
     "a minor version": (change_parts(software={"tensorflow": "2.21.0"}), [], ["tensorflow 2.20.0 -> 2.21.0"]),
     "a major version": (
         change_parts(software={"tensorflow": "3.0.0"}),
-        ["tensorflow: 2.x then, 3.x now"],
+        ["tensorflow: 2.x before, 3.x after"],
         ["tensorflow 2.20.0 -> 3.0.0"],
     ),
     "hosts with two major versions": (
         change_parts(software={"tensorflow": "1.15.5 | 2.20.0"}),
-        ["tensorflow: 2.x then, 1.x | 2.x now"],
+        ["tensorflow: 2.x before, 1.x | 2.x after"],
         ["tensorflow 2.20.0 -> 1.15.5 | 2.20.0"],
     ),
     "hosts with two minor versions": (
@@ -72,7 +72,7 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
     ),
     "CUDA's major version": (
         change_parts(software={"cuda": "13.0.1"}),
-        ["cuda: 12.x then, 13.x now"],
+        ["cuda: 12.x before, 13.x after"],
         ["cuda 12.5.82 -> 13.0.1"],
     ),
     "a TensorFlow that is not known": (change_parts(software={"tensorflow": None}), [], ["tensorflow 2.20.0 -> none"]),
@@ -99,8 +99,8 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
     "fewer threads": (
         change_parts(program={"settings": {"ps": {"inter_op_parallelism_threads": "2"}, "worker": {"TF_XLA_FLAGS": "--x"}}}),
         [
-            "TF_XLA_FLAGS of worker tasks: unset then, --x now",
-            "inter_op_parallelism_threads of worker tasks: 2 then, unset now",
+            "TF_XLA_FLAGS of worker tasks: unset before, --x after",
+            "inter_op_parallelism_threads of worker tasks: 2 before, unset after",
         ],
         [],
     ),
@@ -126,7 +126,7 @@ def test_other_hosts_ignores_the_graph() -> None:
     """Trainings with different graphs have the same hosts; different cores are other hosts."""
     many = change_parts(program={"graph": "ba9876543210"})
     assert other_hosts(THEN, many) == []
-    assert other_hosts(THEN, change_parts(hardware={"cores": 2})) == ["cores: 4 then, 2 now"]
+    assert other_hosts(THEN, change_parts(hardware={"cores": 2})) == ["cores: 4 before, 2 after"]
 
 
 WORDS = some.none() | some.text(alphabet="ab |/1.", max_size=6)

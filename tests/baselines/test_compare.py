@@ -176,10 +176,10 @@ def test_missing_baseline_names_the_option() -> None:
 
 
 ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
-    "another CPU": ({"hardware": HARDWARE | {"cpu": "Intel Xeon"}}, "cpu: AMD EPYC 9B45 then, Intel Xeon now"),
-    "less memory": ({"hardware": HARDWARE | {"memory_gib": 4}}, "memory: 8 GiB then, 4 GiB now"),
-    "more hosts": ({"hosts": 2}, "hosts: 1 then, 2 now"),
-    "another major version": ({"software": SOFTWARE | {"tensorflow": "3.0.0"}}, "tensorflow: 2.x then, 3.x now"),
+    "another CPU": ({"hardware": HARDWARE | {"cpu": "Intel Xeon"}}, "cpu: AMD EPYC 9B45 before, Intel Xeon after"),
+    "less memory": ({"hardware": HARDWARE | {"memory_gib": 4}}, "memory: 8 GiB before, 4 GiB after"),
+    "more hosts": ({"hosts": 2}, "hosts: 1 before, 2 after"),
+    "another major version": ({"software": SOFTWARE | {"tensorflow": "3.0.0"}}, "tensorflow: 2.x before, 3.x after"),
 }
 
 

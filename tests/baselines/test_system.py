@@ -37,11 +37,11 @@ def test_system_name_has_the_devices_of_a_host(hardware: dict[str, Any], name: s
 
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "same": (make_hardware(P100), make_hardware(P100), []),
-    "cpu": (make_hardware(), make_hardware(cpu="Intel Xeon"), ["cpu: AMD EPYC 9B45 then, Intel Xeon now"]),
+    "cpu": (make_hardware(), make_hardware(cpu="Intel Xeon"), ["cpu: AMD EPYC 9B45 before, Intel Xeon after"]),
     "kind of CPU": (
         make_hardware(cpu="AMD EPYC") | {"cpu_kind": "family 25, model 1"},
         make_hardware(cpu="AMD EPYC") | {"cpu_kind": "family 26, model 2"},
-        ["kind of CPU: family 25, model 1 then, family 26, model 2 now"],
+        ["kind of CPU: family 25, model 1 before, family 26, model 2 after"],
     ),
     "unknown kind of CPU": (
         make_hardware() | {"cpu_kind": "family 25, model 1"},
@@ -51,39 +51,43 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "another CPU, so another kind": (
         make_hardware() | {"cpu_kind": "family 25, model 17"},
         make_hardware(cpu="Intel Xeon") | {"cpu_kind": "family 6, model 85"},
-        ["cpu: AMD EPYC 9B45 then, Intel Xeon now"],
+        ["cpu: AMD EPYC 9B45 before, Intel Xeon after"],
     ),
     "hosts of two kinds": (
         make_hardware() | {"cpu_kind": "family 25, model 1"},
         make_hardware() | {"cpu_kind": "family 25, model 1 | family 26, model 2"},
-        ["kind of CPU: family 25, model 1 then, family 25, model 1 | family 26, model 2 now"],
+        ["kind of CPU: family 25, model 1 before, family 25, model 1 | family 26, model 2 after"],
     ),
     "interconnect": (
         make_hardware() | {"interconnect": "Ethernet 10 Gb/s"},
         make_hardware() | {"interconnect": "Ethernet 1 Gb/s"},
-        ["interconnect: Ethernet 10 Gb/s then, Ethernet 1 Gb/s now"],
+        ["interconnect: Ethernet 10 Gb/s before, Ethernet 1 Gb/s after"],
     ),
-    "cores": (make_hardware(cores=4), make_hardware(cores=2), ["cores: 4 then, 2 now"]),
+    "cores": (make_hardware(cores=4), make_hardware(cores=2), ["cores: 4 before, 2 after"]),
     "another GPU": (
         make_hardware(P100),
         make_hardware(K80),
-        ["gpus: 1 x NVIDIA Tesla P100-PCIE-16GB then, 1 x NVIDIA Tesla K80 now"],
+        ["gpus: 1 x NVIDIA Tesla P100-PCIE-16GB before, 1 x NVIDIA Tesla K80 after"],
     ),
-    "more GPUs": (make_hardware(K80), make_hardware(K80, K80), ["gpus: 1 x NVIDIA Tesla K80 then, 2 x NVIDIA Tesla K80 now"]),
-    "no GPU any more": (make_hardware(K80), make_hardware(), ["gpus: 1 x NVIDIA Tesla K80 then, none now"]),
+    "more GPUs": (
+        make_hardware(K80),
+        make_hardware(K80, K80),
+        ["gpus: 1 x NVIDIA Tesla K80 before, 2 x NVIDIA Tesla K80 after"],
+    ),
+    "no GPU any more": (make_hardware(K80), make_hardware(), ["gpus: 1 x NVIDIA Tesla K80 before, none after"]),
     "memory within 10 %": (make_hardware(memory=64), make_hardware(memory=58), []),
-    "memory beyond 10 %": (make_hardware(memory=64), make_hardware(memory=57), ["memory: 64 GiB then, 57 GiB now"]),
+    "memory beyond 10 %": (make_hardware(memory=64), make_hardware(memory=57), ["memory: 64 GiB before, 57 GiB after"]),
     "memory that was rounded otherwise": (make_hardware(memory=4), make_hardware(memory=3), []),
-    "half of a small memory": (make_hardware(memory=4), make_hardware(memory=2), ["memory: 4 GiB then, 2 GiB now"]),
+    "half of a small memory": (make_hardware(memory=4), make_hardware(memory=2), ["memory: 4 GiB before, 2 GiB after"]),
     "memory of the GPU": (
         make_hardware(P100),
         make_hardware(P100 | {"memory_gib": 12}),
-        ["GPU memory: 16 GiB then, 12 GiB now"],
+        ["GPU memory: 16 GiB before, 12 GiB after"],
     ),
     "another zone of a cloud": (
         {**make_hardware(), "cloud": {"zone": "a", "baseline_gbps": 2.5, "placement": None}},
         {**make_hardware(), "cloud": {"zone": "b", "baseline_gbps": 2.5, "placement": None}},
-        ["cloud: baseline_gbps=2.5, zone=a then, baseline_gbps=2.5, zone=b now"],
+        ["cloud: baseline_gbps=2.5, zone=a before, baseline_gbps=2.5, zone=b after"],
     ),
     "the same place in a cloud": (
         {**make_hardware(), "cloud": {"zone": "a"}},
@@ -93,7 +97,7 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "unknown now": (
         make_hardware(),
         {},
-        ["cpu: AMD EPYC 9B45 then, unknown now", "cores: 2 then, unknown now", "memory: 64 GiB then, unknown now"],
+        ["cpu: AMD EPYC 9B45 before, unknown after", "cores: 2 before, unknown after", "memory: 64 GiB before, unknown after"],
     ),
 }
 

@@ -60,7 +60,7 @@ def test_efficiency_on_other_hardware_is_incomparable() -> None:
     anchor = measurement_of([100, 100], gpus=1, num_ps=0, hardware=HARDWARE | {"cores": 8})
     judgement = judge_efficiency(measurement_of([100, 100]), anchor, make_policy(0.1))
     assert judgement.verdict is Verdict.INCOMPARABLE
-    assert "cores: 8 then, 2 now" in judgement.reason
+    assert "cores: 8 before, 2 after" in judgement.reason
     assert judgement.value is None
 
 

@@ -51,7 +51,7 @@ def test_smaller_margin_changes_the_verdict(folder: SessionFolder, capsys: pytes
     before = (folder.path / "measurements.jsonl").read_bytes()
     assert main(["judge", str(folder.path), "--margin=0.01"]) == 1
     out = capsys.readouterr().out
-    assert "PASSED then, REGRESSED now: -6.0 % against 100.0 images/sec" in out
+    assert "PASSED before, REGRESSED after: -6.0 % against 100.0 images/sec" in out
     assert (folder.path / "measurements.jsonl").read_bytes() == before
 
 
@@ -59,7 +59,7 @@ def test_other_baselines_change_the_verdict(folder: SessionFolder, tmp_path: Pat
     """Other baselines change the verdict; a missing folder is one line."""
     slower = store_baseline(tmp_path, entry_of([80, 80.5, 79.5, 80]))
     assert main(["judge", str(folder.path), "--baselines", slower]) == 0
-    assert "PASSED then, IMPROVED now" in capsys.readouterr().out
+    assert "PASSED before, IMPROVED after" in capsys.readouterr().out
     assert main(["judge", str(folder.path), "--baselines", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err == f"dtfperf: --baselines: {tmp_path / 'nowhere'} is no folder\n"
 

@@ -665,7 +665,7 @@ def test_servers_of_one_host_are_located_at_the_host() -> None:
     ids=["servers alone", "a worker, too"],
 )
 def test_link_of_a_server_host_is_described_from_its_side(beside: dict[str, str], does: str) -> None:
-    """The message of a slow link says that a host of servers alone sends, and that a host with a worker, too, exchanges."""
+    """In the message of a slow link a host of servers alone sends, and a host with a worker, too, exchanges."""
     then, now = make_side(servers=THREE), make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
     then, now = (replace(each, hosts={**ON_TWO_HOSTS, **beside}) for each in (then, now))
     found = find_top_cause(then, now)
@@ -677,16 +677,18 @@ def test_evidence_of_many_workers_counts_those_not_named() -> None:
     """Evidence from five workers names three of them and counts the other two."""
     receive = [{"receive": 15.0 + each} for each in (50.0, 50.0, 50.0, 50.0, 60.0)]
     found = find_top_cause(make_side(*[{}] * 5), make_side(*receive, busy_ms={("ps:0", f"worker:{w}"): 65.0 for w in range(5)}))
-    assert "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms then" in found.evidence
+    assert (
+        "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms in the baseline" in found.evidence
+    )
 
 
 @pytest.mark.parametrize(
     ("limits", "kind", "words"),
     [
-        ({"clock_hz": 1_200_000_000}, "clock", "; a limit of b: clock hz 1200000000, none then"),
-        ({"governor": "powersave"}, "clock", "; a limit of b: governor powersave, performance then"),
-        ({"memory_bytes": 1 << 30}, "memory", "; a limit of b: memory bytes 1073741824, none then"),
-        ({"cpu_quota_cores": 0.5}, "compute", "; a limit of b: cpu quota cores 0.5, none then"),
+        ({"clock_hz": 1_200_000_000}, "clock", "; a limit of b: clock hz 1200000000, none in the baseline"),
+        ({"governor": "powersave"}, "clock", "; a limit of b: governor powersave, performance in the baseline"),
+        ({"memory_bytes": 1 << 30}, "memory", "; a limit of b: memory bytes 1073741824, none in the baseline"),
+        ({"cpu_quota_cores": 0.5}, "compute", "; a limit of b: cpu quota cores 0.5, none in the baseline"),
         ({"open_files": 1024}, "compute", ""),
         ({"locked_memory_bytes": 65536}, "compute", ""),
     ],
@@ -734,7 +736,7 @@ def test_server_with_slow_updates_has_no_evidence_of_transfers() -> None:
     found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(servers=TWO), now).causes}
     assert (found["link"].location, found["server"].location) == ("ps:1>worker:1", "ps:0")
     assert found["server"].words.startswith("ps:0 takes longer to update: 40.0 ms more")
-    assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms then"
+    assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms in the baseline"
     assert not any("transfers" in each for each in found["server"].evidence)
 
 
@@ -757,17 +759,26 @@ def make_quota(cores: float | None) -> dict[str, Any]:
         (make_quota(1.0), make_quota(1.0), None),
         (make_quota(1.0), {}, None),
         (make_quota(1.0), make_quota(2.0), None),
-        (make_quota(1.0), make_quota(0.5), ", for how long then is not known"),
+        (make_quota(1.0), make_quota(0.5), ", for how long in the baseline is not known"),
         (make_quota(None), make_quota(1.0), ""),
         (make_quota(None), {}, ""),
-        (make_probes(a=HostProbe(limits={"cpu_quota_cores": 1.0})), {}, ", for how long then is not known"),
-        ({}, {}, ", for how long then is not known"),
+        (make_probes(a=HostProbe(limits={"cpu_quota_cores": 1.0})), {}, ", for how long in the baseline is not known"),
+        ({}, {}, ", for how long in the baseline is not known"),
     ],
-    ids=["the same", "the same as far as is known", "larger", "smaller", "new", "none then", "another host's", "not known"],
+    ids=[
+        "the same",
+        "the same as far as is known",
+        "larger",
+        "smaller",
+        "new",
+        "none in the baseline",
+        "another host's",
+        "not known",
+    ],
 )
 def test_quota_that_the_baseline_had_is_no_pressure(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
-    """A quota that also the baseline's probes show is no pressure. If the baseline may have had one, the message says that its
-    cost is unknown."""
+    """A quota that also the baseline's probes show is no pressure. If the baseline may have had one,
+    the message calls its cost unknown."""
     found = find_host_pressures(make_side(more=then), make_side(more={**make_states("b", limited_s=4.0), **now}))
     expected = [] if words is None else [f"a quota kept it from its cores for 40 % of the run{words}"]
     assert [each.words for each in found if each.is_cpu_starved] == expected
@@ -830,7 +841,10 @@ def test_unknown_cpu_time_leaves_busy_or_asleep_open() -> None:
     assert then.worker_timings
     unknown = {name: replace(score, cpu_s=None) for name, score in then.worker_timings.workers.items()}
     then = replace(then, worker_timings=replace(then.worker_timings, workers=unknown))
-    assert find_top_cause(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
+    assert (
+        find_top_cause(then, now).words
+        == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms in the baseline; all wait for it"
+    )
     peers = find_top_cause(MeasurementProfile(step_s=make_side().step_s), make_side(*slow_one(python=50)))
     assert peers.words.startswith("worker:1 takes 51.0 ms before it asks for a step, 1.00 ms the others")
 
@@ -881,8 +895,8 @@ def test_timestamps_give_seconds_and_traces_the_kind() -> None:
     "slow, kind", [({"compute_s": 245.0, "cpu_s": 240.0}, "compute"), ({}, "link")], ids=["computes", "sends"]
 )
 def test_slow_worker_of_a_coordinator_costs_its_part(slow: dict[str, float], kind: str) -> None:
-    """If one of two workers of a coordinator takes twice as long, a step is longer by a third. Time without a timestamp is the
-    sending of gradients, and no message says that others wait."""
+    """If one of two workers of a coordinator takes twice as long, a step is longer by a third. Time
+    without a timestamp is the sending of gradients, and no message has a wait of others."""
     then = set_step_counts(make_timestamped_side({}, {}, step_ms=150), 100, 100)
     now = set_step_counts(make_timestamped_side({}, slow, step_ms=200), 100, 50)
     (cause,) = explain_change(then, now).causes
@@ -946,7 +960,7 @@ def test_all_reduce_unknown_in_the_baseline_is_no_slow_link() -> None:
 
 
 def test_late_worker_without_a_traced_baseline_has_low_confidence() -> None:
-    """If the baseline was never traced, a worker later than the others is found with low confidence, and a note says so."""
+    """If the baseline was never traced, a worker later than the others is found with low confidence, and there is a note."""
     then = MeasurementProfile(step_s=make_side().step_s)
     found = explain_change(then, make_side(*slow_one(python=50)))
     assert [(each.kind, each.location, each.confidence) for each in found.causes] == [("straggler", "worker:1", "low")]
@@ -956,7 +970,7 @@ def test_late_worker_without_a_traced_baseline_has_low_confidence() -> None:
 GUESSED: Mapping[str, tuple[dict[str, Any], str | None]] = {
     "program": ({"program_changes": ["training graph: 1 MatMul more"]}, "program"),
     "software": ({"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}, "software"),
-    "hardware": ({"hardware_changes": ["cores: 4 then, 2 now"]}, "hardware"),
+    "hardware": ({"hardware_changes": ["cores: 4 before, 2 after"]}, "hardware"),
     "straggler": ({"sleeps": {"worker:1": 0.02}}, "straggler"),
     "others": ({"disturbances": [replace(BUSY, host="a")]}, "others"),
     "two": ({"program_changes": ["x"], "software_changes": ["y 1 -> 2"]}, None),
@@ -1061,7 +1075,7 @@ def make_own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: An
 @pytest.mark.parametrize(
     ("then", "when", "confidence"),
     [
-        (make_own_program([0, 0]), r", 0\.\d+ ms then", "medium"),
+        (make_own_program([0, 0]), r", 0\.\d+ ms in the baseline", "medium"),
         (replace(make_own_program([0, 0]), worker_timings=None), "", "low"),
         (make_own_program([0, 0], name="the anchor", when="in the anchor"), r", 0\.\d+ ms in the anchor", "medium"),
     ],
@@ -1113,7 +1127,7 @@ def test_versions_that_differ_beside_a_late_worker_are_noted() -> None:
     """Beside a late worker, versions that differ are a note and no cause."""
     found = explain_change(make_own_program([0, 0]), make_own_program([0, 0.05], software_changes=["tensorflow 2.20 -> 2.21"]))
     assert [cause.kind for cause in found.causes] == ["straggler"]
-    assert found.notes == ["known to differ, and not told apart: versions differ: tensorflow 2.20 -> 2.21"]
+    assert found.notes == ["known to differ, and not distinguished: versions differ: tensorflow 2.20 -> 2.21"]
 
 
 def test_worker_late_within_reported_steps_is_not_named() -> None:

@@ -68,7 +68,7 @@ def test_summary_has_the_date_of_a_change(entered: tuple[Address, list[HistoryEn
     (new,) = [each.new for each in remembered if each.new]
     assert len(new) == 1
     assert new[0].startswith("since 19 January")
-    assert "meanwhile kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
+    assert "also changed: kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
 
 
 def test_many_series_are_one_event(entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_the_past_ends_with_its_session() -> None:
     assert [started[8:10] for started, _ in past.points] == ["01", "02", "03", "04", "05"]
     assert (past.began, past.change) == ("", "")  # the last change is the later one, which is none of this past
     later = pasts("s8", found, events, point(8))["m8"]
-    assert later.change == "since 7 March 2026: -2.1 % (-2.6 % to -1.6 %); meanwhile kernel 1 -> 2"
+    assert later.change == "since 7 March 2026: -2.1 % (-2.6 % to -1.6 %); also changed: kernel 1 -> 2"
     assert later.began == point(7)["started"]
 
 

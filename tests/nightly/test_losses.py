@@ -28,7 +28,7 @@ def test_loss_is_against_the_last_comparable_night(tmp_path: Path) -> None:
     assert found.found.high is not None
     assert found.found.high < -MIN_LOSS
     assert str(found).startswith("inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (")
-    assert str(found).endswith(f" against 100.5 images/sec of {nights[0].id}; meanwhile kernel none -> 6.2")
+    assert str(found).endswith(f" against 100.5 images/sec of {nights[0].id}; also changed: kernel none -> 6.2")
 
 
 def test_noise_is_no_loss(tmp_path: Path) -> None:

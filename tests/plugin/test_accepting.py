@@ -48,7 +48,7 @@ def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
         entries[0]["noise"] = noise
     path.write_text(json.dumps(data))
     ended = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.005")
-    ended.line("still as calibrated on 2026-01-30: the noise of trivial b10 gpus=1 num_ps=1 parameter_server; measure it anew")
+    ended.line("still as calibrated on 2026-01-30: the noise of trivial b10 gpus=1 num_ps=1 parameter_server; measure it again")
     ended.line("dtfperf baselines calibrate", "dtfperf baselines uncalibrate")
     assert [entries[0]["noise"] for entries in json.loads(path.read_text())["entries"].values()] == [noise, noise]
 

@@ -381,7 +381,7 @@ def test_baselines_are_of_hardware_and_not_of_clusters(mini: Mini) -> None:
     assert mini.run("--gpus=2").code == 0
     (record,) = records(mini.perf)
     assert (record["verdict"], record["hosts"]) == ("INCOMPARABLE", ["n1", "n2"])
-    assert "hosts: 1 then, 2 now" in record["reason"]
+    assert "hosts: 1 before, 2 after" in record["reason"]
 
 
 def test_what_an_outage_left_is_reaped(mini: Mini) -> None:

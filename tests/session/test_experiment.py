@@ -118,7 +118,7 @@ def test_runs_on_earlier_hardware_are_disturbed(tmp_path: Path) -> None:
     assert measured.measurement.rates == [800.0, 802.0]
     assert measured.measurement.fingerprint.hardware.cores == 64
     assert measured.measurement.runs[0].disturbances == [
-        Disturbance(message="it was on other hosts than the runs after it (cores: 2 then, 64 now)")
+        Disturbance(message="it was on other hosts than the runs after it (cores: 2 before, 64 after)")
     ]
     assert not measured.measurement.disturbances
 

@@ -124,7 +124,7 @@ def reap_runs(
 
 
 def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda status: None) -> bool:
-    """End one run of any owner. Returns False if a session has taken it meanwhile. Raises `AllocationError`."""
+    """End one run of any owner. Returns False if a session uses it again. Raises `AllocationError`."""
     if left.ledger:
         with ExitStack() as alone:
             with suppress(AllocationError):  # without locks on its file system, no session can take it, either

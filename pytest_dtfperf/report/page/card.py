@@ -124,7 +124,7 @@ def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
         for change in compute_changes(then, now)
     ]
     rows.append(["the step", in_ms(then.wall_s), in_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
-    return Grid((_describe_scope(now), "ms then", "ms now", "change", "most of it"), rows)
+    return Grid((_describe_scope(now), "ms before", "ms after", "change", "most of it"), rows)
 
 
 def make_causes(explanation: Explanation, command: str) -> Causes:

@@ -77,7 +77,9 @@ EXPLANATION = Explanation(
         Cause(
             kind=CauseKind.LINK, seconds=0.038, share=0.94, location="ps:0>worker:1",
             words="worker:1 receives its variables at 0.9 Gbit/s, where it was 3.8 Gbit/s",
-            evidence=["95.0 MB from ps:0 take 59.3 ms of a step, 21.3 ms then", "links to other workers are as they were"],
+            evidence=[
+                "95.0 MB from ps:0 take 59.3 ms of a step, 21.3 ms in the baseline", "links to other workers are as they were",
+            ],
             confidence=Confidence.HIGH, next="dtfperf doctor --cluster=local",
         ),
         Cause(
@@ -164,7 +166,7 @@ HISTORY: Mapping[str, Past] = {  # id of a measurement -> its series
     each.id: Past(
         [(f"2026-10-{day:02}T02:15:00+00:00", each.images_per_sec * (1.14 if day < 20 else 1.0)) for day in range(1, 31)],
         began="2026-10-20T02:15:00+00:00",
-        change="since 20 October 2026: -12.3 % (-12.9 % to -11.7 %); meanwhile kernel 6.1 -> 6.2",
+        change="since 20 October 2026: -12.3 % (-12.9 % to -11.7 %); also changed: kernel 6.1 -> 6.2",
     )
     for each in session_records()[:2]
 }

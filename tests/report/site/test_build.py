@@ -309,7 +309,7 @@ def test_new_series_has_the_reason(tmp_path: Path) -> None:
     one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
     build_site(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
-    assert "cores: 2 then, 4 now" in path.read_text()
+    assert "cores: 2 before, 4 after" in path.read_text()
 
 
 def test_site_command_reports_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

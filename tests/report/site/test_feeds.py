@@ -41,7 +41,8 @@ def test_atom_feed_is_read(tmp_path: Path) -> None:
     assert atom.entries[0].link == f"{URL}/changes.html#change-2"
     assert atom.entries[0].updated == atom.feed.updated == "2020-01-09T02:15:00Z"
     assert (
-        "-3.0 % (-4.0 % to -2.0 %); meanwhile kernel 6.1 -> 6.2: training 0 on cpu-any-2c" in atom.entries[0].content[0].value
+        "-3.0 % (-4.0 % to -2.0 %); also changed: kernel 6.1 -> 6.2: training 0 on cpu-any-2c"
+        in atom.entries[0].content[0].value
     )
     assert atom.entries[0].content[0].type == "text/plain"
     assert len({atom.feed.id, *(entry.id for entry in atom.entries)}) == 3
