@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_dtfperf.datamodel.measurement import Run
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import bit_per_s
-from tests.real.test_ssh import ON_THE_WIRE, mnist_over
+from tests.real.test_ssh import ON_THE_WIRE, train_mnist
 
 STEPS = {"10gbit": 60, "1gbit": 40, "100mbit": 15}
 WITHIN = 0.15  # of the rate that bytes and bandwidth say
@@ -32,7 +32,7 @@ def test_rate_falls_with_bandwidth(benchmark: BenchmarkFixture, tmp_path: Path, 
         pytest.skip(reason)
     runs: list[Run] = []
     with Lab(2, namespaces=True) as lab:
-        benchmark.pedantic(lambda: runs.extend(mnist_over(lab, list(STEPS.items()), tmp_path)), rounds=1)
+        benchmark.pedantic(lambda: runs.extend(train_mnist(lab, list(STEPS.items()), tmp_path)), rounds=1)
     fastest = runs[0]
     bits = (fastest.bytes_sent + fastest.bytes_received) * 8 * ON_THE_WIRE / STEPS["10gbit"]
     by_itself_s = step_s(fastest) - bits / bit_per_s("10gbit")

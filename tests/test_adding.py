@@ -115,11 +115,11 @@ from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.experiments import plan_experiments
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.post_analysis import list_candidate_causes
-from tests.explain.sides import side, slower
+from tests.explain.sides import make_side, slow_one
 from tests.records.samples import measurement, spec
 
 where = {"cluster": "--cluster=lab", "hosts": {"worker:0": "a", "worker:1": "b", "ps:0": "c"}}
-found = explain(side(*slower(copy=5.0)), side(*slower(copy=40.0), more=where))
+found = explain(make_side(*slow_one(copy=5.0)), make_side(*slow_one(copy=40.0), more=where))
 print([each.trial.name for each in plan_experiments(list_candidate_causes(found), {}, spare_hosts=1, most=4)])
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="lab", command=["pytest"], versions={})
 folder.explain(folder.add("test_x.py::test_y", measurement(spec(), [9.8, 9.9])).id, explanation=found)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.table import read
-from tests.doctor.interpreters import SHORT_S, interpreter
+from tests.doctor.interpreters import SHORT_S, make_interpreter
 from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def run_doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
     """Hosts without problems are exit code 0, a table with a row per host, and a last line without findings."""
-    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ended = run_doctor(tmp_path, "--cluster=twins")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     heading, _, first, second, *rest = ended.stdout.splitlines()
@@ -59,7 +59,7 @@ def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
 
 def test_json_has_the_numbers_of_the_table(tmp_path: Path) -> None:
     """With --json each host has its values as numbers, and its findings."""
-    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ended = run_doctor(tmp_path, "--cluster=twins", "--json")
     assert ended.returncode == 0, ended.stderr
     told = read("doctor", ended.stdout)
@@ -74,7 +74,7 @@ def test_json_has_the_numbers_of_the_table(tmp_path: Path) -> None:
 
 def test_problem_is_exit_code_1(tmp_path: Path) -> None:
     """Findings are below the table with remedies, and the exit code is 1."""
-    write_cluster(tmp_path, interpreter(tmp_path / "venv", None))
+    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", None))
     ended = run_doctor(tmp_path, "--cluster=twins", "--gpus=1")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "wrong: TensorFlow is missing on " in ended.stdout
@@ -126,7 +126,7 @@ def test_help_has_checks_and_exit_codes(tmp_path: Path) -> None:
 
 def test_terminal_has_progress_and_colours(tmp_path: Path) -> None:
     """On a terminal the progress is one line that is erased, and the table has colours."""
-    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", "--cluster=twins", "--gpus=1"],
@@ -153,7 +153,7 @@ def test_terminal_has_progress_and_colours(tmp_path: Path) -> None:
 
 def test_hosts_without_names_are_all_checked(tmp_path: Path) -> None:
     """If hosts cannot be allocated by name, all are checked, with a message; --gpus and --hosts exclude each other."""
-    write_cluster(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ended = run_doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "dtfperf: twins does not allocate hosts by name: checking all" in ended.stderr

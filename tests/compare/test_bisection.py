@@ -1,4 +1,4 @@
-"""Which candidate of a series is the slow one: posteriors of blocks, and simulated searches (benchmarks/bisection.py)."""
+"""Tests of the search for the slow candidate of a series: posteriors of blocks, and simulated searches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ def observe(levels: Mapping[int, Sequence[float]]) -> list[Observation]:
     ]
 
 
-def test_the_slow_candidate_follows_from_levels_on_both_sides_of_it() -> None:
-    """Blocks at level 0 before the change and at the level of the last candidate after it locate it, with its effect."""
+def test_levels_locate_the_slow_candidate() -> None:
+    """Blocks at two levels locate the change between them, with its effect."""
     seen = observe({9: [-0.031, -0.029, -0.03], 4: [-0.03, -0.032], 3: [0.001, -0.001]})
     found = compute_posterior(10, seen)
     decision = decide_bisection(found, POLICY, len(seen))
@@ -46,8 +46,8 @@ def test_the_slow_candidate_follows_from_levels_on_both_sides_of_it() -> None:
     assert found.inclusion.sum() == pytest.approx(found.changes[1] + 2 * found.changes[2])
 
 
-def test_candidates_that_cannot_be_built_stay_in_the_result() -> None:
-    """The change is one of those that cannot be built, or the first after them."""
+def test_broken_candidates_stay_in_the_result() -> None:
+    """A change among candidates that cannot be built is one of them, or the first after them."""
     seen = observe({9: [-0.031, -0.029, -0.03], 6: [-0.03, -0.032], 3: [0.001, -0.001]})
     assert decide_bisection(compute_posterior(10, seen), POLICY, len(seen)).is_open
     found = compute_posterior(10, seen, broken={4, 5})
@@ -56,15 +56,15 @@ def test_candidates_that_cannot_be_built_stay_in_the_result() -> None:
     assert (change.first, change.last) == (4, 6)
 
 
-def test_candidates_that_cannot_be_built_do_not_keep_a_search_open() -> None:
-    """Two changes among them cannot be told from one, and count as one."""
+def test_broken_candidates_end_a_search() -> None:
+    """A search in which two changes could be among candidates that cannot be built ends with one change."""
     noisy = {5: [-0.9, -0.8, -1.0], 4: [-0.9, -1.0, -0.7], 1: [0.1, -0.1, 0.0]}
     seen = observe({each: values * 3 for each, values in noisy.items()})
     assert decide_bisection(compute_posterior(6, seen, broken={2, 3}), POLICY, len(seen)).end is BisectionEnd.FOUND
 
 
-def test_two_changes_are_reported_with_their_own_effects() -> None:
-    """A level between those of the first and the last candidate means two changes; each has its effect."""
+def test_two_changes_have_their_own_effects() -> None:
+    """A level between those of the first and the last candidate gives two changes, each with its effect."""
     seen = observe({3: [-0.06, -0.061, -0.059], 2: [-0.02, -0.021, -0.019], 1: [-0.02, -0.02, -0.021]})
     found = compute_posterior(4, seen)
     assert decide_bisection(found, POLICY, len(seen)).end is BisectionEnd.SEVERAL
@@ -81,8 +81,8 @@ BUSY = [
 ]  # fmt: skip
 
 
-def test_a_small_other_change_does_not_keep_a_search_open() -> None:
-    """Where blocks scatter by several per cent, the change of a half is found, though none of one per cent can be excluded."""
+def test_minor_second_change_ends_a_search() -> None:
+    """A search on a busy machine finds the change of a half, although a minor second change is not excluded."""
     seen = [Observation(*each) for each in BUSY]
     found = compute_posterior(32, seen)
     decision = decide_bisection(found, POLICY, len(seen))
@@ -124,8 +124,8 @@ def test_few_blocks_do_not_exclude_a_second_change() -> None:
     assert decide_bisection(found, POLICY, FULL_BLOCKS).end is BisectionEnd.FOUND
 
 
-def test_a_second_change_that_matters_keeps_a_search_open() -> None:
-    """The search goes on while a second change that is not minor has 4 %, though the first one has the confidence."""
+def test_second_change_that_matters_keeps_a_search_open() -> None:
+    """A search stays open if a second change that is not minor is possible, although the first one has the confidence."""
     seen = observe({9: [-0.07, -0.079], 4: [-0.06, -0.066, -0.062], 3: [0.001, -0.001]})
     found = compute_posterior(10, seen)
     assert found.sole.max() >= POLICY.confidence
@@ -133,8 +133,8 @@ def test_a_second_change_that_matters_keeps_a_search_open() -> None:
     assert decide_bisection(found, POLICY, len(seen)).is_open
 
 
-def test_good_and_bad_that_are_equal_are_no_difference() -> None:
-    """The search ends with the reason if the last candidate is as fast as the first, and not after two blocks."""
+def test_equal_ends_are_no_difference() -> None:
+    """A search ends without a difference if the last candidate is as fast as the first, and not after two blocks."""
     values = [0.002, -0.003, 0.001, 0.0, -0.001, 0.002]
     found = [decide_bisection(compute_posterior(10, observe({9: values[:n]})), POLICY, n) for n in (2, len(values))]
     assert found[0].is_open
@@ -142,14 +142,14 @@ def test_good_and_bad_that_are_equal_are_no_difference() -> None:
     assert len(values) > LEAST_EQUIVALENT
 
 
-def test_a_single_slow_block_does_not_decide() -> None:
-    """An outlier among blocks at level 0 moves the change less than the other blocks do."""
+def test_single_slow_block_does_not_decide() -> None:
+    """One slow block among fast ones of a candidate leaves the change after this candidate."""
     seen = observe({9: [-0.03, -0.031, -0.03], 4: [0.001, -0.3, -0.001, 0.0]})
     assert compute_posterior(10, seen).inclusion[5:].sum() > 0.95
 
 
-def test_the_effect_of_the_order_is_removed() -> None:
-    """Blocks that begin with the reference are all faster by 1 %, and the change is found as without that."""
+def test_effect_of_the_order_is_removed() -> None:
+    """A change is found although blocks that begin with the reference have a log-ratio higher by 0.02."""
     levels = {9: [-0.03] * 4, 4: [-0.03] * 4, 3: [0.0] * 4}
     shifted = [
         Observation(each.candidate, each.log_ratio + (0.01 if each.reference_first else -0.01), each.reference_first)
@@ -160,48 +160,49 @@ def test_the_effect_of_the_order_is_removed() -> None:
     assert found.noise < 0.006
 
 
-def test_the_last_candidate_is_measured_first() -> None:
-    """Its level must be known before others can be told from it."""
+def test_last_candidate_is_measured_first() -> None:
+    """The first choice of a search is the last candidate."""
     assert compute_posterior(10, []).choose_next(dict.fromkeys(range(10), 1.0)) == 9
 
 
-def test_the_next_candidate_halves_the_interval() -> None:
-    """With equal costs, the middle one shows most."""
+def test_next_candidate_halves_the_interval() -> None:
+    """With equal costs the next choice is near the middle."""
     found = compute_posterior(65, observe({64: [-0.03, -0.031, -0.03]}))
     assert 28 <= found.choose_next(dict.fromkeys(range(65), 1.0)) <= 36
 
 
-def test_a_warm_candidate_is_preferred_to_a_build() -> None:
-    """One off the middle that needs no build shows more for each second."""
+def test_warm_candidate_is_preferred_to_a_build() -> None:
+    """A candidate off the middle that costs a tenth is chosen."""
     found = compute_posterior(65, observe({64: [-0.03, -0.031, -0.03]}))
     costs = {each: 60.0 if each in (0, 24, 64) else 600.0 for each in range(65)}
     # Options of a gap are evenly spread: each but the warm one costs ten times as much.
     assert found.choose_next(costs, warm=(24,)) == 24
 
 
-def test_a_candidate_that_cannot_be_built_is_not_chosen() -> None:
-    """Its neighbours are measured instead."""
+def test_broken_candidate_is_not_chosen() -> None:
+    """A candidate that cannot be built is not chosen, but one beside it."""
     seen = observe({4: [-0.03, -0.031, -0.03]})
     chosen = compute_posterior(5, seen, broken={1, 3}).choose_next(dict.fromkeys(range(5), 1.0))
     assert chosen in (2, 4)
 
 
-def test_one_slow_candidate_of_64_is_found() -> None:
-    """With an effect of 3 % and runs that scatter by 1 %, the candidate is right, in 2.5 blocks for each halving."""
+def test_slow_candidate_of_64_is_found() -> None:
+    """One slow candidate of 64 is found in 95 % of simulated searches, with a median of 2.5 blocks for each halving."""
     found = simulate(Random(SEED), CASES)
     assert sum(is_right(*each) for each in found) / CASES >= 0.95
     assert median(result.blocks for _, result in found) <= 2.5 * math.log2(CANDIDATES)
 
 
 @pytest.mark.campaign(only=True)
-def test_one_slow_candidate_is_found_where_builds_fail() -> None:
-    """A fifth of the candidates cannot be built: the change is in the range that is reported."""
+def test_slow_candidate_is_found_if_builds_fail() -> None:
+    """The slow candidate is in the reported range in 95 % of simulated searches in which a fifth of the candidates cannot be
+    built."""
     found = simulate(Random(SEED), CASES, broken=0.2)
     assert sum(is_right(*each) for each in found) / CASES >= 0.95
 
 
 @pytest.mark.campaign(only=True)
-def test_two_slow_candidates_are_reported() -> None:
-    """Two changes of 3 % each are SEVERAL, and not one wrong candidate."""
+def test_two_slow_candidates_are_several() -> None:
+    """Two changes of 3 % each end in SEVERAL in 90 % of simulated searches."""
     found = simulate(Random(SEED), CASES, (EFFECT, EFFECT))
     assert sum(result.end is BisectionEnd.SEVERAL for _, result in found) / CASES >= 0.9

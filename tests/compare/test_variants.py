@@ -1,4 +1,4 @@
-"""Variants as command lines and files define them, and what is refused with one line each."""
+"""Tests of variants from command lines and files, and of the messages on invalid ones."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ SPEC = Spec(model="trivial", batch_size=8)
         ("new: container='apptainer exec a.sif'", {"container": "apptainer exec a.sif"}, {}),
     ],
 )
-def test_a_variant_is_a_name_and_its_settings(text: str, stack: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_variant_has_name_stack_and_fields(text: str, stack: dict[str, Any], fields: dict[str, Any]) -> None:
     """A variant's keys are those of the cluster's stack and fields of the training."""
     found = parse_variant(text)
     assert (found.name, found.stack, found.fields) == (text.partition(":")[0], stack, fields)
@@ -46,8 +46,8 @@ def test_a_variant_is_a_name_and_its_settings(text: str, stack: dict[str, Any], 
     ("text", "expected"),
     [("old:", True), ("tf-2.20: xla=true", True), ("my_models:small_cnn", False), ("mnist", False), ("gpus=2", False)],
 )
-def test_a_variant_is_recognised_by_its_colon(text: str, expected: bool) -> None:
-    """A model of a module has no blank after its colon, and a variant has one or ends there."""
+def test_variant_is_recognised_by_its_colon(text: str, expected: bool) -> None:
+    """A variant has a blank after its colon or ends there, and the model of a module does not."""
     assert is_variant(text) is expected
 
 
@@ -69,21 +69,21 @@ def test_a_variant_is_recognised_by_its_colon(text: str, expected: bool) -> None
         ("new", "'new' is no variant"),
     ],
 )
-def test_an_invalid_variant_is_one_line(text: str, message: str) -> None:
-    """The message names the variant, its key and what is allowed."""
+def test_invalid_variant_is_one_line(text: str, message: str) -> None:
+    """The message on an invalid variant is one line, which names the variant and its key."""
     with pytest.raises(UsageError) as caught:
         parse_variant(text)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_all_mistakes_of_a_variant_are_reported_at_once() -> None:
-    """Each invalid key has a line of its own."""
+def test_all_mistakes_of_a_variant_are_reported() -> None:
+    """Each invalid key of a variant has a line of its own."""
     with pytest.raises(UsageError, match=r"(?s)variant new: unknown key 'pyton'.*\nvariant new: gpus cannot differ"):
         parse_variant("new: pyton=x gpus=2")
 
 
-def test_variants_come_from_a_file(tmp_path: Path) -> None:
+def test_variants_are_loaded_from_a_file(tmp_path: Path) -> None:
     """A TOML file has a table for each variant, the reference first."""
     path = tmp_path / "ab.toml"
     path.write_text('[old]\n[new]\nsetup = ["module load a"]\nnum_intra_threads = 2\n')
@@ -100,8 +100,8 @@ def test_variants_come_from_a_file(tmp_path: Path) -> None:
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_an_invalid_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
-    """The message begins with the path."""
+def test_invalid_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    """The message on an invalid file begins with its path."""
     path = tmp_path / "ab.toml"
     if text is not None:
         path.write_text(text)
@@ -111,8 +111,8 @@ def test_an_invalid_file_is_named(tmp_path: Path, text: str | None, message: str
     assert message in str(caught.value)
 
 
-def test_a_stack_is_added_to_the_cluster() -> None:
-    """Set-up lines and variables follow the cluster's, and an interpreter replaces the cluster's."""
+def test_variant_changes_the_cluster() -> None:
+    """Set-up lines and variables of a variant follow the cluster's, and its interpreter replaces the cluster's."""
     found = parse_variant("new: setup='module load tensorflow/2.21' environment=TF_X=1 python=python3.12").apply_to_cluster(
         SLURM
     )
@@ -121,8 +121,8 @@ def test_a_stack_is_added_to_the_cluster() -> None:
     assert found.python == "python3.12"
 
 
-def test_fields_are_those_of_the_training() -> None:
-    """A variant's fields replace the training's, and an impossible one names the variant."""
+def test_variant_changes_the_spec() -> None:
+    """A variant's fields replace the training's, and the message on impossible ones names the variant."""
     assert parse_variant("new: num_intra_threads=2").apply_to_spec(SPEC) == SPEC.but(num_intra_threads=2)
     with pytest.raises(UsageError, match="variant new: "):
         parse_variant("new: variable_update=replicated num_ps=2").apply_to_spec(SPEC)
@@ -140,14 +140,14 @@ def test_fields_are_those_of_the_training() -> None:
     ],
 )
 def test_variants_that_cannot_be_compared_are_refused(texts: list[str], message: str) -> None:
-    """Two or more different variants that the cluster can have are required."""
+    """Fewer than two variants, equal ones, and those that the cluster cannot have are refused."""
     with pytest.raises(UsageError) as caught:
         check_variants([parse_variant(text) for text in texts], LOCAL)
     assert str(caught.value).startswith(message)
 
 
-def test_differences_are_listed() -> None:
-    """Each setting that differs has both values, with the cluster's own where a variant sets none."""
+def test_differences_have_both_values() -> None:
+    """Each setting that differs is listed with both values, with the cluster's own if a variant sets none."""
     old, new = parse_variant("old: xla=true"), parse_variant("new: setup='module load x' python=p")
     assert list_differences(old, new, SLURM) == [
         "python: as usual -> p",
@@ -156,7 +156,7 @@ def test_differences_are_listed() -> None:
     ]
 
 
-def test_the_same_variant_has_a_copy() -> None:
-    """The copy differs only in its name."""
+def test_copy_of_a_variant_has_another_name() -> None:
+    """The copy of a variant differs only in its name."""
     old = parse_variant("old: xla=true")
     assert make_same(old) == [old, Variant("old-again", old.stack, old.fields)]

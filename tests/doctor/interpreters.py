@@ -1,4 +1,4 @@
-"""Pythons of their own, with a TensorFlow that takes no time to import, another one, a broken one, or none."""
+"""Virtual environments for tests, with a TensorFlow that is imported at once, another one, a broken one, or none."""
 
 import textwrap
 import venv
@@ -14,8 +14,9 @@ class config:
 """
 
 
-def interpreter(folder: Path, tensorflow: str | None = "2.21.0", *, module: str | None = None, gpus: int = 0) -> Path:
-    """Make a python in a virtual environment in `folder`. `module` is the text of its tensorflow.py, if not a whole one."""
+def make_interpreter(folder: Path, tensorflow: str | None = "2.21.0", *, module: str | None = None, gpus: int = 0) -> Path:
+    """Make a Python in a virtual environment in `folder`. `module` is the text of its tensorflow.py, if not of a working
+    one."""
     venv.create(folder, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     if tensorflow:

@@ -1,4 +1,4 @@
-"""What a doctor may have seen, made up for tests."""
+"""Diagnoses for tests, made by hand."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,8 +37,8 @@ FACTS = HostFacts(
 MBIT = 1_000_000
 
 
-def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]] | None = None) -> Diagnosis:
-    """Hosts that are all alike, and full speed between them. `each` changes facts of some."""
+def make_healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]] | None = None) -> Diagnosis:
+    """Make a diagnosis of equal hosts with full speed between them. `each` changes facts of some hosts."""
     rows = [
         HostDiagnosis(
             name=f"node{i}",
@@ -54,9 +54,9 @@ def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]]
     seen = Diagnosis(cluster="alps", hosts=rows, rounds=6, stream_s=1.0)
     pairs = [(i, k) for i in range(hosts) for k in range(hosts) if i != k]
     seen.reached = [PortAttempt(i, k, 40000 + k) for i, k in pairs]
-    seen.links = [link(i, k) for i, k in pairs]
+    seen.links = [make_link(i, k) for i, k in pairs]
     return seen
 
 
-def link(source: int, target: int, mbit_per_s: float = 9400) -> HostLink:
+def make_link(source: int, target: int, mbit_per_s: float = 9400) -> HostLink:
     return HostLink(source, target, round_trip_s=5e-5, echoes=100, bytes=round(mbit_per_s * MBIT / 8), counted_s=1.0)

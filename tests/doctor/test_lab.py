@@ -1,4 +1,4 @@
-"""The doctor and machines that SSH reaches, each with its network: one is down, one has no TensorFlow, one has a slow link."""
+"""Tests of the doctor on machines over SSH with separate networks: one is off, one has no TensorFlow, one has a slow link."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from pytest_dtfperf.doctor.examination import examine, read_expectations
 from pytest_dtfperf.doctor.findings import list_findings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.doctor.interpreters import SHORT_S, interpreter
+from tests.doctor.interpreters import SHORT_S, make_interpreter
 
 MBIT = 1_000_000
 CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}
@@ -30,7 +30,7 @@ table inet test {{
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str], list[str]]:
-    """Five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off.
+    """Examine five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off.
 
     What was seen, what is wrong, and what is left in their homes.
     """
@@ -38,8 +38,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("pythons")
     run_it = '#!/bin/sh\nexec {} "$@"\n'
-    with_it = run_it.format(interpreter(folder / "with", "2.99.0"))
-    without = run_it.format(interpreter(folder / "without", None))
+    with_it = run_it.format(make_interpreter(folder / "with", "2.99.0"))
+    without = run_it.format(make_interpreter(folder / "without", None))
     each = {name: {"programs": {"python3": with_it}} for name in ("m1", "m2", "m3", "m5")}
     each["m3"]["rate"] = "100mbit"  # type: ignore[assignment]
     with Lab(5, namespaces=True, each={**each, "m4": {"programs": {"python3": without}}}) as lab:
@@ -54,8 +54,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
 Seen = tuple[Diagnosis, list[str], list[str]]
 
 
-def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
-    """The machine that does not answer is named with the reason, and all others have their facts."""
+def test_machine_that_is_off_is_named(seen: Seen) -> None:
+    """The machine that is off is named in a problem, and all others have their facts."""
     diagnosis, wrong, _ = seen
     assert [host.missing is None for host in diagnosis.hosts] == [True, True, True, True, False]
     assert all(host.facts and host.offset for host in diagnosis.hosts[:4])
@@ -63,15 +63,15 @@ def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
     assert "m5" in output.partition("\n")[0]
 
 
-def test_the_one_without_tensorflow_is_named(seen: Seen) -> None:
-    """TensorFlow is there on three machines, and the fourth is named alone."""
+def test_machine_without_tensorflow_is_named(seen: Seen) -> None:
+    """TensorFlow is found on three machines, and the fourth is named alone."""
     diagnosis, wrong, _ = seen
     assert [host.trial and host.trial.version for host in diagnosis.hosts] == ["2.99.0", "2.99.0", "2.99.0", None, None]
     assert len([output for output in wrong if output.startswith("TensorFlow is missing on m4 (")]) == 1
 
 
-def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
-    """Only m1 cannot connect to m2: the other way, and everybody else, can."""
+def test_firewall_closes_one_direction(seen: Seen) -> None:
+    """Only m1 cannot connect to m2, which is one problem."""
     diagnosis, wrong, _ = seen
     closed = {(each.source, each.target) for each in diagnosis.reached if each.error}
     assert closed == {(0, 1)}
@@ -81,8 +81,8 @@ def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
 
 
 @pytest.mark.campaign(only=True)
-def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
-    """Through a link of 100 Mbit/s go 80 to 100, in both directions and with every other machine, and it is complained of."""
+def test_slow_link_has_its_rate(seen: Seen) -> None:
+    """A link of 100 Mbit/s has a rate of 80 to 100 in both directions, with each other machine, and is a problem."""
     diagnosis, wrong, _ = seen
     rates = {(link.source, link.target): (link.bits_per_s or 0) / MBIT for link in diagnosis.links}
     slow = {pair: rate for pair, rate in rates.items() if 2 in pair}
@@ -95,32 +95,32 @@ def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
     assert re.search(r"m3 is in (all|6) of them", output)  # a busy machine may make a seventh as slow
 
 
-def test_machines_with_homes_of_their_own_share_nothing(seen: Seen) -> None:
-    """Each sees only the file that it has written itself."""
+def test_machines_with_separate_homes_share_nothing(seen: Seen) -> None:
+    """Each machine sees only its own file."""
     diagnosis, *_ = seen
     assert [host.sees for host in diagnosis.hosts[:4]] == [frozenset({i}) for i in range(4)]
 
 
-def test_every_link_was_measured_between_two_others(seen: Seen) -> None:
-    """All ordered pairs of the machines that answer are there but the one that is closed, each with its round trips."""
+def test_every_open_link_is_measured(seen: Seen) -> None:
+    """All ordered pairs of the reachable machines, except for the closed one, have round trips."""
     diagnosis, *_ = seen
     assert len(diagnosis.links) == 11
     assert all(link.round_trip_s and link.echoes and link.error is None for link in diagnosis.links)
 
 
-def test_nothing_is_left_in_their_homes(seen: Seen) -> None:
-    """The hosts have removed the files that they wrote for each other, and none had trouble with it."""
+def test_no_file_is_left_on_the_machines(seen: Seen) -> None:
+    """The machines have removed their files without trouble."""
     diagnosis, _, left = seen
     assert left == []
     assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
 
 
-def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is reached by ssh, but by no other host, is named once."""
+def test_unreachable_machine_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is reached over SSH, but by no other machine, is one problem."""
     monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
-    python = interpreter(tmp_path / "venv", "2.99.0")
+    python = make_interpreter(tmp_path / "venv", "2.99.0")
     with Lab(3, namespaces=True, programs={"python3": f'#!/bin/sh\nexec {python} "$@"\n'}) as lab:
         for other in ("m1", "m2"):
             text = FIREWALL.format(source=lab[other].address).replace("inet test", f"inet {other}")
@@ -131,12 +131,12 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pyte
     assert output.startswith("no host can reach m3 (")
 
 
-def test_machines_that_are_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without namespaces, too: hosts that are one machine under several addresses are all seen."""
+def test_addresses_of_one_machine_are_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two addresses of this machine, without namespaces, are two hosts with links."""
     monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     with Lab(2, namespaces=False) as lab:
-        found = examine(lab.config(python=str(interpreter(tmp_path / "venv", "2.99.0")), **CALM), None, lambda words: None)
+        found = examine(lab.config(python=str(make_interpreter(tmp_path / "venv", "2.99.0")), **CALM), None, lambda words: None)
     assert [host.missing for host in found.hosts] == [None, None]
     assert len(found.links) == 2

@@ -1,4 +1,4 @@
-"""Hosts that are allocated one by one: here each is an allocation of this machine, and some fail."""
+"""Tests of hosts that are allocated one by one: each is an allocation of this machine, and some fail."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,20 @@ IDLE = b"nothing"
 
 
 @contextmanager
-def well() -> Iterator[Allocation]:
+def allocate_local() -> Iterator[Allocation]:
     with named.open_cluster(ClusterConfig(name="local")).allocate(Resources(devices=1)) as allocation:
         yield allocation
 
 
-def down() -> AbstractContextManager[Allocation]:
+def fail_to_allocate() -> AbstractContextManager[Allocation]:
     raise AllocationError("it does not answer")
 
 
-def known(*names: str) -> list[Host]:
+def make_hosts(*names: str) -> list[Host]:
     return [Host(name, f"{name}.example") for name in names]
 
 
-def next_line(lent_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
+def receive_next(lent_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
     """Return the next message of any host."""
     heard: list[tuple[int, bytes | Lost]] = []
 
@@ -45,97 +45,119 @@ def next_line(lent_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int,
     return heard[0]
 
 
-def test_those_that_answer_are_spoken_to() -> None:
-    """Hosts that cannot be allocated are missing with the reason; the others get what is sent, and are distinguished."""
-    with allocate_one_by_one(known("a", "b", "c"), [well, down, well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
+def test_reachable_hosts_receive_messages() -> None:
+    """Hosts that cannot be allocated are missing with the reason, and the others receive messages and answer with their
+    numbers."""
+    with allocate_one_by_one(
+        make_hosts("a", "b", "c"), [allocate_local, fail_to_allocate, allocate_local], PARROT_COMMAND, at_once=16, idle=IDLE
+    ) as lent_hosts:
         assert lent_hosts.missing == {1: "it does not answer"}
         assert lent_hosts.hosts[1] == Host("b", "b.example")
         assert lent_hosts.hosts[0].address == "127.0.0.1"
         lent_hosts.channel.send(b"echo here")
-        assert sorted([next_line(lent_hosts), next_line(lent_hosts)]) == [(0, b"here"), (2, b"here")]
+        assert sorted([receive_next(lent_hosts), receive_next(lent_hosts)]) == [(0, b"here"), (2, b"here")]
 
 
-def test_none_answers() -> None:
-    """When no host can be allocated, there is no receiver, and all reasons are reported."""
-    with allocate_one_by_one(known("a", "b"), [down, down], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
-        assert lent_hosts.missing.keys() == {0, 1}
+def test_unreachable_hosts_have_their_reasons() -> None:
+    """If no host can be allocated, all have the reason, nothing is received, and sending fails."""
+    with allocate_one_by_one(
+        make_hosts("a", "b"), [fail_to_allocate, fail_to_allocate], PARROT_COMMAND, at_once=16, idle=IDLE
+    ) as lent_hosts:
+        assert lent_hosts.missing == dict.fromkeys((0, 1), "it does not answer")
         assert lent_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
             lent_hosts.channel.send(b"echo hello?")
 
 
-def test_lost_hosts_are_told_once() -> None:
-    """A host with a process that ends is reported once; when none is left, sending raises an error."""
-    with allocate_one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
+def test_lost_host_is_reported_once() -> None:
+    """A host with an ended process is reported as lost, and sending fails after the last one."""
+    with allocate_one_by_one(
+        make_hosts("a", "b"), [allocate_local, allocate_local], PARROT_COMMAND, at_once=1, idle=IDLE
+    ) as lent_hosts:
         lent_hosts.channel.send(b"echo pid")
-        assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
+        assert {receive_next(lent_hosts)[0], receive_next(lent_hosts)[0]} == {0, 1}
         lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
         lost: list[int] = []
 
-        def both_lost() -> bool:
+        def are_both_lost() -> bool:
             if (line := lent_hosts.channel.receive(0.5)) and isinstance(line[1], Lost):
                 lost.append(line[0])
             return len(lost) == 2
 
-        wait_until("both are lost", both_lost)
+        wait_until("both are lost", are_both_lost)
         assert sorted(lost) == [0, 1]
-        wait_until("nobody listens", lambda: _nobody_listens(lent_hosts))
+        wait_until("nobody listens", lambda: _is_closed(lent_hosts))
 
 
-def test_hosts_that_wait_for_others_hear_something() -> None:
-    """While the slowest host is still being connected to, the others are not left without a word."""
+def test_waiting_hosts_receive_a_message() -> None:
+    """During the connection to the slowest host, the others receive the idle message."""
     spoken = threading.Event()
 
-    class Told(LocalAllocation):
+    class NotifyingAllocation(LocalAllocation):
         def start(self, argv: Sequence[str]) -> ChildrenChannel:
             channel = super().start(argv)
             send = channel.send
 
-            def told(line: bytes) -> None:
+            def send_and_notify(line: bytes) -> None:
                 send(line)
                 spoken.set()
 
-            channel.send = told  # type: ignore[method-assign]
+            channel.send = send_and_notify  # type: ignore[method-assign]
             return channel
 
-    def late() -> AbstractContextManager[Allocation]:
+    def fail_late() -> AbstractContextManager[Allocation]:
         assert spoken.wait(PATIENCE_S)
         raise AllocationError("too late")
 
-    lenders: list[OpenAllocation] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
-    with allocate_one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting") as lent_hosts:
-        assert next_line(lent_hosts) == (0, b"still waiting")
+    lenders: list[OpenAllocation] = [lambda: nullcontext(NotifyingAllocation([Host("a", "127.0.0.1")])), fail_late]
+    with allocate_one_by_one(
+        make_hosts("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting"
+    ) as lent_hosts:
+        assert receive_next(lent_hosts) == (0, b"still waiting")
         assert lent_hosts.missing == {1: "too late"}
 
 
-def test_each_is_told_its_number() -> None:
-    """A program on a host gets its host's number."""
+def test_program_gets_the_number_of_its_host() -> None:
+    """The program on each host gets the host's number as an argument."""
     script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
-    with allocate_one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as lent_hosts:
-        heard = sorted([next_line(lent_hosts, IDLE), next_line(lent_hosts, IDLE)])
+    with allocate_one_by_one(
+        make_hosts("a", "b"), [allocate_local, allocate_local], script, at_once=16, idle=IDLE
+    ) as lent_hosts:
+        heard = sorted([receive_next(lent_hosts, IDLE), receive_next(lent_hosts, IDLE)])
         assert heard == [(0, b"--host 0"), (1, b"--host 1")]
 
 
 def test_no_thread_is_left() -> None:
-    """When it is over, so are its threads, each of which has closed its channel."""
-    with allocate_one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
+    """After the block no thread of the hosts is left."""
+    with allocate_one_by_one(make_hosts("a"), [allocate_local], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"echo here")
-        next_line(lent_hosts)
+        receive_next(lent_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
 
-def test_an_error_of_the_caller_ends_everything() -> None:
-    """An error while hosts are allocated releases them."""
+def test_error_of_the_caller_releases_hosts() -> None:
+    """An error within the block releases the hosts, and no thread is left."""
+    released: list[str] = []
+
+    @contextmanager
+    def allocate() -> Iterator[Allocation]:
+        with allocate_local() as allocation:
+            try:
+                yield allocation
+            finally:
+                released.append("a")
+
     with (
         pytest.raises(KeyboardInterrupt),
-        allocate_one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE),
+        allocate_one_by_one(make_hosts("a"), [allocate], PARROT_COMMAND, at_once=16, idle=IDLE),
     ):
         raise KeyboardInterrupt
+    assert released == ["a"]
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
 
-def _nobody_listens(lent_hosts: CheckupHosts) -> bool:
+def _is_closed(lent_hosts: CheckupHosts) -> bool:
     try:
         lent_hosts.channel.send(b"echo hello?")
     except HostLost:

@@ -1,4 +1,4 @@
-"""The doctor and the nodes of a Slurm job: a real Slurm with nodes on this machine."""
+"""Tests of the doctor on the nodes of a job, with a real Slurm and nodes on this machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ from pytest_dtfperf.doctor.examination import examine, read_expectations
 from pytest_dtfperf.doctor.findings import list_findings
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not
-from tests.doctor.interpreters import SHORT_S, interpreter
+from tests.doctor.interpreters import SHORT_S, make_interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Two nodes; this process is on their login node."""
+    """Make a site with two nodes, with this process on the login node."""
     if reason := why_not():
         pytest.skip(reason)
     with Site(nodes=2, gpus=4) as site:
@@ -31,11 +31,11 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
-def test_nodes_of_a_job(site: Site, tmp_path: Path) -> None:
-    """A job allocates the nodes, all checks go through its one srun, and the nodes are released."""
+def test_nodes_of_a_job_are_examined(site: Site, tmp_path: Path) -> None:
+    """The nodes of a job are examined without a problem, and no file and no job is left."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    python = interpreter(tmp_path / "venv", "2.99.0")
+    python = make_interpreter(tmp_path / "venv", "2.99.0")
     backend_keys = {"nodes": 2, "shared": str(scratch)}
     calm: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}
     config = ClusterConfig(

@@ -1,4 +1,4 @@
-"""An agent that lies, over the real channel of `local`: the run ends with words that name the host, and that is all."""
+"""Tests of an agent that lies, over the real channel of `local`: the run ends with a message that names the host."""
 
 import re
 import shlex
@@ -50,8 +50,8 @@ REASONS = {
 
 
 @contextmanager
-def liar(lie: str, folder: Path, **limits: float) -> Iterator[Launcher]:
-    """Two hosts, of which the first lies."""
+def start_hosts(lie: str, folder: Path, **limits: float) -> Iterator[Launcher]:
+    """Start two hosts, of which the first one lies."""
     python = folder / "python"
     python.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-S', str(ROOT / 'tests/hostile/agent.py'), lie])}\n")
     python.chmod(0o700)
@@ -68,24 +68,24 @@ def liar(lie: str, folder: Path, **limits: float) -> Iterator[Launcher]:
         yield launcher
 
 
-def run(lie: str, folder: Path, **limits: float) -> Run:
-    with liar(lie, folder, **limits) as launcher:
+def run_with_lie(lie: str, folder: Path, **limits: float) -> Run:
+    with start_hosts(lie, folder, **limits) as launcher:
         return launcher.run(SPEC, log_dir=folder / "logs")
 
 
-def visible(text: str) -> bool:
+def is_visible(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_costs_the_host(lie: str, tmp_path: Path) -> None:
-    """Whatever a host lies about: no number comes of it, the reason is said in words, and no file is where none belongs."""
+def test_lie_ends_the_run(lie: str, tmp_path: Path) -> None:
+    """A lie ends the run with a printable message that names the host and the reason, and no unexpected file is written."""
     kind, words = ENDS.get(lie, (DtfPerfError, r"\S+-0"))
     with pytest.raises(kind, match=words) as raised:
-        run(lie, tmp_path, **({"hello_s": 1} if lie == "another version" else {}))
+        run_with_lie(lie, tmp_path, **({"hello_s": 1} if lie == "another version" else {}))
     output = str(raised.value)
-    assert visible(output)
+    assert is_visible(output)
     assert len(output) < 3000
     if lie not in ENDS:
         assert isinstance(raised.value, (HostLost, AllocationError))
@@ -99,26 +99,26 @@ def test_a_lie_costs_the_host(lie: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("oddity", HARMLESS)
-def test_what_does_no_harm(oddity: str, tmp_path: Path) -> None:
-    """What is only strange costs nothing, and nothing of it reaches people but as text."""
-    with liar(oddity, tmp_path) as launcher:
+def test_harmless_oddity_is_ignored(oddity: str, tmp_path: Path) -> None:
+    """A harmless oddity does not change the rate, and is only shown as printable text."""
+    with start_hosts(oddity, tmp_path) as launcher:
         found = launcher.run(SPEC, log_dir=tmp_path / "logs")
-        assert visible(str(launcher.fingerprint))
+        assert is_visible(str(launcher.fingerprint))
     assert found.images_per_sec == pytest.approx(2 * 8 / 0.01)
     assert set(found.state) == set(found.hosts)
     for log in (tmp_path / "logs").iterdir():
-        assert visible(log.read_text(encoding="utf-8").replace("\t", ""))
+        assert is_visible(log.read_text(encoding="utf-8").replace("\t", ""))
 
 
-def test_the_log_that_a_terminal_obeys(tmp_path: Path) -> None:
-    """A log keeps its lines and its tabs, and what a terminal would obey is written out."""
-    run("a log that a terminal obeys", tmp_path)
+def test_log_has_no_control_characters(tmp_path: Path) -> None:
+    """A log keeps its lines and tabs, and control characters are written as escapes."""
+    run_with_lie("a log that a terminal obeys", tmp_path)
     shown = r"\x1b]0;title\x07\x1b[31mred\x9b31m\u202egnp\u2066\x00\ud800"
     assert (tmp_path / "logs" / "worker-0.log").read_text(encoding="utf-8") == f"{shown}\n\tindented\n50 %\n100 %"
 
 
-def test_there_are_many_lies() -> None:
-    """The campaign that this stands for had 33 kinds."""
+def test_tables_have_the_same_lies() -> None:
+    """There are at least 33 lies, each expected end and reason belongs to one, and the version is current."""
     assert len(LIES) >= 33
     assert ENDS.keys() <= LIES.keys()
     assert REASONS.keys() <= LIES.keys()

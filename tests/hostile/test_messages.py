@@ -1,4 +1,4 @@
-"""What hosts send, changed at random: a conversation ends as it should, or in words of ours.
+"""Tests of messages of hosts that are changed at random: they are valid, or refused with a printable message.
 
 DTFPERF_FUZZ=20000 tries so many changes; a failure names the one, which is the same in every run.
 """
@@ -56,8 +56,8 @@ STRANGE: Sequence[Any] = (
 Message = dict[str, Any]
 
 
-def run_of_two_hosts() -> list[Message]:
-    """All that two honest agents say in one run."""
+def make_run_messages() -> list[Message]:
+    """Return all messages of two honest agents in one run."""
     output: list[Message] = [
         {
             "event": "hello",
@@ -115,10 +115,10 @@ def run_of_two_hosts() -> list[Message]:
     return output
 
 
-def changed(message: Any, dice: random.Random) -> Any:
-    """One thing of it is another, is missing, or is there too often."""
+def change_message(message: Any, dice: random.Random) -> Any:
+    """Return the message with one value replaced, removed or repeated."""
     copy = json.loads(json.dumps(message))
-    positions = list(_positions(copy))
+    positions = list(_list_positions(copy))
     where, key = dice.choice(positions)
     match dice.randrange(5):
         case 0:
@@ -132,17 +132,17 @@ def changed(message: Any, dice: random.Random) -> Any:
     return copy
 
 
-def _positions(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container of it, with every key."""
+def _list_positions(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each container in the message with each of its keys."""
     pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
     for key, below in pairs:
         yield value, key
         if isinstance(below, (dict, list)):
-            yield from _positions(below)
+            yield from _list_positions(below)
 
 
-def damaged(line: bytes, dice: random.Random) -> bytes:
-    """A line of which some bytes are others."""
+def damage_line(line: bytes, dice: random.Random) -> bytes:
+    """Return the line with a few bytes replaced."""
     found = bytearray(line)
     for _ in range(dice.randint(1, 4)):
         at = dice.randrange(len(found))
@@ -150,8 +150,8 @@ def damaged(line: bytes, dice: random.Random) -> bytes:
     return bytes(found)
 
 
-def lead(lines: Sequence[tuple[int, bytes]]) -> None:
-    """What the controller does with what it hears. Raises `DtfPerfError`."""
+def lead_run(lines: Sequence[tuple[int, bytes]]) -> None:
+    """Do with the messages what the controller does. Raises `DtfPerfError`."""
     receiver = MessageReceiver(AGENT, 2)
     receiver.expect("r", TASKS)
     watch = Watch(TASKS, ["anna", "bert"], Limits(silence_s=1000), now=0.0, staying=["ps:0"])
@@ -187,46 +187,46 @@ def lead(lines: Sequence[tuple[int, bytes]]) -> None:
     json.dumps(found.to_json(), allow_nan=False).encode()
 
 
-def visible(text: str) -> bool:
+def is_visible(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-def lines_of(messages: Sequence[Message]) -> list[tuple[int, bytes]]:
+def encode_messages(messages: Sequence[Message]) -> list[tuple[int, bytes]]:
     return [(message["host"], wire.encode(message)) for message in messages]
 
 
-def test_an_honest_run() -> None:
-    """What is changed below comes to a good end as it is."""
-    lead(lines_of(run_of_two_hosts()))
+def test_unchanged_run_ends_well() -> None:
+    """A run with unchanged messages has a rate."""
+    lead_run(encode_messages(make_run_messages()))
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
-def test_changed_runs(part: int) -> None:
-    """A run of which one message is another comes to an end, or is ended in words that can be seen."""
-    honest = run_of_two_hosts()
+def test_changed_run_ends_or_is_refused(part: int) -> None:
+    """A run with one changed message ends well, or with a short, printable error."""
+    honest = make_run_messages()
     words = []
     for number in range(part, MANY, PARTS):
         dice = random.Random(number)
         at = dice.randrange(len(honest))
-        lines = lines_of(honest)
+        lines = encode_messages(honest)
         host, line = lines[at]
-        line = damaged(line, dice) if dice.random() < 0.2 else wire.encode(changed(honest[at], dice))
+        line = damage_line(line, dice) if dice.random() < 0.2 else wire.encode(change_message(honest[at], dice))
         try:
-            lead([*lines[:at], (host, line), *lines[at + 1 :]])
+            lead_run([*lines[:at], (host, line), *lines[at + 1 :]])
         except DtfPerfError as exc:
             words.append((number, str(exc)))
         except Exception as exc:
             raise AssertionError(f"change {number}: {line[:300]!r}") from exc
-    assert [number for number, output in words if not visible(output) or len(output) > 20_000] == []
+    assert [number for number, output in words if not is_visible(output) or len(output) > 20_000] == []
     assert len(words) > MANY / PARTS / 3
 
 
 # A probe's
 
 
-def probe_of_two_hosts() -> list[Message]:
-    """All that two honest tasks say in one probe: each computes, and there is one link between them, measured both ways."""
+def make_probe_messages() -> list[Message]:
+    """Return all messages of two honest tasks in one probe: each computes, and one link between them is measured both ways."""
     measured = {"per_s": 4e10, "spread": 0.02, "repeats": 5, "how": {"threads": 1, "data": "mnist"}, "cpu_share": 0.98}
     facts = {"limits": {"cores": 2, "governor": "powersave"}, "clock_hz": 2e9, "most_clock_hz": None, "state": STATE}
     parts = {"parts": [{"bytes": 10**7, "counted_s": 0.1}] * PARTS_OF_A_STREAM, "error": None}
@@ -245,7 +245,7 @@ def probe_of_two_hosts() -> list[Message]:
 
 
 def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
-    """What the controller makes of what it hears. Raises `MessageError`."""
+    """Do with the messages what the controller does. Raises `MessageError`."""
     receiver = MessageReceiver(AGENT, 2)
     receiver.expect("r", {"probe:0": 0, "probe:1": 1})
     hosts = [placement.HostView(name, name, (0, 1), gpus=("0",)) for name in ("anna", "bert")]
@@ -258,9 +258,9 @@ def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
     return answers.collect_probes(1.0)
 
 
-def test_an_honest_probe() -> None:
-    """What is changed below is known as it is."""
-    found = lead_probe(lines_of(probe_of_two_hosts()))
+def test_unchanged_probe_is_complete() -> None:
+    """A probe with unchanged messages has both hosts and both directions of their link."""
+    found = lead_probe(encode_messages(make_probe_messages()))
     assert found.hosts.keys() == {"anna", "bert"}
     assert found.links.keys() == {"anna>bert", "bert>anna"}
     assert found.unknown == {}
@@ -268,30 +268,30 @@ def test_an_honest_probe() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
-def test_changed_probes(part: int) -> None:
-    """A probe of which one message is another is refused in words that can be seen, or is one that a baseline file may keep."""
-    honest, entry = probe_of_two_hosts(), entry_of([1.0])
+def test_changed_probe_is_stored_or_refused(part: int) -> None:
+    """A probe with one changed message is valid in a baseline file, or refused with a printable error."""
+    honest, entry = make_probe_messages(), entry_of([1.0])
     words = []
     for number in range(part, MANY, PARTS):
         dice = random.Random(number)
         at = dice.randrange(len(honest))
-        lines = lines_of(honest)
-        lines[at] = (honest[at]["host"], wire.encode(changed(honest[at], dice)))
+        lines = encode_messages(honest)
+        lines[at] = (honest[at]["host"], wire.encode(change_message(honest[at], dice)))
         try:
             probes = lead_probe(lines).to_json()
             stored = {"schema": 1, "system": "x", "entries": {entry.key: [{**entry.to_file_json(), "probes": probes}]}}
             validate("baseline", json.loads(json.dumps(stored, allow_nan=False)), f"change {number}")
         except MessageError as exc:
             words.append(str(exc))
-    assert [output for output in words if not visible(output)] == []
+    assert [output for output in words if not is_visible(output)] == []
     assert len(words) > MANY / PARTS / 3
 
 
 # The doctor's
 
 
-def answer(order: Mapping[str, Any], host: int) -> Message | None:
-    """What an honest checkup answers."""
+def answer_order(order: Mapping[str, Any], host: int) -> Message | None:
+    """Return the answer of an honest checkup."""
     others = [1 - host]
     facts = {
         "hostname": "anna", "addresses": ["10.0.0.1"], "interfaces": INTERFACES,
@@ -327,20 +327,20 @@ LOST = Lost(LossReason.ENDED, "the agent left with exit code 1")
 
 
 class TwoHosts:
-    """A channel to two checkups, of whose messages one is changed."""
+    """Stand in for a channel to two checkups, with one changed message."""
 
     def __init__(self, change: Callable[[Message], bytes], at: int) -> None:
         self._change, self._at = change, at
         self._sent: list[tuple[int, bytes | Lost]] = []
         self._count = 0
-        self._say("hello", 0, {})
-        self._say("hello", 1, {})
+        self._add_message("hello", 0, {})
+        self._add_message("hello", 1, {})
 
     def send(self, line: bytes) -> None:
         order = wire.decode(line)
         for host in order.get("only", (0, 1)):
-            if (output := answer(order, host)) is not None:
-                self._say(order["order"], host, output)
+            if (output := answer_order(order, host)) is not None:
+                self._add_message(order["order"], host, output)
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return self._sent.pop(0) if self._sent else None
@@ -350,7 +350,7 @@ class TwoHosts:
 
     def close(self) -> None: ...
 
-    def _say(self, event: str, host: int, data: Message) -> None:
+    def _add_message(self, event: str, host: int, data: Message) -> None:
         message = {"event": event, "host": host, **data}
         self._sent.append((host, self._change(message) if self._count == self._at else wire.encode(message)))
         self._sent += [(host, LOST)] if self._count == self._at else []  # or an answer that does not come is waited for
@@ -359,13 +359,13 @@ class TwoHosts:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
-def test_changed_checkups(part: int) -> None:
-    """A checkup of which one answer is another is shown, and nothing of it is anything but text."""
+def test_changed_checkup_is_shown(part: int) -> None:
+    """The report of a checkup with one changed answer is printable text."""
     for number in range(part, MANY // 5, PARTS):
         dice = random.Random(number)
         hosts = [HostDiagnosis("anna", "10.0.0.1"), HostDiagnosis("bert", "10.0.0.2")]
         seen = Diagnosis(cluster="lab", hosts=hosts)
-        channel = TwoHosts(lambda message, dice=dice: wire.encode(changed(message, dice)), dice.randrange(40))  # type: ignore[misc]
+        channel = TwoHosts(lambda message, dice=dice: wire.encode(change_message(message, dice)), dice.randrange(40))  # type: ignore[misc]
         try:
             Examination(channel, seen, Limits(), ports=[0, 0], on_status=lambda words: None).run()
             shown = format_report(
@@ -373,15 +373,15 @@ def test_changed_checkups(part: int) -> None:
             )
         except Exception as exc:
             raise AssertionError(f"change {number}") from exc
-        assert visible(shown), number
+        assert is_visible(shown), number
 
 
 # What is smaller
 
 
 @pytest.mark.campaign
-def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
-    """Whatever else hosts say is of its shape, or refused in words."""
+def test_changed_fetch_or_supervisor_message_is_refused() -> None:
+    """Changed messages of fetch programs and supervisors are valid, or refused with a printable error."""
     fetches: list[Message] = [
         {"event": "hello", "host": 0},
         {"event": "progress", "host": 0, "bytes": 5, "moved": 6, "waiting": False},
@@ -406,12 +406,12 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
             (fetches, lambda message: validate_message(FETCH, message)),
             (supervisors, parse_supervisor_message),
         ):
-            message = changed(dice.choice(of_which), dice)
+            message = change_message(dice.choice(of_which), dice)
             try:
                 check(message)
             except MessageError as exc:
                 words.append(str(exc))
-    assert [output for output in words if not visible(output)] == []
+    assert [output for output in words if not is_visible(output)] == []
     assert len(words) > MANY / 3
 
 
@@ -425,29 +425,29 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
         (b'{"v":2,"event":"hello","host":0,"\\u001b[2J":1}', r"key must be one of host, not '\x1b[2J'"),
     ],
 )
-def test_words_of_a_refusal(line: bytes, words: str) -> None:
-    """What came and what it must be is said, in text that can be seen."""
+def test_refusal_has_the_key_and_its_type(line: bytes, words: str) -> None:
+    """A refusal names the message, the key and the allowed type in printable text."""
     with pytest.raises(MessageError) as raised:
         MessageReceiver(CHECKUP, 1).receive(0, line)
     assert words in str(raised.value)
-    assert visible(str(raised.value))
+    assert is_visible(str(raised.value))
 
 
 @pytest.mark.parametrize("ranges", ["", "0-3,8", "0-65535", "7,3"])
-def test_cores_as_the_kernel_writes_them(ranges: str) -> None:
-    """As many cores as a machine can have are believed."""
+def test_ranges_of_cores_are_accepted(ranges: str) -> None:
+    """Ranges of as many cores as a machine can have are accepted."""
     assert make_state(cpus=ranges).cpus == ranges
 
 
 @pytest.mark.parametrize("ranges", [",".join(["0-65535"] * 32768), "0-65536", "0-60000,0-60000", "3-1", "0-"])
-def test_cores_that_no_machine_has(ranges: str) -> None:
-    """Ranges that count to more cores than there can be are refused before anybody counts: it would take minutes."""
+def test_too_many_cores_are_refused(ranges: str) -> None:
+    """Ranges of more cores than a machine can have, and invalid ranges, are refused."""
     with pytest.raises(ValidationError, match=r'^cpus: must be ranges of cores such as "0-3,8"'):
         make_state(cpus=ranges)
 
 
-def test_junk_is_bounded_and_its_end_is_kept() -> None:
-    """Lines that are no messages are kept as last words, twenty of them, until there are too many."""
+def test_junk_is_limited_and_its_end_is_kept() -> None:
+    """The last twenty lines that are no messages are kept, and more than 1 MiB of them is refused."""
     receiver = MessageReceiver(AGENT, 1)
     for number in range(50):
         assert receiver.receive(0, b"line %d \x1b[31m" % number) is None
@@ -457,8 +457,8 @@ def test_junk_is_bounded_and_its_end_is_kept() -> None:
     assert len(receiver.last_lines(0)[-1]) < 3000
 
 
-def test_messages_are_counted_by_the_clock() -> None:
-    """A host may say much at once, and go on as fast as agents do; not faster."""
+def test_rate_of_messages_is_limited() -> None:
+    """A host may send many messages at once and then 1,000 per second, and more are refused."""
     now = [0.0]
     receiver = MessageReceiver(CHECKUP, 1, clock=lambda: now[0])
     beat = wire.encode({"event": "beat", "host": 0})

@@ -1,4 +1,4 @@
-"""A host that lies in the middle of `dtfperf qualify`, over the real channel of `local`."""
+"""Tests of a host that lies during `dtfperf qualify`, over the real channel of `local`."""
 
 import shlex
 import sys
@@ -27,8 +27,8 @@ def find_processes(text: str) -> list[str]:
     return [each for each in found if text in each]
 
 
-def qualify(folder: Path, *arguments: str) -> int:
-    """Return the exit code for hosts with the agent of these tests."""
+def run_qualify(folder: Path, *arguments: str) -> int:
+    """Run the command on hosts with the agent of these tests, and return its exit code."""
     python = folder / "python"
     python.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-S', str(AGENT), *arguments])}\n")
     python.chmod(0o700)
@@ -39,12 +39,12 @@ def qualify(folder: Path, *arguments: str) -> int:
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("lie", PROBE_LIES)
-def test_qualify_names_a_host_that_lies_and_judges_the_others(
+def test_qualify_leaves_out_a_host_that_lies(
     lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A host that violates the protocol or sends an impossible reading is not judged. The others are fit. No agent stays."""
+    """A host that lies is not judged, with the reason, the other hosts are fit, and no agent is left."""
     monkeypatch.chdir(tmp_path)
-    assert qualify(tmp_path, lie, str(tmp_path / "lied")) == 3
+    assert run_qualify(tmp_path, lie, str(tmp_path / "lied")) == 3
     printed = capsys.readouterr()
     hosts = Qualification.from_json(read("qualify", printed.out)).hosts
     (liar,) = [name for name, host in hosts.items() if host.verdict is HostVerdict.NOT_JUDGED]
@@ -55,11 +55,11 @@ def test_qualify_names_a_host_that_lies_and_judges_the_others(
     wait_until("no agent is left", lambda: not find_processes(str(tmp_path / "lied")))
 
 
-def test_qualify_finds_hosts_fit_that_do_not_lie(
+def test_qualify_finds_honest_hosts_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All agents of these tests are fit if none of them lies."""
+    """All hosts are fit if none of them lies."""
     monkeypatch.chdir(tmp_path)
-    assert qualify(tmp_path, "nothing") == 0
+    assert run_qualify(tmp_path, "nothing") == 0
     hosts = Qualification.from_json(read("qualify", capsys.readouterr().out)).hosts
     assert [host.verdict for host in hosts.values()] == [HostVerdict.FIT] * HOSTS

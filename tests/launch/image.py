@@ -1,4 +1,4 @@
-"""An image for Charliecloud, as a folder that has the host's programs at their paths, and other files of its own."""
+"""An image for Charliecloud: a folder with the host's programs at their paths, and other files."""
 
 import shutil
 import sys

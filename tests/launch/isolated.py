@@ -1,4 +1,4 @@
-"""A training on this machine, and who reaches its servers: `python -m tests.launch.isolated FOLDER` tells it as JSON.
+"""A training on this machine, and the answers of its servers: `python -m tests.launch.isolated FOLDER` prints them as JSON.
 
 A program of its own, so that it can be run as anybody.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.node import sweep
-from tests.launch.stage import CONFIG, Stage, staged, wait_until_nothing_is_left
+from tests.launch.stage import CONFIG, Stage, start_stage, wait_until_nothing_is_left
 from tests.launch.stranger import call
 
 TRAINING = replace(CONFIG, entry="tests.launch.traced_training:run")
@@ -24,16 +24,16 @@ _ENDLESS = 1_000_000  # steps
 _SLEEP_S = 0.2  # in each step: what is looked at are the servers, and looking takes as long on cores that are free
 
 
-class Enough(Exception):
-    """The training has been looked at."""
+class TrainingInspected(Exception):
+    """End a training that was inspected."""
 
 
 def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> None:
-    """Call `act` in the midst of a training, which ends then."""
+    """Call `act` in the middle of a training, and end the training."""
 
     def progress(*_: object) -> None:
         act()
-        raise Enough
+        raise TrainingInspected
 
     stage.forget()
     try:
@@ -43,18 +43,18 @@ def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> N
             injected_slowdowns=dict.fromkeys(TASKS, _SLEEP_S),
             on_progress=progress,
         )
-    except Enough:
+    except TrainingInspected:
         return
     raise AssertionError("it has trained to the end")
 
 
-def servers(stage: Stage) -> list[int]:
-    """The ports of all tasks' servers, while they train."""
-    return [port for task in TASKS for port in _listening(stage.pid(task))]
+def list_server_ports(stage: Stage) -> list[int]:
+    """Return the ports of the servers of all tasks of a run."""
+    return [port for task in TASKS for port in _list_listening_ports(stage.pid(task))]
 
 
-def _listening(pid: int) -> list[int]:
-    """The TCP ports that a process listens on, in whatever network it is."""
+def _list_listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports that a process listens on, in its own network."""
     inodes = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()}
     rows = [row.split() for file in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]]
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
@@ -64,22 +64,22 @@ def main() -> None:
     found: dict[str, Any] = {"warning": named.BACKENDS[TRAINING.backend].find_exposure(TRAINING)}
 
     def act() -> None:
-        ports = servers(stage)
+        ports = list_server_ports(stage)
         found["servers"] = len(ports)
         found["answers"] = sorted({call("127.0.0.1", port) for port in ports})
         status = dict(line.split(":\t") for line in Path(f"/proc/{stage.pid('worker:0')}/status").read_text().splitlines())
         found["user"], found["capabilities"] = int(status["Uid"].split()[0]), int(status["CapEff"], 16)
         found["swept"] = len(sweep.find_left_processes([stage.session()]))
 
-    def kill_the_agent() -> None:
+    def kill_agent() -> None:
         found["session"] = stage.session()
         os.kill(stage.agent(), signal.SIGKILL)
 
-    with staged(Path(sys.argv[1]), TRAINING) as stage:
+    with start_stage(Path(sys.argv[1]), TRAINING) as stage:
         while_training(stage, act)
         run = stage.run(**SMALL, steps=5)
         found["bytes_sent"], found["loss"] = run.bytes_sent, len(run.loss)
-        while_training(stage, kill_the_agent)
+        while_training(stage, kill_agent)
         wait_until_nothing_is_left(found["session"])
     print(json.dumps(found))
 

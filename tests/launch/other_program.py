@@ -1,6 +1,6 @@
-"""An external command: it knows nothing of this package, and listens on its port as plainly as can be.
+"""An external command that does not use this package, and listens on its port without socket options.
 
-Workers connect to every parameter server, who never ends by itself, and print a rate. A first argument says what else to do.
+Workers connect to every parameter server, which never ends by itself, and print a rate. The first argument has other actions.
 """
 
 import itertools
@@ -23,7 +23,7 @@ def main(what: str, *arguments: str) -> None:
         _serve(flags["ps_hosts"].split(",")[int(flags["task_index"])], mine)
         return
     for address in flags["ps_hosts"].split(","):
-        _connect(address)
+        _connect_to_server(address)
     seen = {name: os.environ.get(name) for name in what.split(",") if name.isupper()}
     print(json.dumps({"cpus": sorted(os.sched_getaffinity(0)), "folder": os.getcwd(), **seen}))
     for rate in (10, 11, 12.5):
@@ -39,7 +39,7 @@ def _serve(address: str, what: str) -> None:
             listening.accept()[0].close()
 
 
-def _connect(address: str) -> None:
+def _connect_to_server(address: str) -> None:
     host, _, port = address.rpartition(":")
     while True:  # until it is there: the tasks of a run start together
         try:
@@ -65,18 +65,18 @@ def _misbehave(how: str) -> None:
             print("x" * 50_000)
             sys.exit()
         case ["leave", "a", ("daemon" | "talker") as who, file]:
-            daemon = subprocess.Popen(_sleep() if who == "daemon" else _talk(), start_new_session=True)
+            daemon = subprocess.Popen(_sleep_endlessly() if who == "daemon" else _print_endlessly(), start_new_session=True)
             with open(file, "w") as told:
                 told.write(str(daemon.pid))
             print("total images/sec: 7")
             sys.exit()
 
 
-def _talk() -> Sequence[str]:
+def _print_endlessly() -> Sequence[str]:
     return [sys.executable, "-c", "import time\nwhile True: print('and on', flush=True); time.sleep(0.01)"]
 
 
-def _sleep() -> Sequence[str]:
+def _sleep_endlessly() -> Sequence[str]:
     return [sys.executable, "-c", "import signal; signal.pause()"]
 
 

@@ -1,4 +1,4 @@
-"""Toys with servers: each listens at its port, as TensorFlow would, and answers a stranger's first words as gRPC does."""
+"""Toy tasks with servers: each listens at its port, as TensorFlow does, and answers the first bytes as gRPC does."""
 
 import socket
 import threading
@@ -13,12 +13,12 @@ ENTRY = f"{__name__}:run"
 
 
 def run(order: dict[str, Any], connection: Connection) -> None:
-    threading.Thread(target=_serve, args=(_listening(order),), daemon=True).start()
+    threading.Thread(target=_serve, args=(_create_server(order),), daemon=True).start()
     toy_task.run(order, connection)
 
 
-def _listening(order: Mapping[str, Any]) -> socket.socket:
-    """Now, for when a task is ready its server is."""
+def _create_server(order: Mapping[str, Any]) -> socket.socket:
+    """Create the server at once, since the server of a ready task exists."""
     _, _, port = order["cluster"][order["job"]][order["index"]].rpartition(":")
     return socket.create_server(("", int(port)), reuse_port=True)  # which its agent holds for it
 

@@ -1,4 +1,4 @@
-"""A launcher over toy tasks, and what tests do to it: scripts for its tasks, their process ids, what is left."""
+"""A launcher over toy tasks, and the tools of its tests: scripts for tasks, their process ids, processes that are left."""
 
 import json
 import os
@@ -25,7 +25,7 @@ TWO_HOSTS = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_hos
 
 @dataclass
 class Stage:
-    """One launcher, the folder where its tasks find their scripts, and where their logs go."""
+    """Hold one launcher, and the folder of its tasks' scripts and logs."""
 
     launcher: Launcher
     folder: Path
@@ -39,7 +39,7 @@ class Stage:
         return Spec(gpus=gpus, num_ps=num_ps, steps=steps, **settings)
 
     def script(self, task: str, **script: Any) -> None:
-        """What a task does in the next run, in the words of tests/node/toy_task.py."""
+        """Write the script of a task for the next run, as tests/node/toy_task.py reads it."""
         (self.folder / f"{task.replace(':', '-')}.json").write_text(json.dumps(script))
 
     def forget(self) -> None:
@@ -50,35 +50,35 @@ class Stage:
         return self.launcher.run(self.spec(**changes), log_dir=self.logs)
 
     def pid(self, task: str) -> int:
-        """A task's process id, once it lives."""
-        return pid_in(self.folder, task)
+        """Return a task's process id, once the task runs."""
+        return read_pid(self.folder, task)
 
     def zygote(self) -> int:
-        """While a run is on."""
-        return parent_of(self.pid("worker:0"))
+        """Return the zygote's process id during a run."""
+        return find_parent(self.pid("worker:0"))
 
     def agent(self) -> int:
-        """While a run is on."""
-        return parent_of(self.zygote())
+        """Return the agent's process id during a run."""
+        return find_parent(self.zygote())
 
     def session(self) -> str:
-        """While a run is on."""
-        return session_of(self.pid("worker:0"))
+        """Return the session of the processes of a run."""
+        return read_session(self.pid("worker:0"))
 
 
-def pid_in(folder: Path, task: str) -> int:
+def read_pid(folder: Path, task: str) -> int:
     file = folder / f"{task.replace(':', '-')}.pid"
     wait_until(f"{task} lives", file.exists)
     return int(file.read_text())
 
 
-def parent_of(pid: int) -> int:
+def find_parent(pid: int) -> int:
     process = processes.inspect(pid)
     assert process
     return process.parent
 
 
-def session_of(pid: int) -> str:
+def read_session(pid: int) -> str:
     with open(f"/proc/{pid}/environ") as file:
         (session,) = (entry for entry in file.read().split("\0") if entry.startswith(f"{sweep.SESSION}="))
     return session.partition("=")[2]
@@ -89,8 +89,8 @@ def wait_until_nothing_is_left(session: str) -> None:
 
 
 @contextmanager
-def staged(folder: Path, config: ClusterConfig = CONFIG) -> Iterator[Stage]:
-    """A launcher on this machine."""
+def start_stage(folder: Path, config: ClusterConfig = CONFIG) -> Iterator[Stage]:
+    """Start a launcher on this machine."""
     os.makedirs(folder, exist_ok=True)
     resources = Resources(devices=capacity.count_devices(config) or 1, separate_ps_hosts=0 if config.ps_on_worker_hosts else 1)
     with (

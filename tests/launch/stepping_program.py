@@ -1,5 +1,5 @@
-"""Two workers that train in step, as a program of its own may: with warm-up, evaluations and checkpoints in its loop, and one
-of them slower at what it does between its steps. Each says what its loop has really taken, on its own clock.
+"""Two workers that train in step, as an external program may: with warm-up, evaluations and checkpoints in the loop. One of
+them is slower between its steps. Each prints the seconds of its steps by its own clock.
 
     python stepping_program.py LATE_S --task_index=... --worker_hosts=...
 """
@@ -19,23 +19,23 @@ BETWEEN_S, WITHIN_S, EVALUATION_S, WARMUP_S = 0.002, 0.02, 0.2, 0.1
 def main(late_s: float, *arguments: str) -> None:
     flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
     index, chief = int(flags["task_index"]), flags["worker_hosts"].split(",")[0].rpartition(":")
-    other = _joined(index, (chief[0], int(chief[2])))
+    other = _connect_workers(index, (chief[0], int(chief[2])))
     steps, measured_s = Steps(images_per_step=4, warmup=WARMUP), []
     for number in range(WARMUP + MEASURED):
         time.sleep(BETWEEN_S + 0.001 * random.random() + late_s * index)  # reads a batch
         began = time.monotonic()
         with steps:
             time.sleep(WITHIN_S if number >= WARMUP else WARMUP_S)
-            _exchange(other)
+            _exchange_bytes(other)
         if number >= WARMUP:
             measured_s.append(time.monotonic() - began)
         if number % EVERY == 0:
             time.sleep(EVALUATION_S)  # looks at the test set, and writes a checkpoint
-            _exchange(other)
+            _exchange_bytes(other)
     print(json.dumps(measured_s))
 
 
-def _joined(index: int, chief: tuple[str, int]) -> socket.socket:
+def _connect_workers(index: int, chief: tuple[str, int]) -> socket.socket:
     if index == 0:
         with socket.create_server(chief) as listening:
             return listening.accept()[0]
@@ -46,8 +46,8 @@ def _joined(index: int, chief: tuple[str, int]) -> socket.socket:
             time.sleep(0.01)
 
 
-def _exchange(other: socket.socket) -> None:
-    """Neither goes on before the other is here."""
+def _exchange_bytes(other: socket.socket) -> None:
+    """Wait for the other worker."""
     other.sendall(b"!")
     other.recv(1)
 

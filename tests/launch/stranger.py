@@ -1,4 +1,4 @@
-"""Calls servers of a training, as strangers do: `python -m tests.launch.stranger ADDRESS PORT...` tells how each call ends."""
+"""Calls servers of a training, as any program may: `python -m tests.launch.stranger ADDRESS PORT...` prints each answer."""
 
 import socket
 import sys
@@ -10,7 +10,7 @@ SETTINGS_FRAME = bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])  # that says nothing
 
 
 def call(address: str, port: int) -> str:
-    """What becomes of a stranger who says the first words of HTTP/2: a gRPC server's answer is a frame of settings."""
+    """Return how a server answers the first bytes of HTTP/2: a gRPC server sends a frame of settings."""
     try:
         with socket.create_connection((address, port), timeout=_ANSWER_S) as line:
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME)

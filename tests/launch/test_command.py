@@ -1,4 +1,4 @@
-"""An external command under the launcher: it is started, read and ended as our own training is, and its failures are told."""
+"""Tests of external commands under the launcher: they are started, read and ended, and their failures are reported."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from pytest_dtfperf.explain.worker_timings import find_late_workers
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import wait_until
-from tests.launch.stage import CONFIG, LIMITS, Stage, session_of, staged
+from tests.launch.stage import CONFIG, LIMITS, Stage, read_session, start_stage
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "other_program.py"
@@ -29,12 +29,12 @@ COMMANDS = dataclasses.replace(CONFIG, entry="pytest_dtfperf.training.command:ru
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage"), COMMANDS) as stage:
+    with start_stage(tmp_path_factory.mktemp("stage"), COMMANDS) as stage:
         yield stage
 
 
-def spec(what: str = "work", **changes: Any) -> Spec:
-    """`what` is for tests/launch/other_program.py."""
+def make_spec(what: str = "work", **changes: Any) -> Spec:
+    """Make a spec with an argument for tests/launch/other_program.py."""
     command = ("python", PROGRAM.name, what)
     settings = {
         "model": "other",
@@ -47,18 +47,18 @@ def spec(what: str = "work", **changes: Any) -> Spec:
     return Spec(**{**settings, **changes})
 
 
-def run(stage: Stage, spec: Spec, **how: Any) -> Run:
+def run_program(stage: Stage, spec: Spec, **how: Any) -> Run:
     return stage.launcher.run(spec, log_dir=stage.logs, **how)
 
 
-def log(stage: Stage, task: str) -> str:
+def read_log(stage: Stage, task: str) -> str:
     return (stage.logs / f"{task}.log").read_text()
 
 
-def test_a_program_is_measured(stage: Stage) -> None:
-    """Servers that bind as plainly as can be and never end, and two workers: the last rate counts, and all output is logged."""
+def test_program_has_the_last_printed_rate(stage: Stage) -> None:
+    """A program with servers that never end has its last printed rate, counters of all tasks, progress, and complete logs."""
     heard: list[tuple[str, int]] = []
-    found = run(stage, spec(num_ps=2), on_progress=lambda task, line, of, rate: heard.append((task, of)))
+    found = run_program(stage, make_spec(num_ps=2), on_progress=lambda task, line, of, rate: heard.append((task, of)))
     assert found.images_per_sec == 12.5
     assert found.reported_rates == {"worker:0": "12.5", "worker:1": "13.5"}
     assert set(found.peak_rss_bytes) == {"ps:0", "ps:1", "worker:0", "worker:1"}
@@ -66,23 +66,22 @@ def test_a_program_is_measured(stage: Stage) -> None:
     assert found.wall_s > found.elapsed_s > 0
     assert {of for _, of in heard} == {0}
     assert {"worker:0", "worker:1"} <= {task for task, _ in heard}
-    first, *_, last = log(stage, "worker-0").splitlines()
+    first, *_, last = read_log(stage, "worker-0").splitlines()
     assert first.startswith("$ python other_program.py work --job_name=worker --task_index=0 --ps_hosts=127.0.0.1:")
     assert last == "total images/sec: 12.5"
 
 
-def test_a_line_without_the_number_says_none(stage: Stage) -> None:
-    """Of a pattern with alternatives, a later line that the group has no part in leaves the rate as it was."""
-    found = run(stage, spec(rate_pattern=r"sec: (\d+)$|sec: 1[23]\.5"))
+def test_line_without_the_number_keeps_the_rate(stage: Stage) -> None:
+    """A later line that matches without the number does not change the rate."""
+    found = run_program(stage, make_spec(rate_pattern=r"sec: (\d+)$|sec: 1[23]\.5"))
     assert found.reported_rates == {"worker:0": "11", "worker:1": "12"}
 
 
-def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> None:
-    """Warm-up, evaluations and checkpoints are in no rate: it is the images of measured steps over their seconds, as the
-    program's own clock has them. Who begins its steps late is named, and no evaluation is a step that stands out.
-    """
-    found = run(stage, stepping(late_s=0.01))
-    own_s = json.loads(log(stage, "worker-0").splitlines()[-1])
+def test_loop_with_evaluations_has_the_rate_of_its_steps(stage: Stage) -> None:
+    """The rate is the images of measured steps over their seconds, without warm-up, evaluations and checkpoints. A late worker
+    is named, and no evaluation is a pause."""
+    found = run_program(stage, make_stepping_spec(late_s=0.01))
+    own_s = json.loads(read_log(stage, "worker-0").splitlines()[-1])
     assert len(own_s) == len(found.step_s["worker:0"]) == len(found.step_s["worker:1"]) == 60
     assert found.images_per_sec == pytest.approx(2 * 60 * 4 / sum(own_s), rel=0.05)
     assert found.worker_timings is not None
@@ -92,28 +91,28 @@ def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> N
     assert not [pause for pause in scores.pauses if pause.seconds > 0.15]
 
 
-def test_workers_that_begin_their_steps_together_are_no_stragglers(stage: Stage) -> None:
-    """Nobody is named where nobody is late."""
-    found = run(stage, stepping(late_s=0.0))
+def test_equal_workers_are_not_late(stage: Stage) -> None:
+    """No worker is named if none is late."""
+    found = run_program(stage, make_stepping_spec(late_s=0.0))
     assert found.worker_timings is not None
     assert not find_late_workers(found.worker_timings)
 
 
-def stepping(late_s: float) -> Spec:
+def make_stepping_spec(late_s: float) -> Spec:
     command = ("python", "stepping_program.py", str(late_s))
     settings: dict[str, Any] = {
         "num_ps": 0,
         "variable_update": "collective_all_reduce",
         "environment": (f"PYTHONPATH={REPOSITORY}",),
     }
-    return spec(command=command, **settings)
+    return make_spec(command=command, **settings)
 
 
-def test_a_program_has_its_tasks_place(stage: Stage) -> None:
-    """It runs in its folder, on its task's cores and devices, and with the host's own environment, not the zygote's."""
+def test_program_has_folder_cores_and_environment(stage: Stage) -> None:
+    """A program runs in its folder, on its task's cores and devices, and with the host's environment, not the zygote's."""
     names = ["CUDA_VISIBLE_DEVICES", "MINE", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT"]
-    run(stage, spec(",".join(names), environment=("MINE=1",)))
-    (seen,) = [json.loads(line) for line in log(stage, "worker-1").splitlines() if line.startswith("{")]
+    run_program(stage, make_spec(",".join(names), environment=("MINE=1",)))
+    (seen,) = [json.loads(line) for line in read_log(stage, "worker-1").splitlines() if line.startswith("{")]
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // 2)
     assert seen.pop("cpus") == [cores[(share + k) % len(cores)] for k in range(share)]
@@ -160,39 +159,41 @@ def test_a_program_has_its_tasks_place(stage: Stage) -> None:
         "no folder",
     ],
 )
-def test_failures_are_told(stage: Stage, changes: dict[str, Any], error: type[Exception], task: str, words: str) -> None:
-    """Whoever fails is named with its own last words, and nothing of the run is left; the next test's run is as any other."""
+def test_failed_program_is_named(stage: Stage, changes: dict[str, Any], error: type[Exception], task: str, words: str) -> None:
+    """A failed program is named with its last output and without a traceback, and no program of the run is left."""
     with pytest.raises(error, match=words) as failed:
-        run(stage, spec(**{"rate_pattern": "sec: (.*)", "rate_of": "mean", **changes}))
+        run_program(stage, make_spec(**{"rate_pattern": "sec: (.*)", "rate_of": "mean", **changes}))
     if isinstance(failed.value, RunFailed):
         assert failed.value.culprit.task == (task or failed.value.culprit.task)
     assert "Traceback" not in str(failed.value)
+    own = processes.list_descendants(os.getpid())
+    assert not [each for each in own if _has_arguments(each.pid, PROGRAM.name)]
 
 
-def test_our_own_training_is_not_for_this_entry(stage: Stage) -> None:
-    """Where hosts are set up for other programs alone, a spec without a command is told what to change."""
+def test_spec_without_a_command_is_refused(stage: Stage) -> None:
+    """A spec without a command on hosts for external commands alone is refused, with the entry to use."""
     with pytest.raises(TaskFailed, match=r"this spec has no command: pytest_dtfperf.training.task:run"):
-        run(stage, stage.spec())
+        run_program(stage, stage.spec())
 
 
-def test_a_server_may_end_well_before_its_workers(stage: Stage) -> None:
-    """Some programs' servers end when they have heard of all workers that they are done: that is no failure."""
-    assert run(stage, spec("ps:0 answer 2")).images_per_sec == 12.5
+def test_server_may_end_before_its_workers(stage: Stage) -> None:
+    """A server that ends with exit code 0 after its workers' connections is no failure."""
+    assert run_program(stage, make_spec("ps:0 answer 2")).images_per_sec == 12.5
 
 
-def test_a_silent_program_is_ended(tmp_path: Path) -> None:
-    """Lines are a program's signs of life: where none comes, whose and for how long is said, and all of the run is ended."""
+def test_silent_program_is_ended(tmp_path: Path) -> None:
+    """A program that prints nothing within the limit is ended, with the limit and its last output in the message."""
     limits = dataclasses.replace(LIMITS, progress_s=1.0)
-    with staged(tmp_path, dataclasses.replace(COMMANDS, limits=limits)) as stage, pytest.raises(DeadlineExceeded) as late:
-        run(stage, spec("worker:1 fall silent"))
+    with start_stage(tmp_path, dataclasses.replace(COMMANDS, limits=limits)) as stage, pytest.raises(DeadlineExceeded) as late:
+        run_program(stage, make_spec("worker:1 fall silent"))
     assert "printed nothing and reported no step for 1 s after its line or step 1" in str(late.value)
     assert "| I fall silent" in str(late.value)
 
 
 @pytest.mark.parametrize("who", ["daemon", "talker"])
-def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path, who: str) -> None:
-    """A daemon that holds the program's output open neither keeps the run from ending nor stays, whatever it prints there."""
-    found = run(stage, spec(f"worker:0 leave a {who} {tmp_path / 'pid'}"))
+def test_daemon_of_a_program_is_ended(stage: Stage, tmp_path: Path, who: str) -> None:
+    """A daemon that holds the program's output open does not keep the run from ending, and is ended."""
+    found = run_program(stage, make_spec(f"worker:0 leave a {who} {tmp_path / 'pid'}"))
     assert found.images_per_sec == 7
     assert processes.inspect(int((tmp_path / "pid").read_text())) is None
 
@@ -209,8 +210,8 @@ signal.pause()
 """
 
 
-def test_a_lost_task_takes_what_its_program_started_along() -> None:
-    """Where a task's parent is killed, nothing of its process group lives on, though nobody is left to end it."""
+def test_process_group_ends_with_its_parent() -> None:
+    """If a task's parent is killed, the kernel ends the whole process group of the task."""
     with subprocess.Popen([sys.executable, "-c", WRAPPED], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         task = int(parent.stdout.readline())
@@ -220,26 +221,28 @@ def test_a_lost_task_takes_what_its_program_started_along() -> None:
     wait_until("the whole group is gone", lambda: not any(each.pid in group for each in processes.iterate_processes()))
 
 
-def test_a_killed_task_takes_its_program_along(stage: Stage) -> None:
-    """The program dies with its task, whatever ends that, and the task is named."""
+def test_program_ends_with_its_task(stage: Stage) -> None:
+    """A program ends with its killed task, which is named, and only agent and zygote are left."""
     session = ""
 
     def strike(task: str, *_: object) -> None:
         nonlocal session
         if task == "worker:1" and not session:
             (program,) = [
-                each for each in processes.iterate_processes() if _is(each.pid, "worker:1 fall silent", "--task_index=1")
+                each
+                for each in processes.iterate_processes()
+                if _has_arguments(each.pid, "worker:1 fall silent", "--task_index=1")
             ]
-            session = session_of(program.pid)
+            session = read_session(program.pid)
             os.kill(program.parent, signal.SIGKILL)
 
     with pytest.raises(TaskFailed, match=r"worker:1 on .* was killed by SIGKILL"):
-        run(stage, spec("worker:1 fall silent"), on_progress=strike)
+        run_program(stage, make_spec("worker:1 fall silent"), on_progress=strike)
     assert len(sweep.find_left_processes([session])) == 2, "agent and zygote"
 
 
-def _is(pid: int, *words: str) -> bool:
-    """Whether a process was started with these words."""
+def _has_arguments(pid: int, *words: str) -> bool:
+    """Return whether a process was started with these arguments."""
     with suppress(OSError):
         return set(words) <= set(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
     return False

@@ -1,4 +1,4 @@
-"""Agents and tasks in a container: bubblewrap on the host's own files, and Charliecloud in an image of its own."""
+"""Tests of agents and tasks in containers: bubblewrap on the host's own files, and Charliecloud in an image."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node.container import ContainerError, make_command, read_digest
 from tests.launch.image import make_image
-from tests.launch.stage import CONFIG, staged
+from tests.launch.stage import CONFIG, start_stage
 
 BUBBLEWRAP = "bwrap --dev-bind / / --die-with-parent"
 NAMESPACES = "bwrap --dev-bind / / --proc /proc --unshare-pid --unshare-ipc --die-with-parent --"
@@ -30,16 +30,16 @@ exit 1
 """
 
 
-def in_container(container: str, start: str = "warm") -> named.ClusterConfig:
+def make_config(container: str, start: str = "warm") -> named.ClusterConfig:
     return replace(CONFIG, container=container, container_python=sys.executable, start=start)
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
 @pytest.mark.parametrize("container", [f"{BUBBLEWRAP} --", NAMESPACES], ids=["the host's namespaces", "process ids of its own"])
 @pytest.mark.parametrize("start", ["warm", "cold"])
-def test_training_in_bubblewrap(container: str, start: str, tmp_path: Path) -> None:
-    """Tasks are started, train, and end in a container, also where it has process ids of its own; nothing is left of it."""
-    with staged(tmp_path, in_container(container, start=start)) as stage:
+def test_bubblewrap_trains_and_ends(container: str, start: str, tmp_path: Path) -> None:
+    """Tasks train twice in a container, also with its own process ids, and no process of it is left."""
+    with start_stage(tmp_path, make_config(container, start=start)) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
         assert stage.run(num_ps=1).images_per_sec > 0
     marked = subprocess.run(["pgrep", "-f", f"^bwrap.*{tmp_path}"], capture_output=True, check=False)
@@ -47,14 +47,14 @@ def test_training_in_bubblewrap(container: str, start: str, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
-def test_training_in_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks train in an image of its own, whose digest is in the fingerprint; another file in it makes another digest."""
+def test_image_digest_is_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks train in an image, with its digest in the fingerprint, and another file in it changes the digest."""
     monkeypatch.setenv("USER", "root")
-    config = in_container(make_image(tmp_path / "image"))
+    config = make_config(make_image(tmp_path / "image"))
     digests = []
     for name in ("first", "second"):
         (tmp_path / "image" / "var" / name).touch()
-        with staged(tmp_path / name, config) as stage:
+        with start_stage(tmp_path / name, config) as stage:
             assert stage.run(num_ps=1).images_per_sec > 0
             digests.append(str(stage.launcher.fingerprint.software["container"]))
     assert digests[0].startswith("folder sha256:")
@@ -69,14 +69,14 @@ def test_training_in_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["no runner", "no image"],
 )
-def test_missing_part_is_one_line(container: str, line: str, tmp_path: Path) -> None:
+def test_missing_runner_or_image_is_one_line(container: str, line: str, tmp_path: Path) -> None:
     """Without the runner or the image the agent does not start, and the reason is one line."""
-    with pytest.raises(AllocationError, match=line), staged(tmp_path, in_container(container)):
+    with pytest.raises(AllocationError, match=line), start_stage(tmp_path, make_config(container)):
         pass
 
 
-def test_command_of_each_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apptainer's command is the text itself; an engine gets the names of our variables, which it passes no other way."""
+def test_engine_gets_the_names_of_our_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apptainer's command is the text itself, and an engine gets the names of variables to pass. A missing image is refused."""
     monkeypatch.chdir(tmp_path)
     Path("tf.sif").write_bytes(b"image")
     for name in ("apptainer", "podman"):
@@ -97,8 +97,8 @@ def test_command_of_each_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         make_command("podman run site/tf:3", ["python3"], environment)
 
 
-def test_digest_of_a_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image file is read once; after a change it is read again."""
+def test_digest_is_kept_until_the_image_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest of an image file is kept until the file changes, and other arguments have none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     image = tmp_path / "tf.sif"
     image.write_bytes(b"one")
@@ -113,8 +113,8 @@ def test_digest_of_a_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("text", ["", "apptainer", "apptainer exec 'image"])
-def test_other_text_is_refused(text: str, tmp_path: Path) -> None:
-    """The key is a command line of a runner and an image."""
+def test_invalid_container_is_refused(text: str, tmp_path: Path) -> None:
+    """A text that is no command line of a program and an argument is refused."""
     file = tmp_path / "clusters.toml"
     file.write_text(f'[c]\nbackend = "local"\ncontainer = "{text}"\n')
     with pytest.raises(ClusterFileError, match="container must be a command line of a program and at least one argument"):

@@ -1,4 +1,4 @@
-"""When a run says nothing of its hosts' speed: by what the hosts have seen, and with somebody really at work beside it."""
+"""Tests of disturbances of a run: from states of hosts, and with another process beside a run."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import compute_others_s, compute_taken_s, find_disturbances
 from pytest_dtfperf.node.host_state import add_siblings
 from pytest_dtfperf.testing.backends import PATIENCE_S
-from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage
 from tests.records.host_states import make_state
 
 
-def gpu(
+def make_gpu_state(
     *,
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
@@ -79,28 +79,28 @@ STATES: dict[str, tuple[HostState, list[str]]] = {
     ),
     "a hot core": (make_state(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
     "a warm core": (make_state(throttled_s=0.5), []),
-    "a cool GPU": (gpu(sw_power_cap=10, applications_clocks_setting=10, gpu_idle=1), []),
+    "a cool GPU": (make_gpu_state(sw_power_cap=10, applications_clocks_setting=10, gpu_idle=1), []),
     "a hot GPU": (
-        gpu(hw_slowdown=4, hw_thermal_slowdown=4),
+        make_gpu_state(hw_slowdown=4, hw_thermal_slowdown=4),
         ["gpu 1 of n3: clocks lowered by heat (hw_thermal_slowdown) for 40 % of the run"],
     ),
     "a GPU that does not say why": (
-        gpu(hw_slowdown=4),
+        make_gpu_state(hw_slowdown=4),
         ["gpu 1 of n3: clocks lowered by the hardware (heat or power) (hw_slowdown) for 40 % of the run"],
     ),
-    "a GPU that was hot for a moment": (gpu(samples=1, hw_slowdown=1), []),
-    "a GPU that was hot now and then": (gpu(samples=100, hw_slowdown=3), []),
+    "a GPU that was hot for a moment": (make_gpu_state(samples=1, hw_slowdown=1), []),
+    "a GPU that was hot now and then": (make_gpu_state(samples=100, hw_slowdown=3), []),
     "new errors in memory": (
-        gpu(before={"ecc_uncorrected": 1}, after={"ecc_uncorrected": 3}),
+        make_gpu_state(before={"ecc_uncorrected": 1}, after={"ecc_uncorrected": 3}),
         ["gpu 1 of n3: ECC: 2 uncorrected errors"],
     ),
-    "old errors in memory": (gpu(before={"ecc_uncorrected": 3}, after={"ecc_uncorrected": 3}), []),
+    "old errors in memory": (make_gpu_state(before={"ecc_uncorrected": 3}, after={"ecc_uncorrected": 3}), []),
     "a GPU in use": (
-        gpu(before={"utilisation": 35}, others=(PYTHON,)),
+        make_gpu_state(before={"utilisation": 35}, others=(PYTHON,)),
         ["gpu 1 of n3: 35 % in use before the run, by python3 (4321)"],
     ),
-    "a GPU that was in use by nobody else": (gpu(before={"utilisation": 35}), []),
-    "a GPU that somebody only holds": (gpu(before={"utilisation": 0}, others=(PYTHON,)), []),
+    "a GPU that was in use by nobody else": (make_gpu_state(before={"utilisation": 35}), []),
+    "a GPU that somebody only holds": (make_gpu_state(before={"utilisation": 0}, others=(PYTHON,)), []),
     "a GPU that nobody could look at": (
         make_state(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"samples": 0, "reasons": {}}}]),
         [],
@@ -109,8 +109,8 @@ STATES: dict[str, tuple[HostState, list[str]]] = {
 
 
 @pytest.mark.parametrize("state, found", STATES.values(), ids=STATES)
-def test_what_disturbs(state: HostState, found: list[str]) -> None:
-    """Each disturbance is one phrase that names the host or GPU and says how much; what proves nothing is none."""
+def test_disturbance_is_one_phrase(state: HostState, found: list[str]) -> None:
+    """Each disturbance is one phrase with the host or GPU and the amount, and a small amount is none."""
     assert [str(each) for each in find_disturbances({"n3": state})] == found
 
 
@@ -125,23 +125,22 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name, found", SHARED.items(), ids=SHARED)
-def test_hosts_that_are_not_ours_alone(name: str, found: list[str]) -> None:
-    """Where others have their part of the hosts, that they are at work is no news; what ails the machine still is."""
+def test_other_processes_on_shared_hosts_are_no_disturbance(name: str, found: list[str]) -> None:
+    """On shared hosts other processes are no disturbance, and faults of the machine still are."""
     assert [str(each) for each in find_disturbances({"n3": STATES[name][0]}, alone=False)] == found
 
 
-def test_hosts_that_share_cores() -> None:
-    """What the run does on another host of the same machine and cores is no stranger's work; on other machines it may be."""
+def test_run_on_the_same_cores_is_not_another_process() -> None:
+    """The run's work on another host of the same machine and cores is not that of other processes."""
     shared = make_state(cpu={"busy_s": 19.0, "own_s": 9.3})
     assert compute_others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
     assert compute_others_s("a", {"a": shared, "b": replace(shared, cpus="2-3")}) == pytest.approx(9.5)
     assert compute_others_s("a", {"a": shared, "b": replace(shared, machine="b45d1e5a")}) == pytest.approx(9.5)
 
 
-def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
-    """A host of parameter servers sees what workers' hosts on its cores do before they train, which is no stranger's work; what
-    a stranger does there, those hosts tell.
-    """
+def test_longer_sample_on_shared_cores_is_no_disturbance() -> None:
+    """A host of servers that is sampled longer than a host of workers on its cores is not disturbed, and the latter still is by
+    other processes."""
     server = make_state(window_s=20.0, cpu={"busy_s": 38.0, "own_s": 2.0})
     assert find_disturbances({"a": server, "b": make_state()}) == []
     assert [str(each) for each in find_disturbances({"a": server, "b": make_state(machine="b45d1e5a")})] == [
@@ -153,8 +152,8 @@ def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
     ]
 
 
-def test_documented_limits() -> None:
-    """The page on fingerprints says from where on something disturbs."""
+def test_documentation_has_the_limits() -> None:
+    """The page on fingerprints has the limits of all disturbances."""
     page = (Path(__file__).parents[2] / "docs" / "fingerprints.md").read_text()
     table = page.partition("## What disturbs a run")[2]
     for row, limits in {
@@ -177,8 +176,8 @@ ALONE = {"variable_update": "independent"}
 
 
 @contextmanager
-def busy_loop(cpus: Collection[int] = ()) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that keeps a core of this machine busy: one of these, or any."""
+def run_busy_loop(cpus: Collection[int] = ()) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a process that keeps one of these cores, or any, busy."""
     loop = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
     with loop:
         assert loop.stdout
@@ -190,17 +189,17 @@ def busy_loop(cpus: Collection[int] = ()) -> Iterator["subprocess.Popen[bytes]"]
             loop.kill()
 
 
-def toys(stage: Stage) -> Run:
+def run_toys(stage: Stage) -> Run:
     for task in ("worker:0", "worker:1"):
         stage.script(task, step_s=STEP_S)
     return stage.run(steps=STEPS)
 
 
-def test_busy_loop_beside_a_run(tmp_path: Path) -> None:
-    """A run beside a process that keeps a core busy is disturbed, and says by how much; its state says how it was."""
-    with staged(tmp_path, CONFIG) as stage:
-        with busy_loop():
-            run = toys(stage)
+def test_busy_process_disturbs_a_run(tmp_path: Path) -> None:
+    """A run beside a busy process is disturbed by other processes, and its state has their seconds."""
+    with start_stage(tmp_path, CONFIG) as stage:
+        with run_busy_loop():
+            run = run_toys(stage)
         (state,) = run.state.values()
         assert list(run.state) == list(run.hosts)
         assert state.window_s >= STEPS * STEP_S
@@ -208,32 +207,34 @@ def test_busy_loop_beside_a_run(tmp_path: Path) -> None:
         assert compute_others_s(run.hosts[0], run.state) > 0
 
 
-def busy_s(cpus: Collection[int]) -> float:
-    """Seconds that these cores have worked since this machine started, by the kernel's own sums, which do not tell for whom."""
+def read_busy_s(cpus: Collection[int]) -> float:
+    """Return the seconds that these cores have worked since the start of this machine, for any process."""
     with open("/proc/stat", encoding="ascii") as file:
         cores = {line.split()[0]: line.split()[1:] for line in file if line.startswith("cpu")}
     worked = (int(ticks) for cpu in cpus for ticks in (*cores[f"cpu{cpu}"][:3], *cores[f"cpu{cpu}"][5:8]))
     return sum(worked) / os.sysconf("SC_CLK_TCK")
 
 
-def busy_share(cpus: Collection[int], meanwhile: Callable[[], T]) -> tuple[float, T]:
-    """How busy these cores were for the length of a call, and what it returned."""
-    before_s, began = busy_s(cpus), time.monotonic()
+def measure_busy_share(cpus: Collection[int], meanwhile: Callable[[], T]) -> tuple[float, T]:
+    """Return the share of time in which these cores were busy during a call, and the result of the call."""
+    before_s, began = read_busy_s(cpus), time.monotonic()
     found = meanwhile()
-    return (busy_s(cpus) - before_s) / (time.monotonic() - began) / len(cpus), found
+    return (read_busy_s(cpus) - before_s) / (time.monotonic() - began) / len(cpus), found
 
 
 def run_undisturbed(train: Callable[[], Run], cpus: Collection[int]) -> None:
-    """Train, once these cores rest, until a run is not disturbed. One that is, though they were idle, fails the test.
+    """Train, once these cores are idle, until a run is not disturbed. A disturbed run on idle cores fails the test.
 
-    A toy sleeps through its steps: how busy its cores were meanwhile is how much others did. Where they never rest, nothing can
-    be told of a run that has them to itself.
+    A toy sleeps through its steps, so that the busy share of its cores is that of other processes. If the cores are never idle,
+    the test is skipped.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        while busy_share(cpus, lambda: time.sleep(SAMPLE_S))[0] > disturbance.OTHERS_SHARE and time.monotonic() < deadline:
+        while (
+            measure_busy_share(cpus, lambda: time.sleep(SAMPLE_S))[0] > disturbance.OTHERS_SHARE and time.monotonic() < deadline
+        ):
             pass
-        share, run = busy_share(cpus, train)
+        share, run = measure_busy_share(cpus, train)
         if not run.disturbances:
             return
         idle = disturbance.OTHERS_SHARE / 2  # from the first order to the last exit, and not only while steps are measured
@@ -243,37 +244,37 @@ def run_undisturbed(train: Callable[[], Run], cpus: Collection[int]) -> None:
 
 
 @pytest.mark.campaign(only=True)
-def test_busy_loop_on_the_cores_that_a_run_leaves_free(tmp_path: Path) -> None:
-    """A run that was given a core of its own is not disturbed by somebody on another, and is by somebody on the same."""
+def test_only_processes_on_the_run_s_cores_disturb(tmp_path: Path) -> None:
+    """A run with its own core is disturbed by a process on this core, and not by one on other cores."""
     mine, *rest = sorted(os.sched_getaffinity(0))
     if not rest or add_siblings({mine}) != {mine}:
         pytest.skip("needs two cores of one thread each")
-    with staged(tmp_path, CONFIG) as stage:
+    with start_stage(tmp_path, CONFIG) as stage:
         stage.script("worker:0", step_s=STEP_S)
-        with busy_loop({mine}):
+        with run_busy_loop({mine}):
             assert stage.run(steps=STEPS, gpus=1, num_ps=0, **ALONE).disturbances
 
-        with busy_loop({*rest}) as others:
+        with run_busy_loop({*rest}) as others:
 
-            def beside_others() -> Run:
+            def run_beside_others() -> Run:
                 others.send_signal(signal.SIGCONT)
                 run = stage.run(steps=STEPS, gpus=1, num_ps=0, **ALONE)
                 others.send_signal(signal.SIGSTOP)
                 return run
 
             others.send_signal(signal.SIGSTOP)
-            run_undisturbed(beside_others, {mine})
+            run_undisturbed(run_beside_others, {mine})
 
 
 @pytest.mark.campaign(only=True)
 @pytest.mark.parametrize("config", [CONFIG, TWO_HOSTS], ids=["one host", "two hosts on one machine"])
-def test_ordinary_run(tmp_path: Path, config: ClusterConfig) -> None:
-    """A run that has the machine to itself, its own launcher apart, is not disturbed; nor by its own other host."""
-    with staged(tmp_path, config) as stage:
-        run_undisturbed(lambda: toys(stage), os.sched_getaffinity(0))
+def test_run_alone_is_not_disturbed(tmp_path: Path, config: ClusterConfig) -> None:
+    """A run alone on a machine is not disturbed by its own launcher, or by its own second host."""
+    with start_stage(tmp_path, config) as stage:
+        run_undisturbed(lambda: run_toys(stage), os.sched_getaffinity(0))
 
 
-def test_what_others_had_of_cores() -> None:
-    """Of each host: what no task, agent or controller of ours has used of its cores, and what its hypervisor gave to others."""
+def test_taken_time_is_of_other_processes_and_steal() -> None:
+    """The taken time of a host is that of other processes and of its hypervisor."""
     busy = make_state(cpu={"busy_s": 19.8, "own_s": 11.8}, machine="another")
     assert compute_taken_s({"n1": make_state(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})

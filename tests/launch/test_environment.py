@@ -1,4 +1,4 @@
-"""What a spec asks of its tasks' environment: it is there when TensorFlow looks, and nowhere else."""
+"""Tests of the environment that a spec requires of its tasks."""
 
 import dataclasses
 import json
@@ -10,14 +10,14 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.launch import agents
 from pytest_dtfperf.launch.placement import HostView, place
 from pytest_dtfperf.spec import Spec
-from tests.launch.stage import CONFIG, staged
+from tests.launch.stage import CONFIG, start_stage
 from tests.node.handheld import HandheldAgent
 
 HOST = HostView("h", "10.0.0.1", cpus=tuple(range(8)))
 
 
-def start(**changes: Any) -> dict[str, Any]:
-    """The order to start a run of this."""
+def make_start_order(**changes: Any) -> dict[str, Any]:
+    """Make the order to start a run with these changes of a spec."""
     spec = Spec(model="trivial", batch_size=32, gpus=2, num_ps=1, **changes)
     tasks = place(spec, [HOST], ClusterConfig(name="environment"))
     return agents.start_order(
@@ -25,10 +25,11 @@ def start(**changes: Any) -> dict[str, Any]:
     )
 
 
-def test_onednn_is_decided_before_tensorflow_is_imported(tmp_path: Path) -> None:
-    """Switched off, a convolution stays TensorFlow's own operation; the environment is there at the import; all cores are."""
-    config = dataclasses.replace(CONFIG, entry="tests.launch.told_training:run", start="cold")
-    with staged(tmp_path, config) as stage:
+def test_variables_are_set_before_tensorflow_is_imported(tmp_path: Path) -> None:
+    """Without oneDNN a convolution is TensorFlow's own operation, the environment is set before the import, and all cores are
+    used."""
+    config = dataclasses.replace(CONFIG, entry="tests.launch.recording_training:run", start="cold")
+    with start_stage(tmp_path, config) as stage:
         stage.run(gpus=1, num_ps=0, steps=1, onednn=False, environment=("TF_CPP_MIN_LOG_LEVEL=1",), cpu_affinity=False)
     used = json.loads((tmp_path / "used.json").read_text())
     assert "Conv2D" in used["operations"]
@@ -37,28 +38,29 @@ def test_onednn_is_decided_before_tensorflow_is_imported(tmp_path: Path) -> None
     assert used["cores"] == len(os.sched_getaffinity(0))
 
 
-def test_only_what_is_read_late_goes_to_a_warm_start() -> None:
-    """NCCL's variables reach tasks that are forked; TensorFlow's need it imported anew; by default GPUs' order alone."""
+def test_variables_of_tensorflow_need_a_cold_start() -> None:
+    """Variables of NCCL reach forked tasks, variables of TensorFlow need a cold start, and only the order of GPUs is set by
+    default."""
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert (start()["env"], start()["cold"]) == (order, False)
-    nccl = start(environment=("NCCL_ALGO=Ring", "NCCL_DEBUG=a=b"))
+    assert (make_start_order()["env"], make_start_order()["cold"]) == (order, False)
+    nccl = make_start_order(environment=("NCCL_ALGO=Ring", "NCCL_DEBUG=a=b"))
     assert (nccl["env"], nccl["cold"]) == ({"NCCL_ALGO": "Ring", "NCCL_DEBUG": "a=b", **order}, False)
-    assert start(environment=("NCCL_ALGO=Ring", "OMP_NUM_THREADS=2"))["cold"]
+    assert make_start_order(environment=("NCCL_ALGO=Ring", "OMP_NUM_THREADS=2"))["cold"]
     for onednn, value in ((True, "1"), (False, "0")):
-        told = start(onednn=onednn)
+        told = make_start_order(onednn=onednn)
         assert (told["env"], told["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value, **order}, True)
 
 
-def test_tasks_keep_to_their_cores_unless_told_otherwise() -> None:
-    """Each worker has its half of the cores, the server those of both; without affinity all have all, and as many threads."""
-    kept, free = start(), start(cpu_affinity=False)
+def test_tasks_keep_to_their_cores_by_default() -> None:
+    """Each worker has half of the cores and the server those of both. Without affinity all have all, and as many threads."""
+    kept, free = make_start_order(), make_start_order(cpu_affinity=False)
     assert [task["cpus"] for task in kept["tasks"]] == [[], [0, 1, 2, 3], [4, 5, 6, 7]]
     assert [task["cpus"] for task in free["tasks"]] == [[], [], []]
     assert [task["order"]["threads"] for task in free["tasks"]] == [task["order"]["threads"] for task in kept["tasks"]]
 
 
-def test_a_common_environment_is_every_tasks_own() -> None:
-    """What stands in an order once is in the environment of all its tasks, beside what each has for itself."""
+def test_common_environment_reaches_every_task() -> None:
+    """The common environment of an order reaches each task, beside the task's own variables."""
     with HandheldAgent() as agent:
         for cold in (False, True):
             tasks = [

@@ -1,4 +1,4 @@
-"""Which addresses are private, who is let in, and what is refused."""
+"""Tests of private addresses, of peers that may connect, and of refused hosts."""
 
 import re
 from typing import Any
@@ -14,11 +14,11 @@ from pytest_dtfperf.launch.placement import HostView
 NO_ROOT = "only root may set up nftables"
 
 
-def host(address: str, addresses: tuple[str, ...] = (), unguarded: str | None = NO_ROOT) -> HostView:
+def make_host(address: str, addresses: tuple[str, ...] = (), unguarded: str | None = NO_ROOT) -> HostView:
     return HostView("h1", address, cpus=(0,), addresses=addresses, unguarded=unguarded)
 
 
-def config(backend: str = "ssh", **backend_keys: Any) -> ClusterConfig:
+def make_config(backend: str = "ssh", **backend_keys: Any) -> ClusterConfig:
     return ClusterConfig(name="lab", backend=backend, backend_keys=backend_keys)
 
 
@@ -67,13 +67,13 @@ def config(backend: str = "ssh", **backend_keys: Any) -> ClusterConfig:
         ("2002:0a00:0001::1", False),
     ],
 )
-def test_private(address: str, private: bool) -> None:
-    """Exactly the ranges of docs/security.md are private, to their first and last address."""
+def test_private_ranges_are_exact(address: str, private: bool) -> None:
+    """The ranges of docs/security.md are private, to their first and last address, and no others."""
     assert exposure.is_private(address) is private
 
 
-def test_documented_ranges(request: pytest.FixtureRequest) -> None:
-    """The page on security lists these ranges and no others."""
+def test_documentation_has_the_private_ranges(request: pytest.FixtureRequest) -> None:
+    """The page on security lists the private ranges, and no others."""
     page = (request.config.rootpath / "docs" / "security.md").read_text()
     table = page.partition("Not public are exactly these:")[2].partition("An IPv4 address")[0]
     listed = [word for row in table.splitlines() if row for word in re.findall(r"[\da-f.:]+/\d+|::1", row.split("|")[1])]
@@ -83,30 +83,30 @@ def test_documented_ranges(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     "cluster, one",
     [
-        (config(), host("10.0.0.1", ("10.0.0.1", "203.0.113.7"))),
-        (config(), host("203.0.113.7", unguarded=None)),
-        (config(network="trusted"), host("203.0.113.7")),
-        (config("local"), host("127.0.0.1", ("203.0.113.7",))),
-        (config(), host("no-such-name.invalid", ("10.0.0.1", "fd00::1"))),
-        (config(), host("localhost")),
+        (make_config(), make_host("10.0.0.1", ("10.0.0.1", "203.0.113.7"))),
+        (make_config(), make_host("203.0.113.7", unguarded=None)),
+        (make_config(network="trusted"), make_host("203.0.113.7")),
+        (make_config("local"), make_host("127.0.0.1", ("203.0.113.7",))),
+        (make_config(), make_host("no-such-name.invalid", ("10.0.0.1", "fd00::1"))),
+        (make_config(), make_host("localhost")),
     ],
     ids=["a private address", "a firewall", "trusted", "this machine", "a name of private addresses", "a name known here"],
 )
-def test_allowed(cluster: ClusterConfig, one: HostView) -> None:
-    """Hosts that no stranger reaches, as far as can be told or somebody has said, are trained on."""
+def test_protected_hosts_are_allowed(cluster: ClusterConfig, one: HostView) -> None:
+    """Hosts with a private address, a firewall or a trusted network are allowed."""
     exposure.check(cluster, [one])
 
 
 @pytest.mark.parametrize("backend", ["ssh", "slurm", "ec2"])
 @pytest.mark.parametrize(
     "one",
-    [host("203.0.113.7"), host("2a00::1"), host("no-such-name.invalid", ("10.0.0.1", "203.0.113.7"))],
+    [make_host("203.0.113.7"), make_host("2a00::1"), make_host("no-such-name.invalid", ("10.0.0.1", "203.0.113.7"))],
     ids=["IPv4", "IPv6", "a name"],
 )
-def test_refused(backend: str, one: HostView) -> None:
-    """A public address without a firewall is refused with its reason and with every way out."""
+def test_public_host_is_refused(backend: str, one: HostView) -> None:
+    """A public address without a firewall is refused, with the reason and each remedy."""
     with pytest.raises(AllocationError) as refusal:
-        exposure.check(config(backend), [host("10.0.0.1"), one])
+        exposure.check(make_config(backend), [make_host("10.0.0.1"), one])
     words = str(refusal.value)
     assert words.startswith("h1 has the public address 2")
     assert NO_ROOT in words
@@ -115,17 +115,17 @@ def test_refused(backend: str, one: HostView) -> None:
     assert "docs/security.md" in words
 
 
-def test_peers_are_all_addresses_of_the_lent_hosts() -> None:
-    """A host may speak from another of its addresses than the one it is spoken to at; names that are unknown are no address."""
-    hosts = [host("10.0.0.1", ("10.0.0.1", "192.168.0.1")), host("no-such-name.invalid", ("fd00::2",))]
-    assert exposure.find_peers(config(), hosts) == ["10.0.0.1", "192.168.0.1", "fd00::2"]
+def test_peers_are_all_addresses_of_the_hosts() -> None:
+    """The peers are all addresses of the allocated hosts, and no unknown names."""
+    hosts = [make_host("10.0.0.1", ("10.0.0.1", "192.168.0.1")), make_host("no-such-name.invalid", ("fd00::2",))]
+    assert exposure.find_peers(make_config(), hosts) == ["10.0.0.1", "192.168.0.1", "fd00::2"]
 
 
-def test_nobody_but_this_machine_is_let_in_where_it_is_all_there_is() -> None:
-    """The local cluster's tasks talk over the loopback, which needs no address; where the file says so, all are let in."""
-    assert exposure.find_peers(config("local"), [host("127.0.0.1", ("10.0.0.1",))]) == []
-    assert exposure.find_peers(config("local", network="host"), [host("127.0.0.1")]) is None
-    assert exposure.find_peers(config(network="trusted"), [host("10.0.0.1")]) is None
+def test_local_cluster_has_no_peers() -> None:
+    """The local cluster has no peers, and a network of the host or a trusted one has no restriction."""
+    assert exposure.find_peers(make_config("local"), [make_host("127.0.0.1", ("10.0.0.1",))]) == []
+    assert exposure.find_peers(make_config("local", network="host"), [make_host("127.0.0.1")]) is None
+    assert exposure.find_peers(make_config(network="trusted"), [make_host("10.0.0.1")]) is None
 
 
 ETH0 = NetworkInterface("eth0", ("192.0.2.1", "2001:db8::1"), gbps=1.0)
@@ -142,8 +142,8 @@ IB1 = NetworkInterface("ib1", (), "InfiniBand")
         ("2001:db8::/32", "eth0", "2001:db8::1"),
     ],
 )
-def test_interfaces_are_chosen_by_name_or_network(wanted: str, name: str, address: str) -> None:
-    """A name selects the first address of that interface, and a network the first address in it."""
+def test_interface_is_chosen_by_name_or_network(wanted: str, name: str, address: str) -> None:
+    """A name selects the first address of its interface, and a network the first address in it."""
     found, given = choose_interface("n1", wanted, [ETH0, IB0, IB1])
     assert (found.name, given) == (name, address)
 
@@ -156,8 +156,8 @@ def test_interfaces_are_chosen_by_name_or_network(wanted: str, name: str, addres
         ("172.16.0.0/12", "host n1 has no address in 172.16.0.0/12"),
     ],
 )
-def test_absent_interfaces_are_refused_with_those_that_exist(wanted: str, problem: str) -> None:
-    """The message is one line, which lists the interfaces of the host with their addresses and speeds."""
+def test_missing_interface_is_refused(wanted: str, problem: str) -> None:
+    """The message on a missing interface is one line, with the interfaces of the host, their addresses and speeds."""
     with pytest.raises(AllocationError) as refusal:
         choose_interface("n1", wanted, [ETH0, IB0, IB1])
     assert str(refusal.value) == (

@@ -1,4 +1,4 @@
-"""Which links are measured at once."""
+"""Tests of the links that are measured at the same time."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from pytest_dtfperf.launch.placement import PlacedTask
 NAMES = [f"h{i}" for i in range(64)]
 
 
-def tasks(servers: Sequence[int], workers: Sequence[int]) -> list[PlacedTask]:
-    """On the hosts of these numbers."""
+def make_tasks(servers: Sequence[int], workers: Sequence[int]) -> list[PlacedTask]:
+    """Make servers and workers on the hosts with these numbers."""
     of_servers = [PlacedTask("ps", i, host, 0, (), 1) for i, host in enumerate(servers)]
     return [*of_servers, *(PlacedTask("worker", i, host, 0, (), 1) for i, host in enumerate(workers))]
 
 
-def links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False) -> list[list[str]]:
-    return [[fan.link(NAMES) for fan in each] for each in plan_fans(tasks(servers, workers), pairs=pairs)]
+def list_links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False) -> list[list[str]]:
+    return [[fan.link(NAMES) for fan in each] for each in plan_fans(make_tasks(servers, workers), pairs=pairs)]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,15 @@ def links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False
         "two workers without servers", "a ring",
     ],
 )  # fmt: skip
-def test_rounds(servers: Sequence[int], workers: Sequence[int], expected: list[list[str]]) -> None:
-    """Fan-in and fan-out of each parameter server's host, and of workers' with several elsewhere; without servers, a ring."""
-    assert links(servers, workers) == expected
+def test_plan_has_fans_or_a_ring(servers: Sequence[int], workers: Sequence[int], expected: list[list[str]]) -> None:
+    """The plan has fan-in and fan-out of each server's host, and of workers' hosts with several servers elsewhere; without
+    servers, a ring."""
+    assert list_links(servers, workers) == expected
 
 
-def test_all_workers_have_a_stream() -> None:
-    """A parameter server's host is measured with every other host that has workers, each once."""
-    (fan_in,), (fan_out,) = plan_fans(tasks([0, 0], [0, 1, 2, 1]))
+def test_fan_has_a_stream_for_each_host() -> None:
+    """The host of a server has one stream with each other host that has workers."""
+    (fan_in,), (fan_out,) = plan_fans(make_tasks([0, 0], [0, 1, 2, 1]))
     assert fan_in.streams == ((1, 0), (2, 0))
     assert fan_out.streams == ((0, 1), (0, 2))
     assert (
@@ -56,9 +57,9 @@ def test_all_workers_have_a_stream() -> None:
 
 
 @pytest.mark.parametrize("hosts", range(2, 40))
-def test_many_servers_take_turns_together(hosts: int) -> None:
-    """However many hosts have parameter servers: each has its turn, in few rounds, and no host is in two fans of one."""
-    found = plan_fans(tasks(range(hosts), range(hosts)))
+def test_many_servers_are_measured_in_few_rounds(hosts: int) -> None:
+    """All hosts of servers are measured in few rounds, and no host is in two fans of a round."""
+    found = plan_fans(make_tasks(range(hosts), range(hosts)))
     assert len(found) <= max(2 * MOST_TURNS, 2 * 3)
     assert sorted(fan.link(NAMES) for each in found for fan in each) == sorted(
         name for host in NAMES[:hosts] for name in (f"*>{host}", f"{host}>*")
@@ -69,9 +70,9 @@ def test_many_servers_take_turns_together(hosts: int) -> None:
 
 
 @pytest.mark.parametrize("workers", range(1, 20))
-def test_workers_take_turns_together(workers: int) -> None:
-    """Workers beside no server have their turns in few rounds, each host with all servers that are its own meanwhile."""
-    found = plan_fans(tasks([0, 1, 2], range(3, 3 + workers)))
+def test_workers_are_measured_in_few_rounds(workers: int) -> None:
+    """All hosts of workers without a server are measured in few rounds."""
+    found = plan_fans(make_tasks([0, 1, 2], range(3, 3 + workers)))
     most = 2 * (3 + max(MOST_WORKERS_TURNS, -(-workers // 3)))
     assert len(found) <= most
     names = {fan.link(NAMES) for each in found for fan in each}
@@ -91,20 +92,19 @@ def test_workers_take_turns_together(workers: int) -> None:
 def test_streams_have_as_many_connections_as_the_training(
     servers: Sequence[int], workers: Sequence[int], expected: dict[tuple[int, int], int]
 ) -> None:
-    """Each worker has a connection to each parameter server, and the stream between their hosts has as many, in both
-    directions."""
-    (fan_in, *_), (fan_out, *_) = plan_fans(tasks(servers, workers))[:2]
+    """The stream between two hosts has as many connections as the training, in both directions, up to a limit."""
+    (fan_in, *_), (fan_out, *_) = plan_fans(make_tasks(servers, workers))[:2]
     assert fan_in.count_connections() == expected
     assert fan_out.count_connections() == {(there, here): count for (here, there), count in expected.items()}
 
 
 def test_workers_without_servers_have_one_connection() -> None:
-    """In a ring, a host sends to the next one over one connection, also with several workers on each."""
-    rounds = plan_fans(tasks([], [0, 0, 1, 1]))
+    """A host in a ring sends over one connection, also with several workers on it."""
+    rounds = plan_fans(make_tasks([], [0, 0, 1, 1]))
     assert [fan.count_connections() for each in rounds for fan in each] == [{(0, 1): 1}, {(1, 0): 1}]
 
 
-def test_pairs_where_asked() -> None:
-    """Each link between a worker and a parameter server alone comes after the fans, and none shares a host with another."""
-    found = links([0], [0, 1, 2], pairs=True)
+def test_requested_pairs_follow_the_fans() -> None:
+    """Requested pairs of a worker and a server follow the fans, one at a time."""
+    found = list_links([0], [0, 1, 2], pairs=True)
     assert found == [["*>h0"], ["h0>*"], ["h0>h1"], ["h1>h0"], ["h0>h2"], ["h2>h0"]]

@@ -1,4 +1,5 @@
-"""The work of the controller grows no faster than the number of hosts. Counted are reads, comparisons, bytes and messages."""
+"""Tests that the controller's work grows no faster than the number of hosts: counted are reads, comparisons, bytes and
+messages."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ seed = 1
 
 
 class CountedTasks(dict[str, int]):
-    """The host of each task. It counts how many of them are read one by one."""
+    """Hold the host of each task, and count single reads."""
 
     reads = 0
 
@@ -43,7 +44,7 @@ class CountedTasks(dict[str, int]):
 
 
 class CountedName(str):
-    """The name of a host. It counts how often it is compared."""
+    """Hold the name of a host, and count its comparisons."""
 
     __slots__ = ()
     comparisons = 0
@@ -61,7 +62,7 @@ def make_config(folder: Path, hosts: int, *, rate: float = 200.0, backend: str =
 
 
 def count_reads(hosts: int) -> int:
-    """Return how many tasks a receiver reads while each host reports its reserved port."""
+    """Return the number of tasks that a receiver reads if each host reports its reserved port."""
     tasks = CountedTasks({f"worker:{host}": host for host in range(hosts)})
     receiver = MessageReceiver(AGENT, hosts)
     receiver.expect("r", tasks)
@@ -72,12 +73,12 @@ def count_reads(hosts: int) -> int:
 
 
 def test_reserved_ports_read_each_task_once() -> None:
-    """The number of ports that a host should reserve is counted once in a run, and not in the message of each host."""
+    """The number of ports of each host is counted once in a run, and not for each message."""
     assert count_reads(64) <= 64
 
 
 def measure_planning(hosts: int) -> int:
-    """Return the peak of the bytes of memory in which rounds of links are planned."""
+    """Return the peak memory in bytes for planning rounds of links."""
     servers = [PlacedTask("ps", i, i, 0, (), 1) for i in range(hosts // 2)]
     workers = [PlacedTask("worker", i, i, 0, (), 1) for i in range(hosts)]
     tracemalloc.start()
@@ -89,12 +90,12 @@ def measure_planning(hosts: int) -> int:
 
 
 def test_planned_links_are_not_all_pairs() -> None:
-    """Four times the hosts plan their links in about four times the memory: pairs of hosts would need sixteen times."""
+    """Four times the hosts need less than eight times the memory for planning; pairs of hosts would need sixteen times."""
     assert measure_planning(512) < 8 * measure_planning(128)
 
 
 def test_properties_of_hosts_compare_each_name_once(tmp_path: Path) -> None:
-    """The properties of one host are found by its name, without a comparison with the names of all others."""
+    """The properties of a host are found by its name, with at most two comparisons for each host."""
     config, resources = make_config(tmp_path, 32), Resources(devices=32, session="s")
     with (
         named.open_cluster(config).allocate(resources) as allocation,
@@ -113,8 +114,8 @@ def counted() -> Iterator[CountedBackend]:
     del BACKENDS.data["counted"]
 
 
-def test_an_hour_of_simulated_training_has_few_messages(tmp_path: Path, counted: CountedBackend) -> None:
-    """Simulated agents report rarely, so that an hour of virtual time costs each host less than 50 messages."""
+def test_hour_of_simulated_training_has_few_messages(tmp_path: Path, counted: CountedBackend) -> None:
+    """An hour of virtual time has fewer than 50 messages for each host."""
     config, resources = make_config(tmp_path, 8, rate=0.4, backend="counted"), Resources(devices=8, session="s")
     spec = Spec(model="resnet50", gpus=8, batch_size=32, steps=50, warmup_steps=0, variable_update="independent")
     with (

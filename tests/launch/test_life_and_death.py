@@ -1,4 +1,4 @@
-"""Whoever is killed or stopped: the run ends on all tasks, somebody is named, and nothing is left."""
+"""Tests of killed and stopped processes: the run ends on all tasks, one process is named, and nothing is left."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStopped
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.backends import wait_until
-from tests.launch.stage import TWO_HOSTS, Stage, parent_of, pid_in, session_of, staged, wait_until_nothing_is_left
+from tests.launch.stage import TWO_HOSTS, Stage, find_parent, read_pid, read_session, start_stage, wait_until_nothing_is_left
 from tests.plugin import zygote
 
 ENDLESS = 1_000_000  # steps
@@ -37,19 +37,19 @@ DEATHS: dict[str, tuple[Callable[[Stage], int], signal.Signals, type[DtfPerfErro
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage")) as stage:
+    with start_stage(tmp_path_factory.mktemp("stage")) as stage:
         yield stage
 
 
 @pytest.fixture
 def stage(shared: Stage) -> Stage:
-    """A launcher that has been through all the deaths before."""
+    """Return a launcher that has been through the failures of the tests before."""
     shared.forget()
     return shared
 
 
 class Strike:
-    """Does something to the run, once, when the first worker makes its first step. Knows the run's session from then on."""
+    """Call a function once, at the first step of the first worker, and keep the run's session."""
 
     def __init__(self, stage: Stage, blow: Callable[[Stage], object]) -> None:
         self.session = ""
@@ -64,7 +64,7 @@ class Strike:
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
-    """The run ends on all tasks, the message names who it was, nothing of the run is left, and the next run is good."""
+    """The run ends on all tasks, the message names the process, no task is left, and the next run succeeds."""
     find, number, error, words = DEATHS[death]
     strike = Strike(stage, lambda stage: os.kill(find(stage), number))
     with pytest.raises(error, match=words):
@@ -77,8 +77,8 @@ def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
     assert len(stage.run(steps=2).step_s) == 2
 
 
-def test_silent_host_that_the_cluster_has_taken_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a host is given up for its silence its cluster is asked; what that knows is what the run ends with."""
+def test_silent_host_has_the_reason_of_its_cluster(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that the cluster has taken back is lost with the cluster's reason instead of its silence."""
     taken_back = Lost(LossReason.TAKEN_BACK, "Slurm job 17 was cancelled")
     monkeypatch.setattr(ChildrenChannel, "why_silent", lambda channel, host: taken_back)
     strike = Strike(stage, lambda stage: os.kill(stage.agent(), signal.SIGSTOP))
@@ -91,10 +91,10 @@ def test_silent_host_that_the_cluster_has_taken_back(stage: Stage, monkeypatch: 
     [(lambda s: s.pid("worker:1"), TaskFailed, 2), (Stage.agent, HostLost, 0)],
     ids=["worker killed", "agent killed"],
 )
-def test_daemons_of_a_failed_run_are_gone(
+def test_daemons_of_a_failed_run_are_ended(
     stage: Stage, find: Callable[[Stage], int], error: type[DtfPerfError], left: int
 ) -> None:
-    """What a task had daemonised ends with the run, even if its agent was killed; agent and zygote alone may be left."""
+    """A task's daemon ends with the run, also if the agent was killed; only agent and zygote may be left."""
     stage.script("worker:0", at="start", do="daemonise")
     strike = Strike(stage, lambda stage: os.kill(find(stage), signal.SIGKILL))
     with pytest.raises(error):
@@ -102,10 +102,10 @@ def test_daemons_of_a_failed_run_are_gone(
     assert len(sweep.find_left_processes([strike.session])) == left
 
 
-def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
-    """With two hosts, the death of one agent ends the tasks of both, and the message names the right one."""
-    with staged(tmp_path, TWO_HOSTS) as stage:
-        strike = Strike(stage, lambda stage: os.kill(parent_of(parent_of(stage.pid("worker:1"))), signal.SIGKILL))
+def test_lost_host_ends_the_run_on_the_other(tmp_path: Path) -> None:
+    """The death of one agent of two ends all tasks, the message names this host, and the next run succeeds."""
+    with start_stage(tmp_path, TWO_HOSTS) as stage:
+        strike = Strike(stage, lambda stage: os.kill(find_parent(find_parent(stage.pid("worker:1"))), signal.SIGKILL))
         with pytest.raises(HostLost, match=f"the agent on {re.escape(stage.launcher.hosts[1])} is gone"):
             stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
         assert sweep.find_left_processes([strike.session]) == []
@@ -114,12 +114,12 @@ def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
 
 
 def is_agent(pid: int) -> bool:
-    """Other tests have left children of their own, such as multiprocessing's resource tracker."""
+    """Return whether a process is an agent, since other tests leave their own children."""
     return b"pytest_dtfperf.node.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
-    """A pytest that was stopped for longer than its time-out finds its agents gone, and just starts new ones."""
+def test_ended_agent_is_replaced_before_the_next_run(stage: Stage) -> None:
+    """An agent that ended between two runs is replaced, and the next run succeeds."""
     stage.run(steps=2)
     (agent,) = (
         each.pid for each in processes.list_descendants(os.getpid()) if each.parent == os.getpid() and is_agent(each.pid)
@@ -135,8 +135,8 @@ def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
     [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 1.5), (signal.SIGINT, 60.0)],
     ids=["killed", "stopped for longer than its time-out", "interrupted"],
 )
-def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals, heartbeat_timeout_s: float) -> None:
-    """When the controlling process is killed, stopped or interrupted, its agents end everything, daemons included."""
+def test_no_process_outlives_the_controller(tmp_path: Path, number: signal.Signals, heartbeat_timeout_s: float) -> None:
+    """If the controlling process is killed, stopped or interrupted, its agents end all processes, also daemons."""
     argv = ["-c", "from tests.launch.driver import main; main()", str(tmp_path), str(heartbeat_timeout_s)]
     driver = zygote.start(argv, Path.cwd(), {**os.environ, **zygote.SEARCH_PATH}, stdout=subprocess.PIPE)
     assert driver.stdout
@@ -144,7 +144,7 @@ def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals,
         assert driver.stdout.readline() == "step\n"
         drain = threading.Thread(target=driver.stdout.read, daemon=True)
         drain.start()
-        session = session_of(pid_in(tmp_path, "worker:0"))
+        session = read_session(read_pid(tmp_path, "worker:0"))
         assert len(sweep.find_left_processes([session])) >= 6, "agent, zygote, three tasks and a daemon"
         driver.send_signal(number)
         wait_until_nothing_is_left(session)

@@ -1,4 +1,4 @@
-"""From the steps that an external command reports to the cluster's rate."""
+"""Tests of the cluster's rate from the steps that an external command reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,68 +14,69 @@ from pytest_dtfperf.spec import Spec
 from tests.records.host_states import BUSY
 
 
-def report(index: int = 0, **changes: Any) -> TaskReport:
-    """Four steps of 0.5 s with ten images each, and a second between them."""
+def make_report(index: int = 0, **changes: Any) -> TaskReport:
+    """Make a report of four steps of 0.5 s with ten images each, and time between them."""
     own = {"step_s": [0.5] * 4, "images": 40.0, "window_s": 3.0, "window_at_s": 5.0, "elapsed_s": 9.0, "num_devices": 1}
     return TaskReport(job="worker", index=index, **{**own, **changes})
 
 
-def run_of(*reports: TaskReport, disturbances: Sequence[Disturbance] = (), **changes: Any) -> Run:
+def make_run(*reports: TaskReport, disturbances: Sequence[Disturbance] = (), **changes: Any) -> Run:
     spec = Spec(model="own", batch_size=0, gpus=len(reports), num_ps=1, command=("own",), **changes)
     hosts = {each.name: "n1" for each in reports}
     return summarise(spec, reports, hosts=hosts, launch_s={}, wall_s=10.0, disturbances=disturbances)
 
 
-def test_the_rate_is_of_all_workers_images_and_the_chiefs_steps() -> None:
-    """Eighty images in two seconds of steps are 40 images/sec: the second between the steps is in no rate."""
-    run = run_of(report(0), report(1))
+def test_rate_is_all_images_over_the_chief_s_steps() -> None:
+    """Eighty images in two seconds of steps are 40 images/sec, and the time between steps does not count."""
+    run = make_run(make_report(0), make_report(1))
     assert (run.images_per_sec, run.elapsed_s) == (40, 2)
     assert run.step_s == {"worker:0": [0.5] * 4, "worker:1": [0.5] * 4}
 
 
-def test_workers_that_do_not_wait_print_their_rate() -> None:
-    """Nobody knows how long asynchronous workers have trained at the same time, so the pattern says the rate as ever."""
-    reports = report(0, reported_rate="12.5"), report(1, reported_rate="13")
-    assert run_of(*reports, cross_replica_sync=False).images_per_sec == 12.5
+def test_asynchronous_workers_have_their_printed_rate() -> None:
+    """Asynchronous workers have the printed rate, and the number of devices is checked."""
+    reports = make_report(0, reported_rate="12.5"), make_report(1, reported_rate="13")
+    assert make_run(*reports, cross_replica_sync=False).images_per_sec == 12.5
     with pytest.raises(InvalidMeasurement, match="3 devices trained where 2 were asked for"):
-        run_of(reports[0], report(1, reported_rate="13", num_devices=2), cross_replica_sync=False)
+        make_run(reports[0], make_report(1, reported_rate="13", num_devices=2), cross_replica_sync=False)
 
 
-def test_devices_of_programs_are_counted() -> None:
-    """A program that has trained on fewer than were asked for, or on more, is no measurement of these."""
+def test_wrong_number_of_devices_is_invalid() -> None:
+    """A program that trained on more devices than requested is invalid."""
     with pytest.raises(InvalidMeasurement, match="3 devices trained where 2 were asked for"):
-        run_of(report(0), report(1, num_devices=2))
+        make_run(make_report(0), make_report(1, num_devices=2))
 
 
-def test_a_mean_is_printed() -> None:
-    """Where the spec says how workers' rates become one, what they print counts, whatever steps they report."""
-    reports = report(0, reported_rate="12"), report(1, reported_rate="14")
-    assert run_of(*reports, rate_pattern="(x)", rate_of="mean").images_per_sec == 13
+def test_requested_mean_is_of_printed_rates() -> None:
+    """If the spec requests a mean of rates, the printed rates count."""
+    reports = make_report(0, reported_rate="12"), make_report(1, reported_rate="14")
+    assert make_run(*reports, rate_pattern="(x)", rate_of="mean").images_per_sec == 13
 
 
-def test_a_printed_rate_beside_steps_is_compared() -> None:
-    """A program that prints a rate and reports steps has the rate of its steps, if both can be true."""
-    assert run_of(report(0, reported_rate="30"), report(1)).images_per_sec == 40
-    assert run_of(report(0, reported_rate="79"), report(1)).images_per_sec == 40
+def test_printed_rate_is_compared_with_the_steps() -> None:
+    """A printed rate beside reported steps is ignored if it is less than twice or more than half of theirs, and otherwise
+    invalid."""
+    assert make_run(make_report(0, reported_rate="30"), make_report(1)).images_per_sec == 40
+    assert make_run(make_report(0, reported_rate="79"), make_report(1)).images_per_sec == 40
     for printed in ("1.2k", "80", "20"):
         with pytest.raises(InvalidMeasurement, match=f"prints {printed} images/sec, and its steps make 40: 2 times as many"):
-            run_of(report(0, reported_rate=printed), report(1))
+            make_run(make_report(0, reported_rate=printed), make_report(1))
 
 
 @pytest.mark.parametrize("printed", ["40", None])
-def test_a_pattern_beside_steps_is_refused(printed: str | None) -> None:
-    """Which of two rates counts is not for us to choose."""
+def test_pattern_beside_steps_is_refused(printed: str | None) -> None:
+    """A spec with a pattern for rates is refused if the program reports steps."""
     with pytest.raises(
         InvalidMeasurement, match=r'steps, which make 40 .* and rate_pattern=r"rate: \(.\*\)" asks for a printed'
     ):
-        run_of(report(0, reported_rate=printed), report(1), rate_pattern="rate: (.*)")
+        make_run(make_report(0, reported_rate=printed), make_report(1), rate_pattern="rate: (.*)")
 
 
-def test_workers_count_images_alike() -> None:
-    """A chief that counts the images of all workers, and another its own, make no rate; a smaller last batch does."""
+def test_workers_must_count_images_equally() -> None:
+    """Workers with different images for each step are invalid, except for a smaller last batch."""
     with pytest.raises(InvalidMeasurement, match="worker:0 reports 20 images per step and device, and worker:1 10: images_per"):
-        run_of(report(0, images=80.0), report(1))
-    assert run_of(report(0), report(1, images=33.0)).images_per_sec == 36.5
+        make_run(make_report(0, images=80.0), make_report(1))
+    assert make_run(make_report(0), make_report(1, images=33.0)).images_per_sec == 36.5
 
 
 @pytest.mark.parametrize(
@@ -93,10 +94,10 @@ def test_workers_count_images_alike() -> None:
         ({"elapsed_s": 99.0}, "the whole run took 10.000 s by this machine's clock"),
     ],
 )
-def test_what_cannot_be_is_invalid(changes: dict[str, Any], words: str) -> None:
-    """Reports that contradict themselves or the chief's make no rate, and the reason is given."""
+def test_contradicting_report_is_invalid(changes: dict[str, Any], words: str) -> None:
+    """A report that contradicts itself or the chief's is invalid, with the reason."""
     with pytest.raises(InvalidMeasurement, match=words):
-        run_of(report(0), report(1, **changes))
+        make_run(make_report(0), make_report(1, **changes))
 
 
 @pytest.mark.parametrize(
@@ -106,13 +107,12 @@ def test_what_cannot_be_is_invalid(changes: dict[str, Any], words: str) -> None:
         ({"window_at_s": 6.0}, "the measured steps of worker:1 and of the chief begin 1.000 s apart"),
     ],
 )
-def test_a_disturbed_host_is_no_wrong_clock(changes: dict[str, Any], words: str) -> None:
-    """Where others had a host's cores, a window that is not the chief's is one more disturbance, so that the run is made again;
-    that steps are missing is no matter of cores."""
-    found = run_of(report(0), report(1, **changes), disturbances=[BUSY]).disturbances
+def test_window_on_a_disturbed_host_is_a_disturbance(changes: dict[str, Any], words: str) -> None:
+    """On a disturbed host a window other than the chief's is a disturbance, and missing steps are still invalid."""
+    found = make_run(make_report(0), make_report(1, **changes), disturbances=[BUSY]).disturbances
     assert [str(each) for each in found] == [str(BUSY), words]
     with pytest.raises(InvalidMeasurement, match="worker:1 measured 3 steps, the chief 4"):
-        run_of(report(0), report(1, step_s=[0.5] * 3, **changes), disturbances=[BUSY])
+        make_run(make_report(0), make_report(1, step_s=[0.5] * 3, **changes), disturbances=[BUSY])
 
 
 LATE = {"window_at_s": 8.1}
@@ -128,11 +128,11 @@ REPEATED: dict[str, tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]], 
 
 
 @pytest.mark.parametrize("case", REPEATED)
-def test_what_repeats_is_no_disturbance(case: str) -> None:
-    """A worker that is out of step in two runs in the same way makes the second one invalid, however busy its host was then."""
+def test_worker_out_of_step_twice_is_invalid(case: str) -> None:
+    """A worker that is out of step in the same way in two runs makes the second one invalid, also on a busy host."""
     first, second, words = REPEATED[case]
     before, again = (
-        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
+        make_run(*(make_report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
         for changes in (first, second)
     )
     with pytest.raises(InvalidMeasurement, match=f"{words}.*: no other process does the same twice: they have not stepped"):
@@ -144,10 +144,10 @@ def test_what_repeats_is_no_disturbance(case: str) -> None:
     [({1: LATE}, {}), ({}, {1: LATE}), ({1: LATE}, {2: LATE}), ({1: SLOW}, {1: {"window_s": 2.0, "step_s": [0.4] * 4}})],
     ids=["before", "now", "another", "the other way"],
 )
-def test_what_happens_once_may_be_a_disturbance(first: dict[int, Any], second: dict[int, Any]) -> None:
-    """A worker that is out of step once, or in two directions, may have waited for other processes."""
+def test_worker_out_of_step_once_is_accepted(first: dict[int, Any], second: dict[int, Any]) -> None:
+    """A worker that is out of step once, or in two directions, is accepted on a busy host."""
     before, again = (
-        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
+        make_run(*(make_report(index, **changes.get(index, {})) for index in range(3)), disturbances=[BUSY])
         for changes in (first, second)
     )
     check_repetition(Spec(model="own", command=("own",), batch_size=0), before, again)

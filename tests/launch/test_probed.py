@@ -1,4 +1,4 @@
-"""What hosts have told in a probe, and what is made of it."""
+"""Tests of probes that are made of the messages of hosts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,27 +12,27 @@ from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.launch.probing import PARTS, Answers
 from pytest_dtfperf.messages.received import MessageError
 from tests.hostile.agent import STATE
-from tests.launch.test_fans import tasks
+from tests.launch.test_fans import make_tasks
 
 HOSTS = [HostView(name, name, (0, 1), gpus=("0",)) for name in ("a", "b", "c")]
 MEASURED = Reading(per_s=4e10, spread=0.02, repeats=5, how={"threads": 1}, cpu_share=0.98)
 
 
-def answers(workers: Sequence[int] = (0, 1, 2)) -> Answers:
-    """A parameter server on a, workers on all."""
-    return Answers(HOSTS, plan_fans(tasks([0], workers)))
+def make_answers(workers: Sequence[int] = (0, 1, 2)) -> Answers:
+    """Make the answers for a server on a and workers on all hosts."""
+    return Answers(HOSTS, plan_fans(make_tasks([0], workers)))
 
 
-def reading(host: int = 0, name: str = "core.matmul", **more: Any) -> Mapping[str, Any]:
+def make_reading(host: int = 0, name: str = "core.matmul", **more: Any) -> Mapping[str, Any]:
     return {"kind": "reading", "host": host, "name": name, "reading": MEASURED, **more}
 
 
-def stream(number: int, source: int, target: int, *rates: float, error: str | None = None) -> Mapping[str, Any]:
+def make_stream(number: int, source: int, target: int, *rates: float, error: str | None = None) -> Mapping[str, Any]:
     parts = [{"bytes": round(rate * 0.1), "counted_s": 0.1} for rate in rates]
     return {"kind": "stream", "host": source, "round": number, "to": target, "parts": parts, "error": error}
 
 
-def facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
+def make_facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
     limits = {"cores": 2}
     return {
         "kind": "facts",
@@ -44,16 +44,16 @@ def facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
     }
 
 
-def told(*events: Mapping[str, Any]) -> Probes:
-    found = answers()
+def make_probes(*events: Mapping[str, Any]) -> Probes:
+    found = make_answers()
     for event in events:
         found.receive(event)
     return found.collect_probes(4.0)
 
 
-def test_readings() -> None:
-    """What a host has measured stands under its name, what it could not with the reason; of the silent there is nothing."""
-    found = told(reading(1), reading(1, "memory", reading=None, error="too little of it"), facts(1))
+def test_probe_has_readings_and_reasons() -> None:
+    """A host has its readings, reasons for missing ones, and limits, and a host without messages is missing."""
+    found = make_probes(make_reading(1), make_reading(1, "memory", reading=None, error="too little of it"), make_facts(1))
     assert found.hosts.keys() == {"b"}
     host = found.hosts["b"]
     assert host.readings["core.matmul"] == MEASURED
@@ -61,16 +61,16 @@ def test_readings() -> None:
     assert found.unknown.keys() == {"*>a", "a>*"}
 
 
-def test_others_work() -> None:
-    """What other processes did on the cores meanwhile is told in cores; under a quota it takes nothing away."""
+def test_time_of_other_processes_is_in_cores() -> None:
+    """The CPU time of other processes during a probe is a number of cores, and unknown under a quota."""
     cpu = {"busy_s": 1.5, "own_s": 0.9, "controller_s": 0.1, "steal_s": 0.0}
-    assert told(reading(), facts(window_s=1.0, cpu=cpu)).hosts["a"].others_cores == pytest.approx(0.5)
-    assert told(reading(), facts(window_s=1.0, cpu=cpu, quota=True)).hosts["a"].others_cores is None
+    assert make_probes(make_reading(), make_facts(window_s=1.0, cpu=cpu)).hosts["a"].others_cores == pytest.approx(0.5)
+    assert make_probes(make_reading(), make_facts(window_s=1.0, cpu=cpu, quota=True)).hosts["a"].others_cores is None
 
 
-def test_fans_add_up() -> None:
-    """A fan's rate is the sum of its streams, part by part, of which the median counts; each stream's own rate is beside it."""
-    found = told(stream(0, 1, 0, 100e6, 100e6, 100e6, 60e6), stream(0, 2, 0, 300e6, 300e6, 300e6, 300e6))
+def test_rate_of_a_fan_is_the_sum_of_its_streams() -> None:
+    """A fan has the median of the sums of its streams' parts, and each stream its own rate."""
+    found = make_probes(make_stream(0, 1, 0, 100e6, 100e6, 100e6, 60e6), make_stream(0, 2, 0, 300e6, 300e6, 300e6, 300e6))
     link = found.links["*>a"]
     assert [link.per_s, link.spread, link.repeats] == pytest.approx([400e6, 0.05, PARTS])
     assert link.how == {"streams": 2, "seconds": 0.4}
@@ -78,28 +78,30 @@ def test_fans_add_up() -> None:
 
 
 def test_reading_has_the_number_of_connections() -> None:
-    """Two workers of one host have two connections, so that the fan has three streams of two hosts."""
-    found = answers([0, 1, 1, 2])
-    found.receive(stream(0, 1, 0, *[2e8] * PARTS))
-    found.receive(stream(0, 2, 0, *[1e8] * PARTS))
+    """Two workers on one host have two connections, so that the fan has three streams of two hosts."""
+    found = make_answers([0, 1, 1, 2])
+    found.receive(make_stream(0, 1, 0, *[2e8] * PARTS))
+    found.receive(make_stream(0, 2, 0, *[1e8] * PARTS))
     link = found.collect_probes(4.0).links["*>a"]
     assert link.how == {"streams": 3, "seconds": 0.4}
     assert link.streams.keys() == {"b", "c"}
 
 
-def test_a_fan_without_one_of_its_streams_is_another_measurement() -> None:
-    """Where one stream failed, the fan is unknown: what the others had says nothing of all together."""
-    found = told(stream(0, 1, 0, *[1e8] * PARTS), stream(0, 2, 0, error="refused"), stream(1, 0, 1, *[0.0] * PARTS))
+def test_fan_without_one_stream_is_unknown() -> None:
+    """A fan with a failed or missing stream, or without any bytes, is unknown with the reason."""
+    found = make_probes(
+        make_stream(0, 1, 0, *[1e8] * PARTS), make_stream(0, 2, 0, error="refused"), make_stream(1, 0, 1, *[0.0] * PARTS)
+    )
     assert found.links == {}
     assert found.unknown == {"*>a": "c>a: refused", "a>*": "a>c: it was not measured"}
-    nothing = told(stream(1, 0, 1, *[0.0] * PARTS), stream(1, 0, 2, *[0.0] * PARTS))
+    nothing = make_probes(make_stream(1, 0, 1, *[0.0] * PARTS), make_stream(1, 0, 2, *[0.0] * PARTS))
     assert nothing.unknown["a>*"] == "nothing went through for 0.4 s"
 
 
-def test_a_lost_host_keeps_what_it_has_told() -> None:
-    """A host that ends in the middle is unknown from then on, with the reason, and what it had measured stays."""
-    found = answers()
-    found.receive(reading(1))
+def test_lost_host_keeps_its_readings() -> None:
+    """A host that is lost during a probe keeps its readings, and it and its links have the reason."""
+    found = make_answers()
+    found.receive(make_reading(1))
     found.lose(1, "no answer within 10 s")
     probes = found.collect_probes(1.0)
     assert probes.hosts["b"].readings.keys() == {"core.matmul"}
@@ -108,24 +110,24 @@ def test_a_lost_host_keeps_what_it_has_told() -> None:
 
 
 LIES: Mapping[str, list[Mapping[str, Any]]] = {
-    "of a GPU that it has not": [reading(name="gpu.1.matmul")],
-    "of what nobody measures": [reading(name="friendliness")],
-    "of a link as its own": [reading(name="link")],
-    "twice": [reading(), reading()],
-    "twice what limits it": [facts(), facts()],
-    "of a round that is none": [stream(7, 0, 1, *[1e8] * PARTS)],
-    "of another's stream": [stream(0, 0, 1, *[1e8] * PARTS)],
-    "of a stream twice": [stream(1, 0, 1, *[1e8] * PARTS)] * 2,
-    "of too few parts": [stream(1, 0, 1, 1e8)],
+    "of a GPU that it has not": [make_reading(name="gpu.1.matmul")],
+    "of what nobody measures": [make_reading(name="friendliness")],
+    "of a link as its own": [make_reading(name="link")],
+    "twice": [make_reading(), make_reading()],
+    "twice what limits it": [make_facts(), make_facts()],
+    "of a round that is none": [make_stream(7, 0, 1, *[1e8] * PARTS)],
+    "of another's stream": [make_stream(0, 0, 1, *[1e8] * PARTS)],
+    "of a stream twice": [make_stream(1, 0, 1, *[1e8] * PARTS)] * 2,
+    "of too few parts": [make_stream(1, 0, 1, 1e8)],
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_nobody_has_asked_is_refused(lie: str) -> None:
-    """A host that tells of something else, or twice, is refused; with it goes all it told, and each stream to and from it."""
-    found = answers()
-    found.receive(stream(0, 1, 0, *[1e8] * PARTS))
-    found.receive(reading(1))
+def test_unrequested_message_is_refused(lie: str) -> None:
+    """A message that was not requested, or sent twice, is refused. The host then loses its readings and all of its streams."""
+    found = make_answers()
+    found.receive(make_stream(0, 1, 0, *[1e8] * PARTS))
+    found.receive(make_reading(1))
     *before, last = LIES[lie]
     for event in before:
         found.receive(event)

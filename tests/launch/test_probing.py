@@ -1,4 +1,4 @@
-"""Probes on hosts of this machine, by tasks that measure nothing and say at once what they are told to."""
+"""Tests of probes on hosts of this machine, with tasks that send given readings."""
 
 import dataclasses
 import json
@@ -9,19 +9,20 @@ import pytest
 
 from pytest_dtfperf.launch.probing import Deadlines
 from pytest_dtfperf.spec import Spec
-from tests.launch.stage import TWO_HOSTS, Stage, staged
+from tests.launch.stage import TWO_HOSTS, Stage, start_stage
 
 SPEC = Spec(model="trivial", batch_size=8, gpus=2, num_ps=1, warmup_steps=0, steps=3)
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with staged(tmp_path, TWO_HOSTS) as found:
+    with start_stage(tmp_path, TWO_HOSTS) as found:
         yield found
 
 
-def test_hosts_and_links_between_two_trainings(stage: Stage) -> None:
-    """A probe between two runs tells of each host and of each link that the training uses, and the runs go on as ever."""
+def test_probe_between_two_runs_has_hosts_and_links(stage: Stage) -> None:
+    """A probe between two runs has each host and each link of the training, requested pairs are added, and the next run
+    succeeds."""
     stage.run(num_ps=1)
     first, second = stage.launcher.hosts
     found = stage.launcher.probe(SPEC)
@@ -40,7 +41,7 @@ def test_hosts_and_links_between_two_trainings(stage: Stage) -> None:
 
 
 def test_link_is_measured_again_with_other_connections(stage: Stage) -> None:
-    """A training with two servers on a host has two connections there, so that the link is measured again, and only then."""
+    """A link is measured again only for a training with another number of connections."""
     first, _ = stage.launcher.hosts
     name = f"*>{first}"
     counts = []
@@ -50,17 +51,17 @@ def test_link_is_measured_again_with_other_connections(stage: Stage) -> None:
     assert counts == [1, 3, 3, 1]
 
 
-def test_hosts_without_tensorflow(tmp_path: Path) -> None:
-    """Where the entry is for external commands alone, hosts cannot be probed, and the reason says so."""
-    with staged(tmp_path, dataclasses.replace(TWO_HOSTS, entry="pytest_dtfperf.training.command:run")) as stage:
+def test_hosts_for_external_commands_are_not_probed(tmp_path: Path) -> None:
+    """Hosts for external commands alone are not probed, and have the reason."""
+    with start_stage(tmp_path, dataclasses.replace(TWO_HOSTS, entry="pytest_dtfperf.training.command:run")) as stage:
         found = stage.launcher.probe(dataclasses.replace(SPEC, gpus=1))
     assert found.hosts == {}
     (why,) = found.unknown.values()
     assert "what a host can do is measured with TensorFlow" in why
 
 
-def test_one_host_needs_no_link(stage: Stage) -> None:
-    """A training on one host has that one probed, and no link."""
+def test_single_host_has_no_link(stage: Stage) -> None:
+    """A training on one host has a probe of this host, and no link."""
     found = stage.launcher.probe(dataclasses.replace(SPEC, gpus=1))
     assert found.hosts.keys() == {stage.launcher.hosts[0]}
     assert found.links == {}
@@ -85,13 +86,12 @@ def test_probe_measures_only_the_given_families(stage: Stage) -> None:
     ],
     ids=["a task that leaves", "one that is killed", "one that never listens", "one that never sends", "one that tells twice"],
 )
-def test_a_probe_that_fails_costs_itself(
+def test_failed_probe_does_not_prevent_training(
     script: dict[str, object], words: str, readings: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever becomes of a probe's tasks: what they had measured is known, the rest unknown with the reason, and training goes
-    on."""
+    """A failed probe keeps earlier readings, has the reason for the rest, and the next run succeeds."""
     monkeypatch.setenv("TOY_PROBE", json.dumps(script))
-    with staged(tmp_path, TWO_HOSTS) as stage:
+    with start_stage(tmp_path, TWO_HOSTS) as stage:
         found = stage.launcher.probe(SPEC, deadlines=Deadlines(listen_s=1, round_s=1))
         assert words in set(found.unknown.values())
         assert bool(found.hosts) is readings

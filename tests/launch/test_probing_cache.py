@@ -1,4 +1,4 @@
-"""Readings of hosts that another session took: taken over while they are true, and measured again otherwise."""
+"""Tests of readings of an earlier session: used while they are valid, and measured again otherwise."""
 
 import time
 from dataclasses import replace
@@ -25,8 +25,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_next_session_knows_hosts_and_links() -> None:
-    """What was stored is known again, without the rate of the input, which is of one data set."""
+def test_next_session_has_stored_hosts_and_links() -> None:
+    """Stored hosts and links are loaded, without the rate of the input, which belongs to one data set."""
     store_probes(CONFIG, [HOST, OTHER], Probes(hosts={"n1": PROBE, "n2": PROBE}, links=LINKS))
     found = load_probes(CONFIG, [HOST, OTHER])
     assert found.hosts["n1"].readings == {"core.matmul": make_reading(G)}
@@ -45,14 +45,14 @@ def test_next_session_knows_hosts_and_links() -> None:
     ],
     ids=["restarted", "fewer cores", "a GPU more", "another host", "no boot id"],
 )
-def test_other_host_is_unknown(host: HostView) -> None:
-    """A reading is of a host as it was: after a restart, or with other cores or GPUs, it is measured again."""
+def test_changed_host_is_unknown(host: HostView) -> None:
+    """After a restart, or with other cores or GPUs, a host has no stored readings."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}, links=LINKS))
     assert load_probes(CONFIG, [host]).hosts == {}
 
 
-def test_other_python_is_unknown() -> None:
-    """Another Python may have another TensorFlow, which computes faster or slower."""
+def test_other_python_has_no_stored_readings() -> None:
+    """Another Python has no stored readings."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}))
     assert load_probes(replace(CONFIG, python="/opt/other/bin/python"), [HOST]).hosts == {}
 
@@ -62,14 +62,14 @@ def test_other_python_is_unknown() -> None:
     [replace(PROBE, others_cores=0.5), replace(PROBE, unknown={"memory": "no room"})],
     ids=["other processes", "incomplete"],
 )
-def test_disturbed_readings_are_not_kept(probe: HostProbe) -> None:
-    """Readings that other processes made too low, or that are incomplete, serve their own session alone."""
+def test_disturbed_readings_are_not_stored(probe: HostProbe) -> None:
+    """Readings beside other processes, and incomplete ones, are not stored."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": probe}, links=LINKS))
     assert load_probes(CONFIG, [HOST]) == Probes()
 
 
 def test_each_link_has_its_own_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link that is measured later makes an older one of the same hosts no younger."""
+    """A later measurement of another link does not change the age of a stored one."""
     now = time.time()
     store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n1": make_link(1e8)}))
     monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S / 2)
@@ -80,20 +80,20 @@ def test_each_link_has_its_own_age(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_new_readings_are_stored() -> None:
-    """What was known before a probe is not stored again with the time of that probe."""
+    """Readings that were known before a probe are not stored again."""
     known = Probes(hosts={"n1": PROBE}, links=LINKS)
     found = Probes(hosts={"n1": PROBE, "n2": PROBE}, links={**LINKS, "*>n2": make_link(2e8)})
     assert select_missing_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": make_link(2e8)})
 
 
-def test_link_that_was_measured_anew_is_stored() -> None:
-    """A link that is measured with another number of connections replaces the earlier reading."""
+def test_link_that_was_measured_again_is_stored() -> None:
+    """A link with another reading than the known one is stored."""
     found = Probes(links={name: make_link(3e8) for name in LINKS})
     assert select_missing_probes(found, Probes(links=LINKS)) == found
 
 
-def test_old_or_foreign_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an hour, and where another version wrote what this one does not read, it is measured again."""
+def test_old_or_invalid_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old readings, and readings of another format, are unknown."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}))
     monkeypatch.setattr(time, "time", lambda: 4e9)
     assert load_probes(CONFIG, [HOST]) == Probes()

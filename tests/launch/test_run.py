@@ -1,4 +1,4 @@
-"""Whole runs of toy tasks: what comes back, and what a failure leaves."""
+"""Tests of whole runs of toy tasks: their results, and the state after a failure."""
 
 import dataclasses
 import os
@@ -27,24 +27,24 @@ from pytest_dtfperf.launch.launcher import Launcher, merge_fingerprints
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.node import ports
 from tests.fixed_ports import fixed_ports_held
-from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage")) as stage:
+    with start_stage(tmp_path_factory.mktemp("stage")) as stage:
         yield stage
 
 
 @pytest.fixture
 def stage(shared: Stage) -> Stage:
-    """A launcher that has been through whatever the tests before did to it."""
+    """Return a launcher that has been through the tests before."""
     shared.forget()
     return shared
 
 
-def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
-    """Every worker's steps, the rate, the phases of launching and the wall time come back."""
+def test_run_has_steps_rate_and_times(stage: Stage) -> None:
+    """A run has the steps of each worker, the rate, the phases of launching and the wall time."""
     run = stage.run(steps=4)
     assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 4, "worker:1": 4}
     assert run.images_per_sec == pytest.approx(2 * 32 * 4 / run.elapsed_s)
@@ -52,14 +52,14 @@ def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
     assert run.wall_s > run.elapsed_s
 
 
-def test_hosts_and_fingerprint_are_known(stage: Stage) -> None:
-    """The launcher returns its hosts and their properties."""
+def test_launcher_has_hosts_and_fingerprint(stage: Stage) -> None:
+    """The launcher has its hosts and their fingerprint."""
     assert stage.launcher.hosts == [socket.gethostname()]
     assert set(stage.launcher.fingerprint.to_json()) == {"hardware", "software", "program", "state"}
 
 
-def test_progress_is_passed_on(stage: Stage) -> None:
-    """Whoever watches hears each task's steps."""
+def test_progress_of_each_step_is_reported(stage: Stage) -> None:
+    """The callback for progress receives each step of a task."""
     heard: list[tuple[str, int, int]] = []
     stage.launcher.run(
         stage.spec(steps=3), log_dir=stage.logs, on_progress=lambda task, step, of, rate: heard.append((task, step, of))
@@ -68,7 +68,7 @@ def test_progress_is_passed_on(stage: Stage) -> None:
 
 
 def test_injected_sleep_slows_its_task(stage: Stage) -> None:
-    """An injected slow-down reaches the task it names: toys do not wait for each other, so that it fits the chief no longer."""
+    """An injected slow-down delays only its task, so that a toy does not fit the chief any more."""
     sleeps = {"worker:1": 0.1, "worker:7": 9.0}
     try:
         run = stage.launcher.run(stage.spec(steps=5), log_dir=stage.logs, injected_slowdowns=sleeps)
@@ -79,8 +79,8 @@ def test_injected_sleep_slows_its_task(stage: Stage) -> None:
     assert "steps of worker:1" in told
 
 
-def test_logs_are_kept_of_good_and_bad_runs(stage: Stage) -> None:
-    """Each task's output is in a file of its own, whatever became of the run."""
+def test_logs_are_kept_after_success_and_failure(stage: Stage) -> None:
+    """Each task's output is in its own file, after a run and after a failure."""
     stage.script("worker:0", at="start", do="print", what="hello from the chief")
     stage.run()
     assert (stage.logs / "worker-0.log").read_text() == "hello from the chief\n"
@@ -91,8 +91,8 @@ def test_logs_are_kept_of_good_and_bad_runs(stage: Stage) -> None:
     assert (stage.logs / "worker-1.log").read_text() == "leaving early\n"
 
 
-def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
-    """A task's failure is reported with its message, its host and the path of its log."""
+def test_failure_has_task_host_output_and_log(stage: Stage) -> None:
+    """The failure of a task has its host, its exit code, its last output and the path of its log."""
     stage.script("worker:1", at="step", do="raise", what="out of cheese")
     with pytest.raises(TaskFailed) as failed:
         stage.run(steps=1000)
@@ -102,8 +102,8 @@ def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
     assert culprit.log == str(stage.logs / "worker-1.log")
 
 
-def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage, tmp_path: Path) -> None:
-    """If a log cannot be written, the failure has the reason, and the other tasks' logs are there."""
+def test_unwritable_log_does_not_hide_a_failure(stage: Stage, tmp_path: Path) -> None:
+    """If a log cannot be written, the failure has the reason, and another task's log is written."""
     for taken in ("ps-0.log", "worker-1.log"):
         (tmp_path / taken).mkdir()
     stage.script("worker:1", at="step", do="signal", what=signal.SIGSTOP)
@@ -114,8 +114,8 @@ def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage, tmp_pat
     assert (tmp_path / "worker-0.log").is_file()
 
 
-def test_a_failure_s_reason_is_shown_in_the_place_of_its_traceback(stage: Stage) -> None:
-    """Only the task's own output is quoted, and its log has the rest."""
+def test_reason_of_a_failure_replaces_its_traceback(stage: Stage) -> None:
+    """A failure shows the task's own reason, and its log has the traceback."""
     stage.script("worker:1", at="step", do="explain", what=["it was the cheese"])
     with pytest.raises(TaskFailed) as failed:
         stage.run(steps=1000)
@@ -137,7 +137,7 @@ def test_a_failure_s_reason_is_shown_in_the_place_of_its_traceback(stage: Stage)
     ],
 )
 def test_launcher_is_ready_after_every_failure(stage: Stage, task: str, at: str, do: str, what: object, words: str) -> None:
-    """A failed run names its task, ends, and the next run on the same agents is as good as any."""
+    """A failed run names its task and ends, and the next run on the same agents succeeds."""
     stage.script(task, at=at, do=do, what=what)
     with pytest.raises(TaskFailed, match=words) as failed:
         stage.run(steps=200)
@@ -146,20 +146,22 @@ def test_launcher_is_ready_after_every_failure(stage: Stage, task: str, at: str,
     assert len(stage.run(steps=2).step_s) == 2
 
 
-def test_lone_process_needs_no_ports(stage: Stage) -> None:
-    """Without parameter servers one worker runs alone, with an empty cluster and all the devices."""
+def test_single_process_has_all_devices(stage: Stage) -> None:
+    """Without servers one worker has all devices."""
     run = stage.run(gpus=2, num_ps=0, variable_update="replicated")
     assert list(run.step_s) == ["worker:0"]
+    assert run.task_devices == {"worker:0": 2}
 
 
-def test_too_many_devices_are_refused_before_anything_starts(stage: Stage) -> None:
-    """What the hosts cannot hold is a matter of the spec."""
+def test_too_many_devices_are_refused(stage: Stage) -> None:
+    """Too many devices are refused before any task starts."""
     with pytest.raises(SpecError, match="needs 3 device"):
         stage.run(gpus=3)
+    assert not list(stage.folder.glob("*.pid"))
 
 
-def test_interrupt_ends_the_run_and_goes_on_up(stage: Stage) -> None:
-    """Ctrl-C while training stops all tasks, keeps the logs, and is passed on."""
+def test_interrupt_ends_the_run(stage: Stage) -> None:
+    """Ctrl-C during a run ends all tasks, keeps the logs and is raised again, and the next run succeeds."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -171,9 +173,9 @@ def test_interrupt_ends_the_run_and_goes_on_up(stage: Stage) -> None:
     stage.run(steps=2)
 
 
-def test_hosts_share_a_run(tmp_path: Path) -> None:
-    """Tasks on two hosts make one run."""
-    with staged(tmp_path, TWO_HOSTS) as stage:
+def test_tasks_on_two_hosts_make_one_run(tmp_path: Path) -> None:
+    """Tasks on two hosts make one run, a failure names its host, and the next run succeeds."""
+    with start_stage(tmp_path, TWO_HOSTS) as stage:
         assert len(stage.launcher.hosts) == 2
         assert set(stage.run(steps=2).step_s) == {"worker:0", "worker:1"}
         stage.script("worker:1", at="step", do="signal", what=9)
@@ -184,20 +186,20 @@ def test_hosts_share_a_run(tmp_path: Path) -> None:
         stage.run(steps=2)
 
 
-def test_run_tells_which_hosts_it_was_on(tmp_path: Path) -> None:
-    """A run on one of two hosts counts as one host, and is recorded with what that host is."""
-    with staged(tmp_path, TWO_HOSTS) as stage:
+def test_run_has_the_hosts_that_it_used(tmp_path: Path) -> None:
+    """A run has only the hosts with its tasks, also that of a server."""
+    with start_stage(tmp_path, TWO_HOSTS) as stage:
         first, second = stage.launcher.hosts
         assert stage.run(gpus=1, num_ps=1).hosts == [first]
         assert stage.run(gpus=2, num_ps=1).hosts == [first, second]
         apart = dataclasses.replace(TWO_HOSTS, ps_on_worker_hosts=False)
-    with staged(tmp_path, apart) as stage:
+    with start_stage(tmp_path, apart) as stage:
         assert stage.run(gpus=1, num_ps=1).hosts == stage.launcher.hosts, "a parameter server's host is one, too"
 
 
-def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Path) -> None:
-    """The launcher returns both, for all its hosts, and in the fingerprint for those of one run."""
-    with staged(tmp_path, TWO_HOSTS) as stage:
+def test_placement_has_requested_and_allocated_hosts(tmp_path: Path) -> None:
+    """The launcher has the requested and the allocated hosts, and the fingerprint those of one run."""
+    with start_stage(tmp_path, TWO_HOSTS) as stage:
         assert stage.launcher.placement.requested == stage.launcher.placement.granted == ["2 nodes"]
         assert [node.name for node in stage.launcher.placement.nodes] == stage.launcher.hosts
         found = stage.launcher.collect_fingerprint(stage.launcher.hosts[1:])
@@ -206,16 +208,16 @@ def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Pa
         assert found.placement.matches
 
 
-def test_cold_start_works_as_well(tmp_path: Path) -> None:
-    """Tasks that share no zygote make the same run."""
-    with staged(tmp_path, dataclasses.replace(CONFIG, start="cold")) as stage:
+def test_cold_start_makes_two_runs(tmp_path: Path) -> None:
+    """Tasks without a common zygote make one run after the other."""
+    with start_stage(tmp_path, dataclasses.replace(CONFIG, start="cold")) as stage:
         assert len(stage.run(steps=2).step_s) == 2
         assert len(stage.run(steps=2).step_s) == 2
 
 
-def test_a_run_may_be_longer_than_its_heartbeats_time_out(tmp_path: Path) -> None:
-    """Agents hear from this process for as long as it lives, also where nothing is ordered: they do not give it up."""
-    with staged(tmp_path, dataclasses.replace(CONFIG, heartbeat_timeout_s=4.0)) as stage:
+def test_run_may_be_longer_than_the_heartbeat_timeout(tmp_path: Path) -> None:
+    """A run that is longer than the heartbeat's time limit ends well."""
+    with start_stage(tmp_path, dataclasses.replace(CONFIG, heartbeat_timeout_s=4.0)) as stage:
         stage.script("worker:0", step_s=0.5)
         assert len(stage.run(gpus=1, num_ps=0, variable_update="independent", steps=12).step_s["worker:0"]) == 12
 
@@ -227,11 +229,11 @@ def fixed_ports() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fixed_ports")
-def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
+def test_fixed_ports_serve_several_runs(tmp_path: Path) -> None:
     """Fixed ports serve one run after the other, and the error names a port that is taken."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):
         pytest.skip("somebody on this machine uses the ports of the fixed scheme, 2220, 2221 or 2230")
-    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, backend_keys={"network": "host"})) as stage:
+    with start_stage(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, backend_keys={"network": "host"})) as stage:
         stage.run(steps=2)
         stage.run(steps=2)
         with (
@@ -242,17 +244,17 @@ def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
         stage.run(steps=2)
 
 
-def test_deadline_names_who_is_late(tmp_path: Path) -> None:
-    """A task that hangs before it is ready is named when its time is up."""
+def test_deadline_names_the_late_task(tmp_path: Path) -> None:
+    """A task that hangs before it is ready is named after its time limit."""
     config = dataclasses.replace(CONFIG, limits=Limits(ready_s=1.0))
-    with staged(tmp_path, config) as stage:
+    with start_stage(tmp_path, config) as stage:
         stage.script("worker:1", at="start", do="hang")
         with pytest.raises(DeadlineExceeded, match=r"worker:1 on .* was not ready within 1 s"):
             stage.run()
 
 
-class Over:
-    """Return an allocation with reclaimed hosts."""
+class ReclaimedAllocation:
+    """Stand in for an allocation with reclaimed hosts."""
 
     hosts = (Host("n1", "127.0.0.1"),)
 
@@ -260,28 +262,31 @@ class Over:
         raise AllocationOver("Slurm job 17 ended: node n1 failed (NODE_FAIL)")
 
 
-def test_end_of_an_allocation_is_told_as_such() -> None:
-    """The user of reclaimed hosts gets the backend's message, and can request others."""
-    with pytest.raises(AllocationOver, match=r"^Slurm job 17 ended: node n1 failed \(NODE_FAIL\)$"), Launcher(Over(), CONFIG):
+def test_end_of_an_allocation_has_its_reason() -> None:
+    """The end of an allocation is raised with the backend's message."""
+    with (
+        pytest.raises(AllocationOver, match=r"^Slurm job 17 ended: node n1 failed \(NODE_FAIL\)$"),
+        Launcher(ReclaimedAllocation(), CONFIG),
+    ):
         pass
 
 
-def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
-    """The reason why an agent does not start is in the error."""
+def test_agent_that_cannot_start_has_its_reason(tmp_path: Path) -> None:
+    """The error on an agent that does not start has the reason."""
     with (
         pytest.raises(AllocationError, match=r"(?s)did not start.*has no module 'nowhere'"),
-        staged(tmp_path, dataclasses.replace(CONFIG, entry="nowhere:run")),
+        start_stage(tmp_path, dataclasses.replace(CONFIG, entry="nowhere:run")),
     ):
         pass
     with (
         pytest.raises(AllocationError, match="cannot start /no/python"),
-        staged(tmp_path, dataclasses.replace(CONFIG, python="/no/python")),
+        start_stage(tmp_path, dataclasses.replace(CONFIG, python="/no/python")),
     ):
         pass
 
 
-def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
-    """A host's zone, which it cannot see itself, is in the fingerprint beside its agent's findings."""
+def test_fingerprint_has_properties_from_the_cluster() -> None:
+    """The fingerprint has a host's zone and image from the cluster, beside the findings of its agent."""
     host = Host("h", ADDRESS, fingerprint=Fingerprint(hardware=Hardware(cloud={"zone": "a"}), software={"ami": "ami-1"}))
     with Launcher(LocalAllocation([host]), CONFIG) as launcher:
         found = launcher.fingerprint
@@ -291,8 +296,8 @@ def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
     assert found.software["kernel"] == os.uname().release
 
 
-def test_a_number_that_one_host_does_not_know_is_unknown_of_all() -> None:
-    """Of different hosts the smallest number of cores counts, and none if a host has none; names are joined."""
+def test_merged_fingerprint_has_the_smallest_number() -> None:
+    """Different hosts have the smallest number of cores, or none if it is unknown on one, and their names joined."""
     known, fewer, unknown = (
         Fingerprint(hardware=Hardware(cpu=cpu, cores=cores)) for cpu, cores in (("A", 8), ("B", 4), ("A", None))
     )

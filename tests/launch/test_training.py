@@ -1,4 +1,4 @@
-"""Real training under the launcher: it measures, and whoever dies is named. Runs last (conftest.py)."""
+"""Tests of real training under the launcher. They run last (conftest.py)."""
 
 import dataclasses
 import gzip
@@ -15,8 +15,8 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
 from pytest_dtfperf.launch.tracing import FILE
 from pytest_dtfperf.node import sweep
-from tests.launch.stage import CONFIG, Stage, staged
-from tests.launch.test_command import spec as another
+from tests.launch.stage import CONFIG, Stage, start_stage
+from tests.launch.test_command import make_spec as another
 
 ENTRY = "tests.launch.traced_training:run"
 ENDLESS = 1_000_000  # steps
@@ -25,12 +25,12 @@ SMALL: dict[str, Any] = {"model": "lenet", "batch_size": 4}
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage"), dataclasses.replace(CONFIG, entry=ENTRY)) as stage:
+    with start_stage(tmp_path_factory.mktemp("stage"), dataclasses.replace(CONFIG, entry=ENTRY)) as stage:
         yield stage
 
 
-def test_training_is_measured(stage: Stage) -> None:
-    """One parameter server and two workers train, and all that a run has to tell is there: who sleeps is last."""
+def test_training_has_all_measurements(stage: Stage) -> None:
+    """A run of a server and two workers has steps, counters, phases and timings, and a worker that sleeps is last."""
     spec = stage.spec(**SMALL, steps=20, warmup_steps=2)
     run = stage.launcher.run(spec, log_dir=stage.logs, injected_slowdowns={"worker:1": 0.2})
     assert run.worker_timings is not None
@@ -42,8 +42,8 @@ def test_training_is_measured(stage: Stage) -> None:
     assert {"reserve", "fork", "server", "ready", "build", "session", "first_step", "warmup", "stop"} <= set(run.startup_s)
 
 
-def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
-    """Some more steps are traced: the run has its breakdown, the logs have a file for Perfetto, and no step is missing."""
+def test_run_is_explained_on_request(stage: Stage) -> None:
+    """A traced run has its breakdown, a file for Perfetto, and all of its steps."""
     run = stage.launcher.run(stage.spec(**SMALL, steps=3), log_dir=stage.logs, explain=True)
     assert run.unexplained == ""
     assert run.step_breakdown is not None
@@ -56,13 +56,13 @@ def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
 
 @pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("distributed_all_reduce", 0)])
 def test_bf16_trains_over_several_processes(stage: Stage, mode: str, num_ps: int) -> None:
-    """With oneDNN as TensorFlow has it, convolutions with biases train in bf16, whatever becomes of the casts."""
+    """Convolutions with biases train in bf16 over several processes."""
     run = stage.run(model="lenet", batch_size=4, precision="bf16", variable_update=mode, num_ps=num_ps, steps=3)
     assert len(run.loss) == 3
 
 
-def test_bad_data_are_the_reason(stage: Stage) -> None:
-    """A file that cannot be trained on is what a failure shows, and no line of how it was found."""
+def test_invalid_data_are_the_reason(stage: Stage) -> None:
+    """The failure of a training on an invalid file has this file as its reason, without a traceback."""
     labels, folder = bytes([3, 7, 12, 1]), stage.folder / "labels"
     folder.mkdir()
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 28, 28) + bytes(4 * 784))
@@ -74,15 +74,15 @@ def test_bad_data_are_the_reason(stage: Stage) -> None:
     assert log.startswith("    whole log: ")
 
 
-def test_the_same_agents_run_other_programs(stage: Stage) -> None:
-    """A spec with a command needs no agents of its own."""
+def test_same_agents_run_external_commands(stage: Stage) -> None:
+    """The agents of real training also run an external command."""
     asking = another("{data_dir}", data_dir=str(stage.folder))
     found = stage.launcher.run(asking, log_dir=stage.logs)
     assert (found.images_per_sec, found.step_s) == (12.5, {})
 
 
-def test_zygote_can_be_forked(stage: Stage) -> None:
-    """Having imported TensorFlow and forked tasks, the zygote still has one thread."""
+def test_zygote_has_one_thread(stage: Stage) -> None:
+    """The zygote that has imported TensorFlow and forked tasks has one thread."""
 
     class Enough(Exception):
         pass
@@ -106,10 +106,10 @@ def test_zygote_can_be_forked(stage: Stage) -> None:
     ],
     ids=["ps killed", "ps stopped", "chief killed", "worker stopped", "worker crashed"],
 )
-def test_who_ends_training_is_named(
+def test_killed_or_stopped_task_is_named(
     stage: Stage, task: str, number: signal.Signals, error: type[RunFailed], words: str
 ) -> None:
-    """TensorFlow's own errors and hangs do not hide whose death it was, and nothing of the run is left."""
+    """A killed or stopped task is named instead of TensorFlow's own errors, and only agent and zygote are left."""
     stage.forget()
     session = ""
 
@@ -125,6 +125,6 @@ def test_who_ends_training_is_named(
     assert len(sweep.find_left_processes([session])) == 2, "agent and zygote"
 
 
-def test_training_goes_on_after_all_that(stage: Stage) -> None:
-    """The same agents train again as if nothing had happened."""
+def test_training_succeeds_after_the_failures(stage: Stage) -> None:
+    """The same agents train after the failures of the tests before."""
     assert stage.run(**SMALL, steps=5).images_per_sec > 0

@@ -1,4 +1,4 @@
-"""The detection of a failed run and its cause: events and a clock go in, a verdict comes out."""
+"""Tests of the detection of a failed run and its cause, from events and a clock."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_
 TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
 
 
-def report_of(task: str) -> TaskReport:
+def make_report(task: str) -> TaskReport:
     job, _, index = task.partition(":")
     return TaskReport(job=job, index=int(index), step_s=[1.0])
 
 
 class Story:
-    """A run that receives its events one by one, each at its time."""
+    """Hold a run that receives its events one by one, each at its time."""
 
     def __init__(self) -> None:
         self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0, staying=["ps:0"])
@@ -50,7 +50,7 @@ class Story:
             self.beat(until, host=host)
 
     def train(self, now: float = 1.0) -> "Story":
-        """All tasks are ready and have been started."""
+        """Start all tasks, which are ready."""
         self.watch.enter("start", now)
         for task in TASKS:
             self.receive("started", now, task=task, pid=7)
@@ -63,7 +63,7 @@ class Story:
         self.receive("task", now, task=task, kind="progress", step=step, of=10)
 
     def finish(self, task: str, now: float) -> None:
-        self.receive("task", now, task=task, kind="report", report=report_of(task))
+        self.receive("task", now, task=task, kind="report", report=make_report(task))
         self.exit(task, now, code=0)
 
     def verdict(self, now: float) -> DtfPerfError | None:
@@ -75,7 +75,7 @@ class Story:
 
 
 def test_good_run_has_no_verdict() -> None:
-    """A run without errors is complete, with all reports, and no culprit."""
+    """A run without errors is complete, with all reports, and has no error."""
     story = Story().train()
     for worker in ("worker:0", "worker:1"):
         story.work(worker, 10, 2.0)
@@ -87,11 +87,11 @@ def test_good_run_has_no_verdict() -> None:
     assert not story.watch.failing
     assert story.verdict(3.1 + SETTLE_S) is None
     assert [report.job for report in story.watch.reports] == ["ps", "worker", "worker"]
-    assert story.watch.reports[1] == report_of("worker:0")
+    assert story.watch.reports[1] == make_report("worker:0")
 
 
-def test_failed_worker_is_named_with_its_last_words() -> None:
-    """A worker's exit code becomes a failure that names it, its host and its last lines, once nothing worse may come."""
+def test_failed_worker_is_named_with_its_last_lines() -> None:
+    """A worker's exit code becomes a failure with its name, host and last lines, after a moment for worse events."""
     story = Story().train()
     story.exit("worker:1", 2.0, code=3)
     assert story.verdict(2.0 + SETTLE_S / 2) is None
@@ -130,7 +130,7 @@ CAUSES: dict[str, tuple[list[tuple[str, dict[str, int]]], str]] = {
 
 @pytest.mark.parametrize("case", CAUSES)
 def test_first_cause_is_named(case: str) -> None:
-    """Of failures that come within a moment, the one that explains the others is the run's."""
+    """Of failures within a moment, the one that explains the others is named."""
     exits, words = CAUSES[case]
     story = Story().train()
     for i, (task, how) in enumerate(exits):
@@ -140,8 +140,8 @@ def test_first_cause_is_named(case: str) -> None:
     assert str(error).startswith(words)
 
 
-def test_a_missing_module_is_the_reason_whatever_followed() -> None:
-    """A worker without a module reports it and exits; this explains the others, and its end without a report."""
+def test_missing_module_is_the_cause() -> None:
+    """A missing module explains failures before it, and the task's end without a report."""
     story = Story()
     story.watch.enter("start", 1.0)
     story.exit("worker:0", 2.0, code=1)
@@ -154,8 +154,8 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
     )
 
 
-def test_a_missing_module_explains_a_server_that_left() -> None:
-    """A missing module is the cause in any order of events, because the task could only exit."""
+def test_missing_module_explains_an_ended_server() -> None:
+    """A missing module explains a server that exited before."""
     story = Story().train()
     story.exit("ps:0", 2.0, code=0)
     story.receive("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
@@ -166,7 +166,7 @@ KILLED = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
 
 
 def test_lost_host_ends_the_run_at_once() -> None:
-    """A lost agent is the cause, independent of its tasks, with its last output."""
+    """A lost agent is the cause at once, also after the failure of a task."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
     story.receive("lost", 2.1, host=1, how=KILLED, last_lines=[])
@@ -208,8 +208,9 @@ ENDS: dict[str, tuple[Lost, list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
-    """The backend's reason is the message; the agent's output is below it."""
+def test_end_of_an_agent_is_in_the_first_line(case: str) -> None:
+    """The message has the backend's reason, with the agent's output below it, and only a protocol error makes the run's numbers
+    refused."""
     how, words, message = ENDS[case]
     story = Story().train()
     story.receive("lost", 2.0, host=1, how=how, last_lines=words)
@@ -220,8 +221,8 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     )
 
 
-def test_dead_zygote_ends_the_run_at_once() -> None:
-    """Tasks that die with their zygote are not blamed."""
+def test_dead_zygote_is_the_cause() -> None:
+    """A dead zygote is the cause at once, and not the tasks that die with it."""
     story = Story().train()
     story.receive("zygote_died", 2.0, host=0, signal=9, code=None, last_lines=[])
     story.exit("worker:0", 2.0, signal=9)
@@ -232,7 +233,7 @@ def test_dead_zygote_ends_the_run_at_once() -> None:
 
 
 def test_dead_zygote_explains_a_stopped_task() -> None:
-    """Whatever came first: tasks are what their zygote was."""
+    """A dead zygote is the cause, also after a task was seen stopped."""
     story = Story().train()
     for now in (2.0, 3.0):
         story.beat(now, worker_0="T")
@@ -240,8 +241,8 @@ def test_dead_zygote_explains_a_stopped_task() -> None:
     assert "the zygote on anna" in str(story.verdict(3.1))
 
 
-def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
-    """A batch system that takes a host back sends SIGTERM to all on it: tasks are blamed only if their agent stays."""
+def test_lost_host_explains_terminated_tasks() -> None:
+    """A task that received SIGTERM is the cause only if its host is not lost within a longer moment."""
     story = Story().train()
     story.exit("worker:0", 2.0, signal=15)
     story.receive("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
@@ -254,7 +255,7 @@ def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
 
 
 def test_stopped_task_is_named_after_two_beats() -> None:
-    """A task in state T for two beats is stopped; for one it may be passing."""
+    """A task in state T for two beats is stopped, and for one beat it is not."""
     story = Story().train()
     story.beat(2.0, worker_0="S", ps_0="T")
     story.beat(3.0, worker_0="S", ps_0="S")
@@ -267,8 +268,8 @@ def test_stopped_task_is_named_after_two_beats() -> None:
     assert "is stopped (state T): process 7 exists but does not run" in str(error)
 
 
-def test_task_that_has_ended_is_not_stopped() -> None:
-    """A beat that was sent before the task ended blames no task."""
+def test_ended_task_is_not_stopped() -> None:
+    """A task that ended between two beats with state T is no failure."""
     story = Story().train()
     story.beat(2.0, worker_0="T")
     story.finish("worker:0", 2.1)
@@ -277,7 +278,7 @@ def test_task_that_has_ended_is_not_stopped() -> None:
 
 
 def test_stopped_zygote_is_named_after_two_beats() -> None:
-    """A stopped zygote cannot report exits: the run ends."""
+    """A zygote in state T for two beats is the cause."""
     story = Story().train()
     for now in (2.0, 3.0):
         assert story.verdict(now) is None
@@ -289,7 +290,7 @@ def test_stopped_zygote_is_named_after_two_beats() -> None:
 
 
 def test_silent_host_is_lost() -> None:
-    """An agent without a sign of life for `silence_s` is lost, although its connection exists."""
+    """An agent without a message for `silence_s` is lost, as silent."""
     story = Story().train()
     story.beat(9.0, host=0)
     assert story.verdict(9.0) is None
@@ -299,8 +300,8 @@ def test_silent_host_is_lost() -> None:
     assert [host.lost and host.lost.reason for host in story.watch.hosts] == [None, LossReason.SILENT]
 
 
-def test_silence_after_a_failure_is_no_other_one() -> None:
-    """Who has failed already is asked for nothing more: its host's silence is not the cause."""
+def test_silence_after_a_failure_is_no_cause() -> None:
+    """After a failure no host is silent, and the failure is the cause."""
     story = Story().train()
     assert story.watch.list_silent_hosts(9.5) == [0, 1]
     story.exit("worker:1", 9.5, code=3)
@@ -308,8 +309,8 @@ def test_silence_after_a_failure_is_no_other_one() -> None:
     assert isinstance(story.verdict(30.0), TaskFailed)
 
 
-def test_taken_port_is_named_with_a_way_out() -> None:
-    """A refused port is an error of the cluster with the port, the host, and the remedy."""
+def test_taken_port_is_named_with_its_remedy() -> None:
+    """A refused port is an error with the port, the host and the remedy."""
     story = Story()
     story.receive("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
     error = story.verdict(0.1)
@@ -318,8 +319,8 @@ def test_taken_port_is_named_with_a_way_out() -> None:
     assert "fixed_ports = false" in str(error)
 
 
-def test_ports_are_there_when_all_have_answered() -> None:
-    """Reservations count once every host that was asked has answered."""
+def test_ports_are_complete_after_all_answers() -> None:
+    """Ports are complete once every host of the request has answered."""
     story = Story()
     story.receive("reserved", 0.1, host=0, ports=[5, 6])
     assert story.watch.ports([0, 1]) is None
@@ -328,23 +329,23 @@ def test_ports_are_there_when_all_have_answered() -> None:
     assert story.watch.ports([0, 1]) == {0: [5, 6], 1: [7]}
 
 
-def late(story: Story, now: float) -> RunFailed:
-    """The verdict at a time when all hosts have just given a sign of life."""
+def check_late(story: Story, now: float) -> RunFailed:
+    """Return the error at a time at which all hosts have just sent a beat."""
     story.beats(now)
     error = story.verdict(now)
     assert isinstance(error, DeadlineExceeded)
     return error
 
 
-def test_agents_that_reserve_nothing_are_lost() -> None:
-    """Ports take milliseconds; an agent that needs longer than its limit is not well."""
+def test_agent_without_reserved_ports_is_lost() -> None:
+    """An agent that reserves no port within its limit is lost."""
     story = Story()
     story.beats(5.5)
     assert isinstance(story.verdict(5.5), HostLost)
 
 
-def test_task_that_is_not_ready_in_time_is_named() -> None:
-    """The deadline for being ready names the late task, and whether it was started."""
+def test_late_task_is_named_with_its_state() -> None:
+    """A task that is not ready in time is named, and whether it was started."""
     story = Story()
     story.watch.enter("start", 0.0)
     for task in ("ps:0", "worker:0"):
@@ -352,31 +353,31 @@ def test_task_that_is_not_ready_in_time_is_named() -> None:
         story.receive("task", 1.0, task=task, kind="ready")
     story.beats(59.0)
     assert story.verdict(60.0) is None
-    assert "worker:1 on bert was not started within 60 s" in str(late(story, 60.5))
+    assert "worker:1 on bert was not started within 60 s" in str(check_late(story, 60.5))
     story.receive("started", 60.5, task="worker:1", pid=7)
-    assert "worker:1 on bert was not ready within 60 s" in str(late(story, 60.5))
+    assert "worker:1 on bert was not ready within 60 s" in str(check_late(story, 60.5))
 
 
-def test_first_step_may_take_longer_than_others() -> None:
-    """Building and compiling have a limit of their own."""
+def test_first_step_has_its_own_limit() -> None:
+    """The first step has a longer limit, after which the worker is named."""
     story = Story().train(0.0)
     story.beats(99.0)
     assert story.verdict(100.0) is None
-    assert "worker:0 on anna made no first step within 100 s" in str(late(story, 100.5))
+    assert "worker:0 on anna made no first step within 100 s" in str(check_late(story, 100.5))
 
 
-def test_worker_that_falls_silent_is_named() -> None:
-    """Of those that make no progress the one that is furthest behind is named, with its last step."""
+def test_worker_furthest_behind_is_named() -> None:
+    """Of workers without progress the one furthest behind is named, with its last step."""
     story = Story().train()
     story.work("worker:0", 5, 10.0)
     story.work("worker:1", 4, 10.0)
     story.beats(39.0)
     assert story.verdict(40.0) is None
-    assert "worker:1 on bert made no progress for 30 s after step 4 of 10" in str(late(story, 40.5))
+    assert "worker:1 on bert made no progress for 30 s after step 4 of 10" in str(check_late(story, 40.5))
 
 
 def test_checks_between_steps_do_not_hide_a_late_worker() -> None:
-    """A run that is checked all the time, and whose workers move at different times, fails when the first is too late."""
+    """Checks at any time report a worker that makes no progress, and not before its limit."""
     story = Story().train()
     for now in range(1, 90):
         story.beats(now)
@@ -388,7 +389,7 @@ def test_checks_between_steps_do_not_hide_a_late_worker() -> None:
 
 
 def test_checks_between_beats_do_not_hide_a_silent_host() -> None:
-    """A run that is checked all the time loses the one host that becomes silent, after `silence_s` and not before."""
+    """Checks at any time report the one silent host, and not before its limit."""
     story = Story().train()
     for now in range(1, 30):
         story.beat(now, host=0)
@@ -397,8 +398,8 @@ def test_checks_between_beats_do_not_hide_a_silent_host() -> None:
         assert story.watch.list_silent_hosts(now) == ([1] if now > 20 else []), now
 
 
-def test_worker_that_is_done_is_not_late() -> None:
-    """Who has finished need not progress."""
+def test_finished_worker_is_not_late() -> None:
+    """A finished worker is not late."""
     story = Story().train()
     story.work("worker:0", 10, 2.0)
     story.finish("worker:0", 2.0)
@@ -407,20 +408,20 @@ def test_worker_that_is_done_is_not_late() -> None:
     assert story.verdict(40.0) is None
 
 
-def test_server_that_does_not_leave_is_named() -> None:
-    """A parameter server that stays after its workers is named when its limit has passed."""
+def test_server_that_does_not_exit_is_named() -> None:
+    """A server that stays after its workers is named after its limit."""
     story = Story().train()
     for worker in ("worker:0", "worker:1"):
         story.finish(worker, 2.0)
     story.watch.enter("leave", 2.0)
     story.beats(11.9)
     assert story.verdict(12.0) is None
-    assert "ps:0 on anna did not leave within 10 s" in str(late(story, 12.5))
+    assert "ps:0 on anna did not leave within 10 s" in str(check_late(story, 12.5))
 
 
-def test_run_has_a_limit() -> None:
-    """A run that goes on and on ends at its own limit."""
+def test_run_has_its_own_limit() -> None:
+    """A run that makes progress ends at its own limit."""
     story = Story().train()
     story.work("worker:0", 5, 995.0)
     story.work("worker:1", 6, 995.0)
-    assert "worker:0 on anna was still running 1000 s after the start of the run" in str(late(story, 1000.5))
+    assert "worker:0 on anna was still running 1000 s after the start of the run" in str(check_late(story, 1000.5))

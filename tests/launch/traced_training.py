@@ -1,4 +1,4 @@
-"""Real training whose tasks leave their process ids where a test finds them: `<data_dir>/<task>.pid`."""
+"""Real training with tasks that write their process ids for a test: `<data_dir>/<task>.pid`."""
 
 import os
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ _EMPTY_S = 10.0  # until the kernel has removed the last process of a group
 
 @contextmanager
 def limit_cpu(machine: Machine, cores: float) -> Iterator[Path]:
-    """Let all processes of a machine that is up compute no more than so many cores together, and yield the control group."""
+    """Limit all processes of a running machine to so many cores together, and yield the control group."""
     root = _find_root()
     assert root
     group = root / f"dtfperf-test-{os.getpid()}-{machine.name}"

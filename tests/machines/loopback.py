@@ -15,19 +15,19 @@ from typing import Any
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.machines.machine import PACKAGES, Machine
-from tests.machines.network import PATH, Folder, missing
+from tests.machines.network import PATH, Folder, list_missing
 
 # sshd of root wants this folder, which only the daemon's own start makes.
 _WITH_RUN_SSHD = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs run /run && mkdir /run/sshd && exec "$@"', "sh")
 
 
 def why_not() -> str | None:
-    """Why there cannot be such machines here, or None if there can."""
-    return missing(PACKAGES)
+    """Return why there cannot be such machines here, or None."""
+    return list_missing(PACKAGES)
 
 
 class LoopbackGround(Folder):
-    """What such machines have instead of a network: a folder, and a part of 127.0.0.0/8."""
+    """Hold what such machines have instead of a network: a folder, and a part of 127.0.0.0/8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,12 +43,13 @@ class LoopbackGround(Folder):
 
 
 class LoopbackMachine(Machine):
-    """One sshd, and everything below it."""
+    """Run one sshd, and everything below it."""
 
     can_be_cut_off = False
 
     def _choose_port(self) -> int:
-        """A port of its address that nobody else is given while it is bound here. sshd can listen on it nevertheless."""
+        """Return a port of its address that no other process gets while it is bound here. sshd can listen on it
+        nevertheless."""
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port_holder.bind((self.address, 0))

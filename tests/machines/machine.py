@@ -1,10 +1,10 @@
 """A machine for tests, in namespaces of its own: `with Network() as network, Machine("m1", network) as m1: m1.run("hostname")`.
 
-It shares this machine's files, but for folders that lie on it as overlays (/etc, unless told otherwise), /run and the home of
+It shares this machine's files, except for folders that are overlays on it (/etc by default), /run and the home of
 its user. It has processes, a host name and addresses of its own, and a real sshd with a host key of its own. It ends when its
 `with` block does, and when this process is killed.
 
-To make something more of it (an instance of a cloud, say), derive from it or give it
+To make something more of it (such as an instance of a cloud), derive from it or give it
     before      lines of shell that it runs when its network is up, before its sshd: `useradd`, `nft -f`, ...; they may start
                 daemons of their own, with "&"
     overlays    the folders it may change, for itself: "/usr" to replace programs
@@ -29,7 +29,7 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import scripts
-from tests.machines.network import PATH, MachineError, Network, missing
+from tests.machines.network import PATH, MachineError, Network, list_missing
 
 SWITCHED_OFF = 42
 PORT = 22
@@ -47,8 +47,8 @@ _BIT_PER_S = {"gbit": 1_000_000_000, "mbit": 1_000_000, "kbit": 1_000}
 
 
 def why_not() -> str | None:
-    """Why there cannot be such machines here, or None if there can."""
-    return missing(PACKAGES) or networks.why_not()
+    """Return why there cannot be such machines here, or None."""
+    return list_missing(PACKAGES) or networks.why_not()
 
 
 def make_key(path: Path, comment: str) -> str:
@@ -59,18 +59,18 @@ def make_key(path: Path, comment: str) -> str:
 
 
 def bit_per_s(rate: str) -> int:
-    """A rate as tc writes it: "1gbit"."""
+    """Return the bit/s of a rate as tc writes it: "1gbit"."""
     return int(float(rate[:-4]) * _BIT_PER_S[rate[-4:]])
 
 
-def burst_bytes(rate_bit_per_s: float) -> int:
-    """That a link of this rate may send at once."""
+def compute_burst_bytes(rate_bit_per_s: float) -> int:
+    """Return the bytes that a link of this rate may send at once."""
     whole = _SEGMENT if rate_bit_per_s * _LONGEST_BURST_S >= 8 * _SEGMENT else _LEAST_BURST
     return max(whole, round(rate_bit_per_s * _BURST_S / 8))
 
 
 class Machine:
-    """One machine. Up within the `with` block, or from `power_on` to `close`."""
+    """Run one machine, which is up within the `with` block, or from `power_on` to `close`."""
 
     can_be_cut_off = True  # that it has a link of its own
 
@@ -128,17 +128,17 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """Where its sshd is."""
+        """Return the address of its sshd."""
         return self.addresses[0].partition("/")[0]
 
     @property
     def host_key(self) -> str:
-        """Its public half: "ssh-ed25519 AAAA..."."""
+        """Return its public host key: "ssh-ed25519 AAAA..."."""
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
     @property
     def files(self) -> Path:
-        """The root of all files as this machine sees them."""
+        """Return the root of all files as this machine has them."""
         return Path(f"/proc/{self.first}/root")
 
     # Up and down.
@@ -151,12 +151,13 @@ class Machine:
         self.close()
 
     def power_on(self) -> None:
-        """Start it. Returns when its sshd listens. It is the same machine as before, but for its overlays, which are new."""
+        """Start it, and return when its sshd listens. It is the same machine as before, except for its overlays, which are
+        new."""
         self.boot()
         self.wait_for_sshd()
 
     def boot(self) -> None:
-        """Start it. Returns when it is on the network, with its sshd to come."""
+        """Start it, and return when it is on the network, before its sshd listens."""
         self._write_changing_files()
         environment = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8"}
         with (self.folder / "console.log").open("ab") as log:
@@ -171,7 +172,7 @@ class Machine:
             )
         assert self._shell.stdin
         try:
-            self._hear("ready")
+            self._read_progress("ready")
             (self.first,) = (
                 child.pid for child in processes.list_descendants(self._shell.pid) if child.parent == self._shell.pid
             )
@@ -187,11 +188,11 @@ class Machine:
             raise
 
     def wait_for_sshd(self) -> None:
-        self._hear("up")  # who asks for its address before it has one waits a second before asking again
+        self._read_progress("up")  # who asks for its address before it has one waits a second before asking again
         wait_until(f"sshd of {self.name} listens", self._listens)
 
     def power_off(self) -> None:
-        """Unplug it, so that nobody hears it die, and end everything on it."""
+        """Unplug it, so that its end is not noticed on the network, and end everything on it."""
         if self._shell:
             self._silence()
             self._end()
@@ -203,12 +204,12 @@ class Machine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin_to_end(self) -> None:
-        """What `close` waits for, without waiting: for whoever has many to close."""
+        """Begin the end that `close` waits for, so that several machines can end at once."""
         if self._shell:
             self._shell.kill()
 
     def ended(self) -> int | None:
-        """None while it is up; SWITCHED_OFF if it did so itself."""
+        """Return None while it is up, and SWITCHED_OFF if it switched itself off."""
         return self._shell.poll() if self._shell else -1
 
     # What tests do with it.
@@ -221,7 +222,7 @@ class Machine:
         return subprocess.Popen([*enter, *argv], **{"stdin": subprocess.DEVNULL, "env": environment, **options})
 
     def run(self, *argv: str, text: str | None = None) -> str:
-        """What a command on it prints, which must succeed. `text` is its stdin."""
+        """Run a command that must succeed on it, and return its output. `text` is its stdin."""
         pipe = subprocess.PIPE
         with self.popen(*argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             out, err = process.communicate((text or "").encode(), timeout=PATIENCE_S)
@@ -230,39 +231,39 @@ class Machine:
         return out.decode()
 
     def processes(self, pattern: str = "") -> list[int]:
-        """Its living processes, by their ids here, in whose command line or environment the text stands."""
+        """Return its living processes, by their ids here, with the text in their command line or environment."""
         living = [process.pid for process in processes.list_descendants(self.first)]
         return [pid for pid in living if pattern in _text(pid, "cmdline") or pattern in _text(pid, "environ")]
 
     def sessions(self) -> list[int]:
-        """The processes of those who are logged in, and what these have started: all but the listening sshd."""
+        """Return the processes of logged-in users: all but the listening sshd."""
         living = processes.list_descendants(self.first)
         listeners = {each.pid for each in living if "[listener]" in _text(each.pid, "cmdline")}
         children = {each.pid for each in living if each.parent in listeners}  # who was just forked still has its parent's title
         return [each.pid for each in living if each.pid not in listeners - children]
 
     def link_down(self) -> None:
-        """Pull the cable: nothing that was sent arrives, and nobody is told."""
+        """Pull the cable: nothing that is sent arrives, and no error is sent back."""
         self.network.ip(f"link set {self.link} down")
 
     def link_up(self) -> None:
         self.network.ip(f"link set {self.link} up")
 
     def shape(self, rate: str | float, *, inwards: bool = True, outwards: bool = True) -> None:
-        """Have its link do no more than this, "1gbit" or so many bit/s, in each direction or in one."""
+        """Limit its link to this rate, "1gbit" or so many bit/s, in each direction or in one."""
         bits = bit_per_s(rate) if isinstance(rate, str) else rate
-        tbf = f"root tbf rate {bits:.0f}bit burst {burst_bytes(bits)} latency 20ms"
+        tbf = f"root tbf rate {bits:.0f}bit burst {compute_burst_bytes(bits)} latency 20ms"
         if inwards:
             self.network.tc(f"qdisc replace dev {self.link} {tbf}")
         if outwards:
             self.tc(f"qdisc replace dev eth0 {tbf}")
 
     def shape_towards(self, address: str, rate: str | float, usual: str) -> None:
-        """Have its link send no more than `rate` to one address, and no more than `usual` to all others."""
+        """Limit its link to `rate` for one address, and to `usual` for all others."""
         self.tc("qdisc replace dev eth0 root handle 1: htb default 10")
         for name, each in (("10", usual), ("20", rate)):
             bits = bit_per_s(each) if isinstance(each, str) else each
-            burst = burst_bytes(bits)
+            burst = compute_burst_bytes(bits)
             self.tc(f"class add dev eth0 parent 1: classid 1:{name} htb rate {bits:.0f}bit burst {burst} cburst {burst}")
         self.tc(f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:20")
 
@@ -291,7 +292,7 @@ class Machine:
             "PATH": f"{self.folder}/bin:/usr/local/bin:/usr/bin:/bin",
             **self._environment,
         }
-        config = scripts.sshd_config(self.folder, self._listens_on(), self.port, environment, self._sshd)
+        config = scripts.format_sshd_config(self.folder, self._listens_on(), self.port, environment, self._sshd)
         (self.folder / "sshd_config").write_text(config)
 
     def _on_cpus(self) -> list[str]:
@@ -310,12 +311,12 @@ class Machine:
         names = {"localhost": "127.0.0.1", **self.hosts, self.name: self.address}
         (self.folder / "hosts").write_text("".join(f"{address} {name}\n" for name, address in names.items()))
         settings = {"name": self.name, "addresses": " ".join(self.addresses), "overlays": " ".join(self._overlays)}
-        (self.folder / "settings").write_text(scripts.settings({**settings, "disk": self._disk or ""}))
+        (self.folder / "settings").write_text(scripts.format_settings({**settings, "disk": self._disk or ""}))
         if self._before:
             (self.folder / "before.sh").write_text(self._before)
 
-    def _hear(self, word: str) -> None:
-        """Wait for what its first process says next."""
+    def _read_progress(self, word: str) -> None:
+        """Wait for the next line of its first process."""
         assert self._shell
         assert self._shell.stdout
         if (

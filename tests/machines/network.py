@@ -1,4 +1,4 @@
-"""A network of its own for machines: a bridge in a namespace, joined with this machine's network by a pair of interfaces."""
+"""A network for machines: a bridge in a namespace, joined with this machine's network by a pair of interfaces."""
 
 import os
 import random
@@ -22,11 +22,11 @@ _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unsha
 
 
 class MachineError(RuntimeError):
-    """A machine or its network did not do what it should."""
+    """A machine or its network failed."""
 
 
-def missing(packages: dict[str, str]) -> str | None:
-    """What is not installed of these commands, each with its Debian package."""
+def list_missing(packages: dict[str, str]) -> str | None:
+    """Return the commands of these that are not installed, each with its Debian package."""
     for command, package in packages.items():
         if shutil.which(command, path=PATH) is None:
             return f"machines need {command} (Debian package {package})"
@@ -34,8 +34,8 @@ def missing(packages: dict[str, str]) -> str | None:
 
 
 def why_not() -> str | None:
-    """Why this machine cannot have networks of its own, or None if it can."""
-    if reason := missing(_PACKAGES):
+    """Return why this machine cannot have its own networks, or None."""
+    if reason := list_missing(_PACKAGES):
         return reason
     if os.geteuid() != 0:
         return "machines with a network each need root, for namespaces"
@@ -52,7 +52,7 @@ def why_not() -> str | None:
 
 
 class Folder:
-    """A folder that goes when this process ends, however it ends."""
+    """Make a folder that is removed at any end of this process."""
 
     _namespaces: Sequence[str] = ()
 
@@ -84,7 +84,7 @@ class Folder:
 
 
 class Network(Folder):
-    """Subnets on one bridge, which no other network of machines has: `{x}` in them is a number of this network's own.
+    """Make subnets on one bridge that no other network of machines has: `{x}` in them is a number of this network's own.
 
     This process's machine has the address .253 in each of them. All machines of a network hear each other.
     """
@@ -108,12 +108,12 @@ class Network(Folder):
             raise
 
     def address(self, host: int, subnet: int = 0) -> str:
-        """The host's address in a subnet, with the length of the prefix: "198.18.7.1/24"."""
+        """Return the host's address in a subnet, with the length of the prefix: "198.18.7.1/24"."""
         network, _, length = self.subnets[subnet].partition("/")
         return f"{network.rpartition('.')[0]}.{host}/{length}"
 
     def next_host(self) -> int:
-        """A number that no machine has yet; from 1."""
+        """Return a number that no machine has yet, from 1 on."""
         self._taken += 1
         if self._taken >= _THIS_MACHINE:
             raise MachineError(f"a network has at most {_THIS_MACHINE - 1} machines")

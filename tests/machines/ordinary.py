@@ -1,4 +1,4 @@
-"""Commands as somebody who is not root, on a machine where only root's files are at hand: `[*AS_USER(...), "python", ...]`."""
+"""Commands of a user who is not root, on a machine with files that only root can read: `[*AS_USER(...), "python", ...]`."""
 
 import os
 import shlex
@@ -11,18 +11,18 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def why_not() -> str | None:
-    """Why nobody else can be played here, or None if it can."""
+    """Return why commands cannot be run as another user here, or None."""
     return "only root can become somebody else" if os.geteuid() else None
 
 
 def as_user() -> list[str]:
-    """What to write before a command. It sees Python and this repository, also where they are below a folder of root's own."""
+    """Return the prefix of a command as this user. It sees Python and this repository, also below a folder of root's."""
     needed = [Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]
     return ["unshare", "--mount", "sh", "-ec", _script(needed), "sh"]
 
 
 def without_namespaces() -> list[str]:
-    """What to write before a command that may make no namespaces, as in many containers: its root has no power."""
+    """Return the prefix of a command that may make no namespaces, as in many containers."""
     script = (
         'for kind in user net; do echo 0 >/proc/sys/user/max_${kind}_namespaces; done; exec setpriv --bounding-set=-all "$@"'
     )
@@ -30,7 +30,7 @@ def without_namespaces() -> list[str]:
 
 
 def _script(needed: Iterable[Path]) -> str:
-    """Over every folder that is closed to others lies an empty one that is not, with what is needed bound into it."""
+    """Return a script that covers each closed folder by an open one with the needed files."""
     lines = []
     for closed in sorted({parent for path in needed for parent in path.resolve().parents if not _is_open(parent)}):
         below = [path for path in needed if closed in path.resolve().parents]

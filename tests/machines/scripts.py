@@ -1,4 +1,4 @@
-"""The shells that are the first processes of a network and of a machine, and what a machine's sshd is told."""
+"""The shell scripts of the first processes of a network and of a machine, and the settings of a machine's sshd."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -63,12 +63,12 @@ until rm -rf "$folder"; do sleep 0.1; done
 """
 
 
-def settings(values: Mapping[str, str]) -> str:
+def format_settings(values: Mapping[str, str]) -> str:
     return "".join(f"{name}='{value}'\n" for name, value in values.items())
 
 
-def sshd_config(folder: Path, listen: str, port: int, environment: Mapping[str, str], more: Iterable[str] = ()) -> str:
-    """`more`: lines that win over those below them, as sshd takes what it is told first."""
+def format_sshd_config(folder: Path, listen: str, port: int, environment: Mapping[str, str], more: Iterable[str] = ()) -> str:
+    """Format the settings of sshd. `more` are lines that replace those below them, since sshd takes the first value."""
     quoted = " ".join(f'"{name}={value}"' for name, value in environment.items())
     return "\n".join(
         [

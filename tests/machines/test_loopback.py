@@ -1,4 +1,4 @@
-"""Machines on 127.0.0.0/8 are what tests take them for, as far as a user can have that who is not root."""
+"""Tests of machines on 127.0.0.0/8, for users who are not root."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,8 +19,8 @@ def lab() -> Iterator[Lab]:
         yield ends.enter_context(Lab(2, namespaces=False))
 
 
-def test_each_has_its_own_address_and_home(lab: Lab) -> None:
-    """They are told apart by address and port, and a user who logs in is at home in a folder of this machine's alone."""
+def test_machines_have_different_addresses_and_homes(lab: Lab) -> None:
+    """Machines differ by address and port, and a user who logs in has a home of this machine alone."""
     assert len({(each.address, each.port) for each in lab.machines}) == 2
     for each in lab.machines:
         assert isinstance(each, LoopbackMachine)
@@ -29,8 +29,8 @@ def test_each_has_its_own_address_and_home(lab: Lab) -> None:
         assert output.stdout.split() == [str(each.home), str(each.cache)], output.stderr
 
 
-def test_power_off_ends_what_was_started_there(lab: Lab) -> None:
-    """Daemons that somebody left on a machine end with it; on again, it is where it was."""
+def test_power_off_ends_daemons(lab: Lab) -> None:
+    """Daemons on a machine end with it, and a machine that is on again has the same port."""
     first = lab.machines[0]
     lab.ssh("m1", "(setsid sleep 1021 &) >/dev/null 2>&1")
     wait_until("it sleeps", lambda: first.processes("sleep 1021"))
@@ -43,8 +43,8 @@ def test_power_off_ends_what_was_started_there(lab: Lab) -> None:
     assert lab.ssh("m1", "echo back").stdout == "back\n"
 
 
-def test_sessions_come_and_go(lab: Lab) -> None:
-    """Who is logged in can be seen, and when all have left, too."""
+def test_sessions_end_with_their_processes(lab: Lab) -> None:
+    """A session is listed while its daemon runs, and not after its end."""
     first = lab.machines[0]
     lab.ssh("m1", "(setsid sleep 1031 &) >/dev/null 2>&1")
     wait_until("it sleeps", lambda: first.processes("sleep 1031"))

@@ -1,4 +1,4 @@
-"""Machines are what tests take them for: apart from this one and from each other, with links that do as told, and mortal."""
+"""Tests of machines: separate from this one and from each other, with limited links, and without anything left behind."""
 
 import json
 import subprocess
@@ -64,8 +64,8 @@ def new_machine(network: Network) -> Iterator[NewMachine]:
         yield lambda name="m1", **options: machines.enter_context(Machine(name, network, **options))
 
 
-def test_machine_is_apart(new_machine: NewMachine) -> None:
-    """It has its own name, address, processes and /etc, and changes none of this machine's."""
+def test_machine_is_separate(new_machine: NewMachine) -> None:
+    """A machine has its own name, address, processes and /etc, and changes none of this machine's files."""
     machine = new_machine(hosts={"elsewhere": "192.0.2.7"})
     assert machine.run("hostname").strip() == "m1"
     assert machine.address in machine.run("ip", "-brief", "address", "show", "dev", "eth0")
@@ -76,30 +76,30 @@ def test_machine_is_apart(new_machine: NewMachine) -> None:
     assert not Path("/etc/only-here").exists()
 
 
-def test_machines_hear_each_other(new_machine: NewMachine) -> None:
-    """They reach each other's ports, and this machine reaches them."""
+def test_machines_reach_each_other(new_machine: NewMachine) -> None:
+    """A machine reaches the ports of another one."""
     one, other = new_machine("one"), new_machine("other")
     assert "SSH-2.0" in one.run("bash", "-c", f"read -r line </dev/tcp/{other.address}/22; echo $line")
 
 
 def test_programs_are_replaced_and_hidden(new_machine: NewMachine) -> None:
-    """A program can be another on one machine, or missing, without this machine losing it."""
+    """A program can be replaced or missing on a machine."""
     machine = new_machine(programs={"python3": None, "nvidia-smi": "#!/bin/sh\necho pretend\n"})
     assert (machine.folder / "bin" / "nvidia-smi").exists()
     assert machine.run("sh", "-c", f"PATH={machine.folder}/bin:$PATH nvidia-smi").strip() == "pretend"
     assert machine.run("sh", "-c", "ls /usr/bin/python3 2>/dev/null || echo none").strip() == "none"
 
 
-def test_small_disk_is_full_soon(new_machine: NewMachine) -> None:
-    """What does not fit on a machine's disk is refused there, and stays the machine's own matter."""
+def test_small_disk_is_full(new_machine: NewMachine) -> None:
+    """A file that does not fit on a machine's disk is refused there."""
     machine = new_machine(disk="1m")
     with pytest.raises(MachineError, match="No space left"):
         machine.run("dd", "if=/dev/zero", f"of={machine.home}/much", "bs=64k", "count=32")
     assert (machine.home / "much").exists() is False
 
 
-def test_switched_off_from_within(new_machine: NewMachine) -> None:
-    """A process on a machine can switch it off, and that can be told from other ends."""
+def test_machine_can_switch_itself_off(new_machine: NewMachine) -> None:
+    """A process on a machine can switch it off, which is not another end."""
     machine = new_machine()
     assert machine.ended() is None
     with machine.popen("kill", "-TERM", "1"):
@@ -107,8 +107,8 @@ def test_switched_off_from_within(new_machine: NewMachine) -> None:
     assert machine.ended() == SWITCHED_OFF
 
 
-def test_power_off_and_on_again(new_machine: NewMachine) -> None:
-    """Nothing runs on a machine that is off; on again, it has the same address and host key."""
+def test_machine_is_the_same_after_power_off(new_machine: NewMachine) -> None:
+    """Power off ends all processes of a machine, and after power on it has the same host key and only its sshd."""
     machine = new_machine()
     with machine.popen("sleep", "1009") as sleep:
         wait_until("it sleeps", lambda: processes.list_descendants(sleep.pid))
@@ -122,7 +122,7 @@ def test_power_off_and_on_again(new_machine: NewMachine) -> None:
 
 
 def test_unplugged_machine_is_silent(new_machine: NewMachine) -> None:
-    """With its link down nobody reaches it, nobody is told, and it is back when the link is."""
+    """A machine with its link down does not answer, and answers again when the link is up."""
     machine = new_machine()
     machine.link_down()
     probe = ["timeout", "2", "bash", "-c", f"read -r line </dev/tcp/{machine.address}/22"]
@@ -133,14 +133,14 @@ def test_unplugged_machine_is_silent(new_machine: NewMachine) -> None:
     wait_until("it is back", lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0)
 
 
-def test_exit_code_and_words_of_a_failed_command(new_machine: NewMachine) -> None:
-    """A command that fails on a machine is an error with what it said."""
+def test_failed_command_has_exit_code_and_output(new_machine: NewMachine) -> None:
+    """A failed command on a machine is an error with its exit code and output."""
     with pytest.raises(MachineError, match=r"(?s)m1: sh.*exit code 3: so there"):
         new_machine().run("sh", "-c", "echo so there >&2; exit 3")
 
 
-def test_more_than_one_address(network: Network, new_machine: NewMachine) -> None:
-    """A machine can have several addresses on its interface, all of which answer."""
+def test_machine_can_have_several_addresses(network: Network, new_machine: NewMachine) -> None:
+    """All addresses of a machine with several of them answer."""
     addresses: list[Any] = [network.address(7), network.address(8)]
     machine = new_machine(addresses=addresses)
     assert machine.address == addresses[0].partition("/")[0]
@@ -149,16 +149,16 @@ def test_more_than_one_address(network: Network, new_machine: NewMachine) -> Non
         assert subprocess.run(probe, capture_output=True, check=False, timeout=PATIENCE_S).returncode == 0
 
 
-def test_what_is_run_before_its_sshd(new_machine: NewMachine) -> None:
-    """A machine can be told to change itself before anybody can log in, without this machine changing."""
+def test_script_runs_before_sshd(new_machine: NewMachine) -> None:
+    """A script that runs before sshd can add a user, without a change of this machine."""
     machine = new_machine(before="useradd --create-home --home-dir $PWD/home/guest guest", overlays=("/etc", "/var"))
     assert machine.run("id", "--name", "--user", "guest").strip() == "guest"
     assert "guest:" not in Path("/etc/passwd").read_text()
 
 
 @pytest.mark.parametrize("sender", ["m1", "m2"], ids=["out of it", "into it"])
-def test_shaped_link(new_machine: NewMachine, sender: str) -> None:
-    """A link of 50 Mbit/s holds packets back in the direction that is used, and TCP is cubic, as on clusters."""
+def test_shaped_link_delays_packets(new_machine: NewMachine, sender: str) -> None:
+    """A link of 50 Mbit/s delays packets in the used direction, and the sender's TCP is cubic, as on clusters."""
     machines = {"m1": new_machine("m1", rate="50mbit"), "m2": new_machine("m2")}
     receiver = next(machine for name, machine in machines.items() if name != sender)
     receive = [sys.executable, "-c", RECEIVER]
@@ -179,26 +179,26 @@ def test_shaped_link(new_machine: NewMachine, sender: str) -> None:
 
 
 @pytest.mark.parametrize("namespaces", [True, False], ids=["in namespaces", "on the loopback"])
-def test_nothing_is_left_by_a_killed_pytest(namespaces: bool) -> None:
-    """After SIGKILL of the process that holds machines there are none, nor their network, files or daemons."""
+def test_killed_pytest_leaves_nothing(namespaces: bool) -> None:
+    """After SIGKILL of the process that holds machines, no process, file or interface of them is left."""
     sleep = "1013" if namespaces else "1019"
     script = HOLDING_A_LAB.format(namespaces=namespaces, sleep=sleep)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         folder, x = holder.stdout.readline().split()
-        wait_until("both sleep", lambda: len(sleepers(sleep)) == 2)
+        wait_until("both sleep", lambda: len(find_sleepers(sleep)) == 2)
         holder.kill()
-    wait_until("no process is left", lambda: not sleepers(sleep))
+    wait_until("no process is left", lambda: not find_sleepers(sleep))
     wait_until("no file is left", lambda: not Path(folder).exists())
     if namespaces:
         wait_until("no interface is left", lambda: not Path(f"/sys/class/net/lab{x}").exists())
 
 
-def sleepers(sleep: str) -> list[int]:
-    return [each.pid for each in processes.iterate_processes() if command(each.pid) == f"sleep\0{sleep}\0"]
+def find_sleepers(sleep: str) -> list[int]:
+    return [each.pid for each in processes.iterate_processes() if read_command(each.pid) == f"sleep\0{sleep}\0"]
 
 
-def command(pid: int) -> str:
+def read_command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtfperf.node import checkup, probes, processes, wire
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
-from tests.doctor.interpreters import interpreter
+from tests.doctor.interpreters import make_interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -211,7 +211,7 @@ def test_silence_ends_the_checkup() -> None:
 def test_end_of_the_checkup_ends_its_processes(tmp_path: Path) -> None:
     """An import that hangs ends with the checkup, which exits or is killed."""
     for end in ("leave", "kill"):
-        python = interpreter(tmp_path / end, module="import time\ntime.sleep(3600)\n")
+        python = make_interpreter(tmp_path / end, module="import time\ntime.sleep(3600)\n")
         held = Handheld(python=python, PYTHONPATH=str(REPOSITORY))
         held.order("trial", within_s=3600)
         wait_until("it tries", lambda held=held: processes.list_descendants(held.process.pid))  # type: ignore[misc]
@@ -243,30 +243,30 @@ class TestTrial:
 
     def test_version_and_gpus(self, tmp_path: Path) -> None:
         """Version and GPUs are those that TensorFlow itself reports."""
-        found = self.attempt(interpreter(tmp_path / "venv", "2.99.1", gpus=3))
+        found = self.attempt(make_interpreter(tmp_path / "venv", "2.99.1", gpus=3))
         assert (found["version"], found["gpus"]) == ("2.99.1", 3)
         assert found["import_s"] >= 0
 
     def test_missing_tensorflow(self, tmp_path: Path) -> None:
         """A missing TensorFlow is reported with the last lines of output."""
-        found = self.attempt(interpreter(tmp_path / "venv", None))
+        found = self.attempt(make_interpreter(tmp_path / "venv", None))
         assert found["error"] == "the import failed"
         assert found["last_lines"][-1] == "ModuleNotFoundError: No module named 'tensorflow'"
 
     def test_one_that_takes_its_process_with_it(self, tmp_path: Path) -> None:
         """An import that crashes is reported with the signal, and nothing else crashes."""
-        found = self.attempt(interpreter(tmp_path / "venv", module="import os\nos.kill(os.getpid(), 4)\n"))
+        found = self.attempt(make_interpreter(tmp_path / "venv", module="import os\nos.kill(os.getpid(), 4)\n"))
         assert found["error"] == "the import was killed by signal 4"
 
     def test_one_that_hangs(self, tmp_path: Path) -> None:
         """An import that takes too long is ended."""
-        python = interpreter(tmp_path / "venv", module="import time\ntime.sleep(3600)\n")
+        python = make_interpreter(tmp_path / "venv", module="import time\ntime.sleep(3600)\n")
         assert self.attempt(python, within_s=1.0)["error"] == "not imported within 1 s"
 
     def test_import_with_output(self, tmp_path: Path) -> None:
         """Output of an import is not taken for the answer."""
         module = "print('hello')\n__version__ = '1'\nclass config:\n    list_physical_devices = lambda kind: []\n"
-        assert self.attempt(interpreter(tmp_path / "venv", module=module))["version"] == "1"
+        assert self.attempt(make_interpreter(tmp_path / "venv", module=module))["version"] == "1"
 
     def attempt(self, python: Path, within_s: float = PATIENCE_S) -> dict[str, Any]:
         held = Handheld(python=python, PYTHONPATH=str(REPOSITORY))

@@ -1,4 +1,4 @@
-"""What a search reads from the runs that it makes."""
+"""Tests of what a search for slow hosts reads from its runs."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def make_timing(late_s: float) -> WorkerTiming:
 
 
 def test_late_worker_names_its_host() -> None:
-    """A worker that the others wait for in each step gives its host, with the sentence about it."""
+    """A worker that the others wait for in each step gives its host, with a sentence about the lateness."""
     timings = WorkerTimings(
         steps=100, step_s=0.2, workers={name: make_timing(0.05 if name == "worker:1" else -0.05) for name in HOSTS}
     )
@@ -41,12 +41,12 @@ def test_late_worker_names_its_host() -> None:
 
 
 def test_run_without_timings_names_no_host() -> None:
-    """Without step timings nothing is known of hosts."""
+    """A run without step timings names no late host."""
     assert find_late_hosts(replace(run_of(10.0), task_hosts=HOSTS)) == {}
 
 
 def test_pace_of_independent_workers_is_that_of_the_slowest() -> None:
-    """Where workers do not wait for each other, a slow one counts as if all were so slow."""
+    """The pace of independent workers is computed as if all were as slow as the slowest."""
     run = replace(run_of(100.0), step_s={"worker:0": [0.1, 0.1], "worker:1": [0.4, 0.4]})
     assert measure_pace(spec_of(gpus=2, batch_size=8), run) == 100.0
     apart = spec_of(gpus=2, batch_size=8, variable_update="independent", num_ps=0)
@@ -54,7 +54,7 @@ def test_pace_of_independent_workers_is_that_of_the_slowest() -> None:
 
 
 def test_excluded_hosts_are_few() -> None:
-    """Of a slow link one host is left out, unless another finding has left out the other one; of a far group all are."""
+    """One host of a slow link is excluded, unless another finding excludes the other one, and all of a distant group are."""
 
     def exclude(*findings: tuple[SlowSetKind, list[str]]) -> list[str]:
         return list_excluded([SlowSet(kind=kind, hosts=hosts, slowdown=0.2, runs=2) for kind, hosts in findings])
@@ -66,7 +66,7 @@ def test_excluded_hosts_are_few() -> None:
 
 
 def test_cost_is_stated_in_trainings_and_minutes() -> None:
-    """The cost has both numbers of trainings and rounds, and minutes once a training was timed."""
+    """The cost has both numbers of trainings and of rounds, and minutes once a training was timed."""
     unknown = IsolationCost(runs=[16, 25], rounds=[4, 12], seconds=None)
     assert str(unknown) == "16 trainings in 4 rounds if no host is slow, about 25 in 12 if one is"
     assert str(replace(unknown, seconds=[240.0, 720.0])).endswith("if one is: 4 min to 12 min")

@@ -18,16 +18,16 @@ ENDED_S = 1_800_000_000.0
 STRANGE = 'n"1\\\n'
 
 
-def host_of(verdict: HostVerdict, loss: float | None) -> HostResult:
+def make_host(verdict: HostVerdict, loss: float | None) -> HostResult:
     return HostResult(verdict=verdict, kind="cpu", capacities={"memory": CapacityResult(verdict=verdict, loss=loss)})
 
 
 QUALIFICATION = Qualification(
     cluster="daint",
     hosts={
-        "n1": host_of(HostVerdict.FIT, 0.01),
-        "n2": host_of(HostVerdict.SLOW, 0.12),
-        STRANGE: host_of(HostVerdict.NOT_JUDGED, None),
+        "n1": make_host(HostVerdict.FIT, 0.01),
+        "n2": make_host(HostVerdict.SLOW, 0.12),
+        STRANGE: make_host(HostVerdict.NOT_JUDGED, None),
     },
     pairs=[
         PairResult(hosts=["n1", "n2"], name="link", per_s=1e9, expected_per_s=4e9),
@@ -66,8 +66,8 @@ ISOLATION = IsolationResult(
 )
 
 
-def read(content: bytes) -> dict[str, list[tuple[Mapping[str, str], float]]]:
-    """Return the samples of each family, which both parsers must read alike."""
+def read_metrics(content: bytes) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+    """Return the samples of each family, which both parsers must read identically."""
 
     def list_samples(families: Iterable[Metric]) -> dict[str, list[tuple[Mapping[str, str], float]]]:
         return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
@@ -79,7 +79,7 @@ def read(content: bytes) -> dict[str, list[tuple[Mapping[str, str], float]]]:
 
 def test_metrics_of_a_qualification_are_its_values() -> None:
     """Verdicts and losses of hosts and confirmed slow links are samples, and a name with quotes is one label."""
-    found = read(format_qualification_metrics(QUALIFICATION, ENDED_S))
+    found = read_metrics(format_qualification_metrics(QUALIFICATION, ENDED_S))
     counts = {labels["verdict"]: value for labels, value in found["dtfperf_qualification_hosts"]}
     assert counts == {"FIT": 1, "SLOW": 1, "NOT_JUDGED": 1}
     verdicts = {labels["host"]: labels["verdict"] for labels, value in found["dtfperf_qualification_host_verdict"] if value}
@@ -95,7 +95,7 @@ def test_metrics_of_a_qualification_are_its_values() -> None:
 
 def test_metrics_of_an_isolation_are_its_values() -> None:
     """The outcome, the findings and the numbers of hosts are samples, and a host of a finding is counted once."""
-    found = read(format_isolation_metrics(ISOLATION, ENDED_S))
+    found = read_metrics(format_isolation_metrics(ISOLATION, ENDED_S))
     assert [labels["outcome"] for labels, value in found["dtfperf_isolation_outcome"] if value] == ["found"]
     assert {labels["state"]: value for labels, value in found["dtfperf_isolation_hosts"]} == {"fit": 1, "slow": 3, "unknown": 0}
     slow = {(labels["kind"], labels["hosts"]): value for labels, value in found["dtfperf_isolation_slowdown_ratio"]}
@@ -108,4 +108,4 @@ def test_documentation_names_all_metrics(page: str) -> None:
     """The page of the command names each metric that the command writes, and no other one."""
     made = {"qualify": format_qualification_metrics(QUALIFICATION), "isolate": format_isolation_metrics(ISOLATION)}[page]
     text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
-    assert set(re.findall(r"`(dtfperf_[a-z_]+)", text)) == set(read(made))
+    assert set(re.findall(r"`(dtfperf_[a-z_]+)", text)) == set(read_metrics(made))

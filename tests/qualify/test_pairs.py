@@ -1,4 +1,4 @@
-"""Rounds of pairs, and whether a slow stream is due to its sender, its receiver, or the pair."""
+"""Tests of rounds of pairs, and of the decision between a slow sender, a slow receiver and a slow pair."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def name_hosts(count: int) -> list[str]:
     return [f"n{i}" for i in range(count)]
 
 
-def judge(hosts: int, slow: Callable[[Pair], float]) -> tuple[Mapping[str, list[str]], list[tuple[Pair, HostVerdict]]]:
+def judge_streams(hosts: int, slow: Callable[[Pair], float]) -> tuple[Mapping[str, list[str]], list[tuple[Pair, HostVerdict]]]:
     """Return the slow capacities of each host, and the slow pairs; `slow` gives the loss of a stream."""
     random = Random(SEED)
     names = name_hosts(hosts)
@@ -80,25 +80,25 @@ def test_matching_of_one_host_is_empty() -> None:
 @pytest.mark.parametrize("hosts", [3, 4, 5, 8, 16])
 def test_pairs_name_the_host_that_receives_slowly(hosts: int) -> None:
     """A host that receives slowly from all is named with its link in, and its link out and all others are fit."""
-    assert judge(hosts, lambda pair: 0.7 * (pair[1] == "n1")) == ({"n1": [LINK_IN]}, [])
+    assert judge_streams(hosts, lambda pair: 0.7 * (pair[1] == "n1")) == ({"n1": [LINK_IN]}, [])
 
 
 @pytest.mark.parametrize("hosts", [3, 4, 5, 8, 16])
 def test_pairs_name_the_host_that_sends_slowly(hosts: int) -> None:
     """A host that sends slowly to all is named with its link out alone."""
-    assert judge(hosts, lambda pair: 0.7 * (pair[0] == "n2")) == ({"n2": [LINK_OUT]}, [])
+    assert judge_streams(hosts, lambda pair: 0.7 * (pair[0] == "n2")) == ({"n2": [LINK_OUT]}, [])
 
 
 def test_pairs_name_a_slow_pair_and_no_host() -> None:
     """A pair that is slow in one direction, while both hosts are fast with others, is named, and no host is."""
-    found = judge(4, lambda pair: 0.6 * (pair == ("n0", "n3")))
+    found = judge_streams(4, lambda pair: 0.6 * (pair == ("n0", "n3")))
     assert found == ({}, [(("n0", "n3"), SLOW)])
 
 
 @pytest.mark.parametrize("hosts", [3, 4, 8, 16])
 def test_pairs_of_equal_hosts_are_fit(hosts: int) -> None:
     """Equal links make no host and no pair slow."""
-    assert judge(hosts, lambda pair: 0.0) == ({}, [])
+    assert judge_streams(hosts, lambda pair: 0.0) == ({}, [])
 
 
 def test_pairs_with_a_slow_partner_are_no_readings() -> None:

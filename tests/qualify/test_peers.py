@@ -1,4 +1,4 @@
-"""Hosts beside their peers: decisions of single cases, and the stated error rates in small simulations."""
+"""Tests of the comparison of hosts with their peers: single cases, and the stated error rates in small simulations."""
 
 import math
 import re
@@ -78,14 +78,14 @@ def test_peers_three_hosts_show_a_slow_one() -> None:
 
 
 def test_peers_without_majority_are_not_judged() -> None:
-    """Two hosts that are slower than the two others are not judged: either two could be as they should."""
+    """Two hosts that are slower than the two others are not judged, since either two could be normal."""
     found = compare(name_hosts(0, 0, 0.2, 0.2))
     assert {each.verdict for each in found.values()} == {NOT_JUDGED}
     assert "no majority" in found["n0"].reason
 
 
 def test_peers_are_compared_within_their_kind() -> None:
-    """Hosts of another kind may have any rate; each kind has its own centre, and one with too few hosts is not judged."""
+    """Each kind of hosts has its own centre, and a kind with too few hosts is not judged."""
     losses = {"a0": 0.0, "a1": 0.0, "a2": 0.0, "b0": 0.6, "b1": 0.6, "b2": 0.75, "b3": 0.6, "c0": 0.3}
     found = compare(losses, kinds={host: host[0] for host in losses})
     assert [host for host, each in found.items() if each.verdict is SLOW] == ["b2"]
@@ -185,7 +185,7 @@ def test_policy_analyses_double() -> None:
     ],
 )
 def test_reading_of_a_thousand_times_its_peers_is_impossible(rates: Mapping[str, float], impossible: Sequence[str]) -> None:
-    """Of three hosts of a kind or more, one with more than 1,000 times the median is named, with the reading."""
+    """A reading of more than 1,000 times the median is named, if at least three hosts are of this kind."""
     kinds = {host: "other" if host == "other" else "kind" for host in rates}
     found = find_impossible({host: {MEMORY: rate} for host, rate in rates.items()}, kinds)
     assert list(found) == impossible

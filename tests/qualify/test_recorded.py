@@ -1,4 +1,4 @@
-"""A host that is measured alone is judged by its own earlier sessions, and by recorded hosts of the same hardware."""
+"""Tests that a single host is judged by its own earlier sessions, and by recorded hosts of the same hardware."""
 
 import math
 from random import Random
@@ -21,20 +21,20 @@ def make_series(
     return Series(f"{host}: memory", kind, "key", 1, points, host=host, capacity="memory")
 
 
-def judge(per_s: float, *recorded: Series, readings: int = 3, spread: float = 0.001) -> CapacityResult:
-    """Return the result of a host whose readings differ by this fraction."""
+def judge_host(per_s: float, *recorded: Series, readings: int = 3, spread: float = 0.001) -> CapacityResult:
+    """Return the result of a host with readings that differ by this fraction."""
     measured = [per_s * (1 + spread * (at % 3 - 1)) for at in range(readings)]
     found = judge_by_records({"memory": measured}, {"n1"}, KIND, {"memory": CONDITIONS}, recorded, QualifyPolicy())
     return found["memory"]
 
 
-def scatter(center: float, count: int, seed: int = 1, spread: float = 0.004) -> list[float]:
+def draw_rates(center: float, count: int, seed: int = 1, spread: float = 0.004) -> list[float]:
     random = Random(seed)
     return [center * (1 + random.gauss(0, spread)) for _ in range(count)]
 
 
-OWN = make_series("n1", scatter(100.0, 12))
-PEERS = [make_series(f"n{at}", scatter(100.0, 3, at)) for at in range(2, 12)]
+OWN = make_series("n1", draw_rates(100.0, 12))
+PEERS = [make_series(f"n{at}", draw_rates(100.0, 3, at)) for at in range(2, 12)]
 
 
 @pytest.mark.parametrize(
@@ -44,32 +44,32 @@ PEERS = [make_series(f"n{at}", scatter(100.0, 3, at)) for at in range(2, 12)]
         (88.0, [OWN], SLOW),
         (100.0, PEERS, FIT),
         (88.0, PEERS, SLOW),
-        (88.0, [make_series("n1", scatter(88.0, 12)), *PEERS], SLOW),
-        (96.5, [make_series("n1", scatter(100.0, 12, spread=0.02))], NOT_JUDGED),
+        (88.0, [make_series("n1", draw_rates(88.0, 12)), *PEERS], SLOW),
+        (96.5, [make_series("n1", draw_rates(100.0, 12, spread=0.02))], NOT_JUDGED),
         (120.0, [OWN, *PEERS], FIT),
         (100.0, [], NOT_JUDGED),
-        (88.0, [make_series("n1", scatter(100.0, 4))], NOT_JUDGED),
+        (88.0, [make_series("n1", draw_rates(100.0, 4))], NOT_JUDGED),
         (88.0, PEERS[:4], NOT_JUDGED),
-        (88.0, [make_series("n1", scatter(100.0, 12), kind="cpu-y")], NOT_JUDGED),
-        (88.0, [make_series("n1", scatter(100.0, 12), conditions="threads=2")], NOT_JUDGED),
-        (88.0, [make_series("n1", scatter(100.0, 12), SLOW)], NOT_JUDGED),
+        (88.0, [make_series("n1", draw_rates(100.0, 12), kind="cpu-y")], NOT_JUDGED),
+        (88.0, [make_series("n1", draw_rates(100.0, 12), conditions="threads=2")], NOT_JUDGED),
+        (88.0, [make_series("n1", draw_rates(100.0, 12), SLOW)], NOT_JUDGED),
     ],
 )
 def test_recorded_host_is_judged_by_each_reference(per_s: float, recorded: list[Series], verdict: HostVerdict) -> None:
     """Its own sessions and its peers each make it slow. Few, noisy, slow and incomparable ones decide nothing."""
-    assert judge(per_s, *recorded).verdict is verdict
+    assert judge_host(per_s, *recorded).verdict is verdict
 
 
 def test_recorded_loss_has_the_reference_as_reason() -> None:
     """The reason names the loss, and with how many sessions or hosts it is compared."""
-    assert judge(88.0, OWN).reason.endswith("% slower than in its own 12 sessions before")
-    assert judge(88.0, *PEERS).reason.endswith("% slower than the recorded 10 hosts of its hardware")
+    assert judge_host(88.0, OWN).reason.endswith("% slower than in its own 12 sessions before")
+    assert judge_host(88.0, *PEERS).reason.endswith("% slower than the recorded 10 hosts of its hardware")
 
 
 @pytest.mark.parametrize(("readings", "verdict"), [(3, NOT_JUDGED), (6, FIT)])
 def test_recorded_host_is_fit_after_further_readings(readings: int, verdict: HostVerdict) -> None:
     """Readings that differ by 2 % do not decide after three of them, and do after further ones."""
-    assert judge(100.0, OWN, readings=readings, spread=0.02).verdict is verdict
+    assert judge_host(100.0, OWN, readings=readings, spread=0.02).verdict is verdict
 
 
 def test_recorded_slow_host_is_rarely_fit_beside_steady_sessions() -> None:
@@ -112,7 +112,7 @@ def test_recorded_host_is_read_until_it_is_fit(rounds: int, verdict: HostVerdict
 
 def test_recorded_host_with_one_reading_is_not_judged() -> None:
     """A single undisturbed reading decides nothing."""
-    assert judge(50.0, OWN, readings=1).verdict is NOT_JUDGED
+    assert judge_host(50.0, OWN, readings=1).verdict is NOT_JUDGED
 
 
 def test_recorded_hosts_of_equal_speed_are_rarely_slow() -> None:
@@ -121,5 +121,5 @@ def test_recorded_hosts_of_equal_speed_are_rarely_slow() -> None:
     for seed in range(500):
         random = Random(seed)
         rates = [100 * math.exp(random.gauss(0, 0.02)) for _ in range(7)]
-        slow += judge(rates[0], make_series("n1", rates[1:])).verdict is SLOW
+        slow += judge_host(rates[0], make_series("n1", rates[1:])).verdict is SLOW
     assert slow <= 10

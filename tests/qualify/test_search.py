@@ -1,4 +1,4 @@
-"""The search for slow hosts and links, against simulated clusters."""
+"""Tests of the search for slow hosts and links, on simulated clusters."""
 
 import math
 from random import Random
@@ -17,7 +17,9 @@ def make_hosts(number: int) -> list[str]:
     return [f"n{at}" for at in range(number)]
 
 
-def find(cluster: SimulatedCluster, *, seed: int = 1, layouts: int = 2, suspects: tuple[str, ...] = ()) -> HostSearch:
+def carry_out_search(
+    cluster: SimulatedCluster, *, seed: int = 1, layouts: int = 2, suspects: tuple[str, ...] = ()
+) -> HostSearch:
     """Carry out a search on a cluster."""
     random = Random(seed)
     found = HostSearch(cluster.hosts, SearchPolicy(layouts=layouts), noise=CALIBRATED, suspects=suspects)
@@ -37,7 +39,7 @@ def list_findings(conclusion: Conclusion) -> list[tuple[str, set[str]]]:
 def test_search_names_one_slow_host(size: int) -> None:
     """A host that is slower by 15 % is found among any number of hosts, and the others are fit."""
     cluster = SimulatedCluster(make_hosts(size), {f"n{size - 1}": 0.15}, {}, 0.01)
-    conclusion = find(cluster).conclude()
+    conclusion = carry_out_search(cluster).conclude()
     assert (conclusion.outcome, list_findings(conclusion)) == (Outcome.FOUND, [("host", {f"n{size - 1}"})])
     assert conclusion.fit == cluster.hosts[:-1]
     assert 0.1 < conclusion.findings[0].slowdown < 0.2
@@ -46,12 +48,12 @@ def test_search_names_one_slow_host(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 16, 64])
 def test_search_of_equal_hosts_names_none(size: int) -> None:
     """Hosts of the same speed are all fit."""
-    conclusion = find(SimulatedCluster(make_hosts(size), {}, {}, 0.01)).conclude()
+    conclusion = carry_out_search(SimulatedCluster(make_hosts(size), {}, {}, 0.01)).conclude()
     assert (conclusion.outcome, conclusion.findings, len(conclusion.fit)) == (Outcome.EQUAL, [], size)
 
 
 def test_search_of_one_host_is_not_judged() -> None:
-    """One host has nothing to be compared with."""
+    """A search of a single host proposes no training, and judges nothing."""
     found = HostSearch(["alone"])
     assert found.propose() == []
     assert found.conclude().outcome is Outcome.NOT_JUDGED
@@ -61,40 +63,40 @@ def test_search_of_one_host_is_not_judged() -> None:
 def test_search_names_several_slow_hosts(slow: tuple[str, ...]) -> None:
     """Slow hosts of one group or of several are all named, each for itself."""
     cluster = SimulatedCluster(make_hosts(16), dict.fromkeys(slow, 0.2), {}, 0.01)
-    conclusion = find(cluster).conclude()
+    conclusion = carry_out_search(cluster).conclude()
     assert list_findings(conclusion) == sorted(("host", {host}) for host in slow)
 
 
-def test_search_names_most_hosts_where_most_are_slow() -> None:
-    """Where most groups are slow, hosts train alone, so that the fit ones are found."""
+def test_search_names_most_hosts_if_most_are_slow() -> None:
+    """If most of the hosts are slow, each of them is named."""
     slow = {"n0": 0.1, "n2": 0.15, "n3": 0.2, "n5": 0.25, "n6": 0.3}
-    conclusion = find(SimulatedCluster(make_hosts(8), slow, {}, 0.005)).conclude()
+    conclusion = carry_out_search(SimulatedCluster(make_hosts(8), slow, {}, 0.005)).conclude()
     assert list_findings(conclusion) == sorted(("host", {host}) for host in slow)
 
 
 @pytest.mark.parametrize("pair", [("n0", "n1"), ("n0", "n5"), ("n2", "n7")])
 def test_search_names_a_slow_link_of_two_hosts(pair: tuple[str, str]) -> None:
-    """Two hosts that are slow only together are one finding, wherever they are."""
+    """Two hosts that are slow only together are one finding, in any position."""
     cluster = SimulatedCluster(make_hosts(9), {}, {frozenset(pair): 0.2}, 0.01)
-    conclusion = find(cluster, layouts=4).conclude()
+    conclusion = carry_out_search(cluster, layouts=4).conclude()
     assert list_findings(conclusion) == [("link", set(pair))]
 
 
 def test_search_of_four_hosts_compares_all_links() -> None:
     """All layouts of four hosts train each of the six pairs."""
-    conclusion = find(SimulatedCluster(make_hosts(4), {}, {}, 0.01), layouts=choose_layouts(4)).conclude()
+    conclusion = carry_out_search(SimulatedCluster(make_hosts(4), {}, {}, 0.01), layouts=choose_layouts(4)).conclude()
     assert conclusion.pairs == 1.0
 
 
 def test_search_names_a_group_with_slow_links_to_all_others() -> None:
     """A switch that is slow to all others is named by its hosts, which are fit among themselves."""
     far = frozenset(make_hosts(16)[4:8])
-    conclusion = find(SimulatedCluster(make_hosts(16), {}, {}, 0.01, far_hosts=far, far_loss=0.2)).conclude()
+    conclusion = carry_out_search(SimulatedCluster(make_hosts(16), {}, {}, 0.01, far_hosts=far, far_loss=0.2)).conclude()
     assert list_findings(conclusion) == [("between", set(far))]
 
 
 def test_search_reports_that_all_links_between_groups_are_slow() -> None:
-    """Where every group of hosts of different rows is slow, no host is named."""
+    """If every group of hosts of different rows is slow, no host is named."""
     hosts = make_hosts(16)
     rows = [set(hosts[at : at + 4]) for at in range(0, 16, 4)]
     found = HostSearch(hosts, noise=CALIBRATED)
@@ -108,19 +110,19 @@ def test_search_reports_that_all_links_between_groups_are_slow() -> None:
 def test_search_confirms_the_host_that_step_timings_show() -> None:
     """A host that step timings have named is confirmed in two rounds of two trainings."""
     cluster = SimulatedCluster(make_hosts(8), {"n3": 0.2}, {}, 0.01)
-    conclusion = find(cluster, suspects=("n3",)).conclude()
+    conclusion = carry_out_search(cluster, suspects=("n3",)).conclude()
     assert (list_findings(conclusion), conclusion.runs, conclusion.rounds) == ([("host", {"n3"})], 4, 2)
     assert conclusion.reason.endswith("the other hosts were not searched")
 
 
-def test_search_looks_further_if_the_suspect_is_fit() -> None:
-    """A wrong hint costs a few runs, and the slow host is found."""
+def test_search_continues_if_the_suspect_is_fit() -> None:
+    """After a wrong suspect the search continues and names the slow host."""
     cluster = SimulatedCluster(make_hosts(16), {"n3": 0.2}, {}, 0.01)
-    assert list_findings(find(cluster, suspects=("n9",)).conclude()) == [("host", {"n3"})]
+    assert list_findings(carry_out_search(cluster, suspects=("n9",)).conclude()) == [("host", {"n3"})]
 
 
 def test_search_names_a_host_with_failing_trainings() -> None:
-    """A host where each training fails is named with a loss of everything."""
+    """A host with only failing trainings is named with a loss of everything."""
     found = HostSearch(make_hosts(9), noise=CALIBRATED)
     while groups := found.propose():
         found.record([None if "n4" in group else 1.0 for group in groups])
@@ -187,7 +189,7 @@ def test_search_keeps_its_error_rates(size: int, bad: int, cv: float, loss: floa
 
 
 def test_search_is_not_misled_by_rare_slow_runs() -> None:
-    """With one run in twenty much slower for no reason, fit hosts are named in few searches."""
+    """With one much slower run in twenty, nearly all slow hosts are found, and fit ones are named in few searches."""
     found, false, _, _ = simulate(40, 3, size=16, bad=1, scatter=draw_heavy)
     assert found >= 0.95
     assert false <= 0.05
@@ -202,7 +204,7 @@ def test_group_size_leaves_groups_to_compare_with() -> None:
 
 
 def test_layouts_bring_each_two_hosts_together_once() -> None:
-    """With a prime number of rows, all layouts together have each pair of hosts once."""
+    """With a prime number of rows, all layouts together have each pair of hosts exactly once."""
     hosts = make_hosts(25)
     rows: list[Group] = [tuple(hosts[at : at + 5]) for at in range(0, 25, 5)]
     groups = [*rows, *(group for number in range(1, 6) for group in make_layout(hosts, 5, number))]
@@ -210,8 +212,8 @@ def test_layouts_bring_each_two_hosts_together_once() -> None:
     assert len(pairs) == len(set(pairs)) == 25 * 24 // 2
 
 
-def test_search_takes_a_drawn_cluster() -> None:
-    """The benchmark's own search names only bad sets of a cluster with slow hosts and links."""
+def test_benchmark_search_finds_slow_hosts_of_a_drawn_cluster() -> None:
+    """The benchmark's own search names all slow hosts of a drawn cluster, and only bad sets."""
     random = Random(5)
     cluster = draw_cluster(random, 36, 2, 0.1, 0.01, pairs=1)
     named, _ = search(cluster, random, SearchPolicy(), CALIBRATED)
@@ -219,8 +221,8 @@ def test_search_takes_a_drawn_cluster() -> None:
     assert {frozenset([host]) for host in cluster.losses} <= named
 
 
-def test_search_gives_up_where_rates_scatter_too_much() -> None:
-    """With a scatter of 25 %, nothing is named, and the reason has the loss that can be found."""
+def test_search_ends_if_rates_scatter_too_much() -> None:
+    """With a scatter of 25 % nothing is named, and the reason has the scatter."""
     conclusion = simulate_noisy(0.25)
     assert conclusion.outcome is Outcome.NOT_JUDGED
     assert "scatter by" in conclusion.reason

@@ -29,7 +29,7 @@ def test_own(train, baseline, gpus, num_ps):
 
 
 def write_own_model(perf: PerfTests) -> None:
-    """A perf test of a model whose module imports another one, both beside it."""
+    """Write a perf test of a model in a module that imports another module, both beside it."""
     perf.write(OWN_TEST)
     perf.write(OWN_MODULE, "mine.py")
     perf.write("CLASSES = 5\n", "sizes.py")
@@ -46,5 +46,5 @@ def assert_own_model_trained(record: Mapping[str, Any], hosts: Sequence[str]) ->
 
 @pytest.fixture
 def perf(tmp_path: Path) -> PerfTests:
-    """Perf tests on a machine that has no baselines yet."""
+    """Make perf tests on a machine without baselines."""
     return perf_tests_in(tmp_path)

@@ -1,10 +1,10 @@
-"""A `python` whose agents and programs are forks of a process that has imported TensorFlow: each import takes seconds of CPU.
+"""A `python` that starts agents and programs as forks of a process with TensorFlow: each import takes seconds of CPU time.
 
-    forked(TABLE)     a cluster of this machine whose agents are forks, and so are the zygotes and tasks that they fork
+    forked(TABLE)     a cluster of this machine with forks as agents, which fork zygotes and tasks
     path()            for programs of one's own, which are started as `python NAME.py`: a PATH on which that is a fork
-    python()          such a Python, as sessions whose own process trains or imports Keras may have it
+    python()          such a Python, for sessions that train or import Keras in their own process
 
-A fork has the arguments, environment, folder, streams, cores and network of the process in whose place it is, which stays,
+A fork has the arguments, environment, folder, streams, cores and network of the process that it replaces, which stays,
 passes its signals on and ends with it (`tests/plugin/fork.py`). What else is asked for is Python itself. Agents of SSH, Slurm
 and EC2, and of campaigns' perf_tests/, import TensorFlow themselves.
 

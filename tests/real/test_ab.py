@@ -1,4 +1,4 @@
-"""Software stacks with a injected slow-down, compared by whole runs; and what a comparison that was killed leaves behind."""
+"""Tests of comparisons of software stacks by whole runs, with an injected slow-down, and of killed comparisons."""
 
 import json
 import signal
@@ -45,77 +45,77 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf
 
 
-def compare(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+def run_comparison(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     argv = ["-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml"]
     return perf.run_python(*argv, **environment)
 
 
-def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
+def read_comparisons(perf: PerfTests) -> list[dict[str, Any]]:
     folder = max((perf.folder / "perf_results").iterdir())
     return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
 
 
 def inject_sleep(perf: PerfTests) -> str:
-    """Write a sitecustomize.py that sleeps in each step, and return the variant that has it."""
+    """Write a sitecustomize.py that sleeps in each step, and return the variant that uses it."""
     (perf.folder / "injected").mkdir()
     (perf.folder / "injected" / "sitecustomize.py").write_text(SLEEPS)
     path = f"{perf.folder / 'injected'}:{perf.environ()['PYTHONPATH']}"
     return f"slow: environment=PYTHONPATH={path}"
 
 
-def test_a_sleep_that_a_stack_adds_to_each_step_is_found(perf: PerfTests) -> None:
-    """A sitecustomize.py of one stack makes it SLOWER."""
-    ended = compare(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1")
+def test_added_sleep_makes_a_stack_slower(perf: PerfTests) -> None:
+    """A stack with a sleep in each step is SLOWER, with exit code 1."""
+    ended = run_comparison(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1")
     assert ended.code == 1, ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
 
 
 @pytest.mark.campaign(only=True)
-def test_a_sleep_that_a_stack_adds_to_each_step_is_sized(perf: PerfTests) -> None:
-    """The sleep is as long as a step without it, and the difference has that size within 20 %."""
-    assert compare(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1").code == 1
-    (found,) = comparisons(perf)
+def test_added_sleep_has_its_size(perf: PerfTests) -> None:
+    """A sleep as long as a step halves the rate, to 20 %."""
+    assert run_comparison(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1").code == 1
+    (found,) = read_comparisons(perf)
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.2)
 
 
 @pytest.mark.campaign(only=True)
-def test_training_without_onednn_is_found_and_explained(perf: PerfTests) -> None:
-    """TensorFlow without oneDNN is SLOWER, and the variable that switched it off is named as the cause."""
+def test_training_without_onednn_is_explained(perf: PerfTests) -> None:
+    """TensorFlow without oneDNN is SLOWER, and the output names the variable that disabled it."""
     (perf.folder / "perf" / "clusters.toml").write_text(TRAINING)
-    ended = compare(perf, "with:", "without: environment=TF_ENABLE_ONEDNN_OPTS=0", "mnist", "gpus=1", "--steps=5")
+    ended = run_comparison(perf, "with:", "without: environment=TF_ENABLE_ONEDNN_OPTS=0", "mnist", "gpus=1", "--steps=5")
     assert ended.code == 1, ended.err
-    (found,) = comparisons(perf)
+    (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
     ended.line("TF_ENABLE_ONEDNN_OPTS")
 
 
-def test_three_commits_are_compared_in_their_worktrees(perf: PerfTests) -> None:
-    """Each commit is compared with the first, without a file of another one."""
+def test_commits_are_compared_in_their_worktrees(perf: PerfTests) -> None:
+    """Each of two commits is compared with the first one, with the verdict of its own files."""
     repo = perf.folder / "repo"
     slow, fast, slow_again = make_repository(repo, [SLOW, FAST, SLOW * 2])
     variants = [f"v{at}: git={each} repo={repo}" for at, each in enumerate([slow, fast, slow_again])]
-    ended = compare(perf, *variants, "--command=python train.py", "gpus=1")
+    ended = run_comparison(perf, *variants, "--command=python train.py", "gpus=1")
     assert ended.code == 1, ended.err
-    found = comparisons(perf)
+    found = read_comparisons(perf)
     assert [(each["variant"]["name"], each["verdict"]) for each in found] == [("v1", "FASTER"), ("v2", "SLOWER")]
     assert found[0]["variant"]["settings"] == {"git": fast, "repo": str(repo)}
 
 
-def test_a_commit_that_cannot_be_built_ends_a_comparison_before_hosts_are_allocated(perf: PerfTests) -> None:
-    """The message has the variant and the last lines of the build."""
+def test_failed_build_ends_the_comparison(perf: PerfTests) -> None:
+    """The message on a commit that cannot be built has the variant and the exit code, and a missing commit is one line."""
     repo = perf.folder / "repo"
     commits = make_repository(repo, [FAST, SLOW], broken=[1])
     variants = [f"v{at}: git={each} repo={repo} setup='sh build.sh'" for at, each in enumerate(commits)]
-    ended = compare(perf, *variants, "--command=python train.py")
+    ended = run_comparison(perf, *variants, "--command=python train.py")
     assert ended.code == 1
     assert "variant v1: setup ended with exit code 3" in ended.err
-    missing = compare(perf, variants[0], f"v9: git=v9 repo={repo}", "--command=python train.py")
+    missing = run_comparison(perf, variants[0], f"v9: git=v9 repo={repo}", "--command=python train.py")
     assert (missing.code, missing.err) == (2, f"dtfperf: variant v9: git: {repo} has no commit v9\n")
 
 
 def count_processes(token: str) -> int:
-    """Return how many processes have this in their environment."""
+    """Return the number of processes with this text in their environment."""
     found = 0
     for each in iterate_processes():
         try:
@@ -128,8 +128,8 @@ def count_processes(token: str) -> int:
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["agents", "run", "block"])
-def test_a_killed_comparison_leaves_nothing(perf: PerfTests, phase: str, number: int) -> None:
-    """While agents start, in a run and after a block: no process of any stack stays, and the next comparison runs."""
+def test_killed_comparison_leaves_no_process(perf: PerfTests, phase: str, number: int) -> None:
+    """A comparison that is killed during the start, a run or after a block leaves no process, and the next one succeeds."""
     token = f"ab-{phase}-{number}-{perf.folder.name}"
     argv = [sys.executable, "-m", "pytest_dtfperf.cli", "ab", "old:", "new: environment=X=1", "--command=python train.py"]
     log = perf.folder / "err"
@@ -152,5 +152,7 @@ def test_a_killed_comparison_leaves_nothing(perf: PerfTests, phase: str, number:
         process.send_signal(number)
         process.wait(ENDS_S)
     wait_until("all processes have ended", lambda: count_processes(token) == 0)
-    ended = compare(perf, "old:", "new: environment=X=1", "--command=python train.py", "--max-blocks=4", "--time-limit=1s")
+    ended = run_comparison(
+        perf, "old:", "new: environment=X=1", "--command=python train.py", "--max-blocks=4", "--time-limit=1s"
+    )
     assert ended.code == 0, ended.err

@@ -1,4 +1,4 @@
-"""A bisection over commits of a Keras program that reports its steps through `Steps`."""
+"""Test of a bisection over commits of a Keras program that reports its steps."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ READ_S, SLOW_READ_S = 0.04, 0.1
 
 
 def make_commits(folder: Path, count: int, slow: int) -> list[str]:
-    """Make a repository whose reading is slower from commit `slow` on, and return its commits."""
+    """Make a repository with slower reading from commit `slow` on, and return its commits."""
     folder.mkdir()
     run_git(folder, "init", "-q")
     (folder / "train.py").write_text(PROGRAM)
@@ -47,8 +47,8 @@ def make_commits(folder: Path, count: int, slow: int) -> list[str]:
     return commits
 
 
-def test_the_slow_commit_of_32_is_found(perf: PerfTests) -> None:
-    """Of 32 commits of a Keras program, the one that reads slowly is FOUND with its file, and most others are never trained."""
+def test_slow_commit_of_32_is_found(perf: PerfTests) -> None:
+    """The slow commit of 32 is FOUND with its file, and fewer than 16 commits are trained."""
     (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
     commits = make_commits(perf.folder / "repo", 32, 21)
     argv = [f"--repo={perf.folder / 'repo'}", f"--good={commits[0]}", "--command=python train.py"]

@@ -1,4 +1,4 @@
-"""An external command that trains in earnest: the one in docs/command.md, with a pause in each step."""
+"""Test of the external command in docs/command.md with real training."""
 
 import re
 from pathlib import Path
@@ -14,8 +14,8 @@ PAUSED_STEP = STEP.replace("\n", "\n            time.sleep(0.01)\n", 1)
 assert DOCUMENT.count(STEP) == 1
 
 
-def test_the_documents_example_runs(perf: PerfTests) -> None:
-    """The skeleton of the report's Listing 2, with TensorFlow's own servers, is measured by the perf test beside it."""
+def test_example_of_the_document_is_measured(perf: PerfTests) -> None:
+    """The document's example with TensorFlow's own servers is measured by its perf test, with the mean of both rates."""
     (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
     (perf.folder / "perf" / "test_perf.py").unlink()
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.DOTALL):

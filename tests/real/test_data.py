@@ -1,4 +1,4 @@
-"""Real training on data that lie in S3, as its user meets it: pushed, brought to the hosts, read, and the results uploaded."""
+"""Tests of real training on data in S3, which are pushed, brought to the hosts and read; results are uploaded."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,8 @@ def test_mnist(train, gpus, num_ps, data):
 
 
 def test_mnist_is_read_from_s3(s3: S3, perf: PerfTests, tmp_path: Path) -> None:
-    """Two hosts train MNIST on files from S3 that were brought once into the cache they share; the session's folder goes up."""
+    """Two hosts train on MNIST from S3 with each file fetched once, no output has a signed URL, and the session folder is
+    pushed."""
     pytest.importorskip("sklearn", reason="the offline data set needs scikit-learn")
     from perf_tests.digits import FILES, make
 
@@ -66,8 +67,8 @@ def test_mnist_is_read_from_s3(s3: S3, perf: PerfTests, tmp_path: Path) -> None:
     assert json.loads(s3.contents()[f"results/{session.name}/session.json"])["cluster"] == "cloud"
 
 
-def test_what_cannot_be_brought_is_no_regression(s3: S3, perf: PerfTests) -> None:
-    """A data set that is not there is an error in words, not a failure; what needs no data trains, here as a toy does."""
+def test_missing_data_is_an_error(s3: S3, perf: PerfTests) -> None:
+    """A missing data set is an error with advice, and not a failure, and a test without data passes."""
     (perf.folder / "perf" / "clusters.toml").write_text(
         CLUSTERS.replace("device =", 'entry = "tests.plugin.toy_training:run"\ndevice =')
     )

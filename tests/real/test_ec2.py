@@ -1,4 +1,4 @@
-"""On EC2 instances, as a user has it: TensorFlow itself, and a notebook's tunnel, on machines that stand for the instances."""
+"""Tests of real training, and of a notebook's tunnel, on machines that stand for EC2 instances."""
 
 import json
 import os
@@ -45,14 +45,14 @@ def test_throughput(train, baseline, gpus, num_ps):
 
 @pytest.fixture
 def on_ec2(datacenter: DataCenter, perf: PerfTests) -> PerfTests:
-    """Perf tests whose cluster is two instances."""
-    (perf.folder / "perf" / "clusters.toml").write_text(table_of(datacenter, count=2))
+    """Make perf tests with a cluster of two instances."""
+    (perf.folder / "perf" / "clusters.toml").write_text(format_cluster(datacenter, count=2))
     perf.write(THROUGHPUT)
     return perf
 
 
-def table_of(datacenter: DataCenter, count: int, more: str = "") -> str:
-    """Of a cluster file."""
+def format_cluster(datacenter: DataCenter, count: int, more: str = "") -> str:
+    """Format the cluster file."""
     return CLUSTER.format(
         region=datacenter.region,
         count=count,
@@ -65,9 +65,8 @@ def table_of(datacenter: DataCenter, count: int, more: str = "") -> str:
     )
 
 
-def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> None:
-    """Two instances train MNIST with parameter servers and workers, over the addresses that only they can reach each other by;
-    the measurement and what it cost are collected, and nothing is left of the instances."""
+def test_mnist_trains_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> None:
+    """Two instances train MNIST with servers and workers, the session has its cost, and no instance or watchdog is left."""
     ended = on_ec2.run("--cluster=cloud", "--gpus=2", "--num-ps=2")
 
     assert ended.code == 0, f"{ended.out}\n{ended.err}"
@@ -82,9 +81,9 @@ def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> No
     assert 0 < cost["usd"] < 2 * USD_PER_HOUR
 
 
-def test_a_notebook_on_an_instance(datacenter: DataCenter, folder: Path) -> None:
-    """Through the tunnel to an instance comes what was asked for, byte for byte; Ctrl-C ends it, and the instance with it."""
-    (folder / "clusters.toml").write_text(table_of(datacenter, 1, make_setup(folder)))
+def test_notebook_on_an_instance_is_reached(datacenter: DataCenter, folder: Path) -> None:
+    """The tunnel to an instance returns requested bytes unchanged, and Ctrl-C ends the tunnel and the instance."""
+    (folder / "clusters.toml").write_text(format_cluster(datacenter, 1, make_setup(folder)))
     with start_notebook(folder, "--cluster=cloud", PYTHONPATH=SEARCHED) as notebook:
         assert notebook.get("/lab", token="")[0] == 403
         assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, make_bytes(20 * MIB + 5))

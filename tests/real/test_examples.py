@@ -1,4 +1,4 @@
-"""The programs of docs/examples train, as they stand there."""
+"""Tests of the programs in docs/examples."""
 
 import importlib.util
 import re
@@ -15,8 +15,8 @@ from tests.real import imported
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def measured(perf: PerfTests, tests: str, **environment: str) -> Ended:
-    """One file of the examples' perf tests, run once each."""
+def measure_examples(perf: PerfTests, tests: str, **environment: str) -> Ended:
+    """Run one file of the examples' perf tests once."""
     shutil.rmtree(perf.folder / "perf")
     shutil.copytree(EXAMPLES, perf.folder / "perf", ignore=shutil.ignore_patterns("test_*"))
     shutil.copy(EXAMPLES / tests, perf.folder / "perf")
@@ -26,9 +26,9 @@ def measured(perf: PerfTests, tests: str, **environment: str) -> Ended:
     return ended
 
 
-def test_measured_programs(perf: PerfTests) -> None:
-    """One prints its rate and two report their steps; those of several tasks know their roles, and what they learnt shows."""
-    ended = measured(perf, "test_own_programs.py", PATH=imported.path())
+def test_own_programs_are_measured(perf: PerfTests) -> None:
+    """One program prints its rate and two report their steps, without evaluations, and the trained one has learnt."""
+    ended = measure_examples(perf, "test_own_programs.py", PATH=imported.path())
     ended.line("3 undecided")
     found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
     printed, reported, keras = (found[name] for name in ("mnist_ps", "multi_worker_mirrored", "keras_fit"))
@@ -44,9 +44,9 @@ def test_measured_programs(perf: PerfTests) -> None:
     assert float(re.findall(r"accuracy ([\d.]+)", log.read_text())[-1]) > 0.8
 
 
-def test_other_frameworks(perf: PerfTests) -> None:
-    """JAX, and PyTorch where it is installed, report their steps in the same three lines."""
-    measured(perf, "test_other_frameworks.py")
+def test_other_frameworks_report_their_steps(perf: PerfTests) -> None:
+    """JAX, and PyTorch if it is installed, report 200 steps of each worker."""
+    measure_examples(perf, "test_other_frameworks.py")
     found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
     has_torch = importlib.util.find_spec("torch") is not None
     assert found.keys() == ({"jax_steps", "torch_ddp"} if has_torch else {"jax_steps"})
@@ -55,8 +55,8 @@ def test_other_frameworks(perf: PerfTests) -> None:
         assert all(step_s > 0 for steps in run["step_s"].values() for step_s in steps)
 
 
-def test_a_chief_of_parameter_server_strategy(tmp_path: Path) -> None:
-    """TensorFlow 2's coordinator hands its steps to a worker, and the launch ends with it."""
+def test_chief_of_parameter_server_strategy_trains(tmp_path: Path) -> None:
+    """TensorFlow 2's coordinator reduces its loss on a worker, and the launch ends with it."""
     (tmp_path / "clusters.toml").write_text(COMMANDS_HERE.replace("devices_per_host = 2\n", "").replace('device = "cpu"\n', ""))
     shutil.copy(EXAMPLES / "parameter_server_strategy.py", tmp_path)
     words = ("--chief", "--num-ps=1", "--num-workers=1", "--grace=0", "parameter_server_strategy.py")

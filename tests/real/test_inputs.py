@@ -1,4 +1,4 @@
-"""docs/inputs.md's own example of a producer: the program and the perf test, as they stand there."""
+"""Test of the producer in docs/inputs.md."""
 
 import os
 import re
@@ -23,8 +23,8 @@ steps = 3
 """
 
 
-def test_the_documents_example_runs(perf: PerfTests, tmp_path: Path) -> None:
-    """A program that knows the wire format alone feeds the training, and what is recorded says which it was."""
+def test_producer_of_the_document_feeds_training(perf: PerfTests, tmp_path: Path) -> None:
+    """The document's producer feeds a training, and the record has its command line."""
     (perf.folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
     (perf.folder / "perf" / "test_perf.py").unlink()
     program, source = (

@@ -1,4 +1,4 @@
-"""`dtfperf isolate` with TensorFlow itself, on machines with links of known rates."""
+"""Test of `dtfperf isolate` with real training, on machines with links of known rates."""
 
 import json
 import os
@@ -18,7 +18,7 @@ ENDS_S = 1800
 
 @pytest.mark.campaign(only=True)
 def test_slow_link_is_named_by_step_timings_and_confirmed(tmp_path: Path) -> None:
-    """Of four machines, the one with a fifth of the links' rate is late in each step, and two rounds confirm it."""
+    """Of four machines the one with a slow link is late in each step, and four trainings confirm it."""
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
     with Lab(4, namespaces=True, rate="40mbit") as lab:

@@ -1,4 +1,4 @@
-"""`dtfperf make-data imagenet`, whose pictures TensorFlow makes."""
+"""Test of `dtfperf make-data imagenet`, with pictures by TensorFlow."""
 
 import sys
 from pathlib import Path
@@ -10,8 +10,8 @@ from pytest_dtfperf.training.inputs.shards import find_shards, iterate_records
 from tests.real import imported
 
 
-def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shards of the original's names hold all pictures, and nothing else is left in or beside the folder."""
+def test_imagenet_has_all_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shards with the original's names have all pictures, and nothing else is left in or beside the folder."""
     monkeypatch.setattr(sys, "executable", imported.python())
     made = tmp_path / "made"
     wanted = {"images": 10, "test-images": 3, "shards": 4, "size": "24x16", "out": made}

@@ -1,4 +1,4 @@
-"""JupyterLab itself through the tunnel of `dtfperf notebook`, as a browser has it."""
+"""Tests of JupyterLab through the tunnel of `dtfperf notebook`, in a browser."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ SHIFT = 8  # of the DevTools protocol's modifiers
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """One of its own: a page of JupyterLab's asks before it is left."""
+    """Start a separate browser, since a page of JupyterLab asks before it is left."""
     command = browsers.find_browser()
     if command is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
@@ -34,12 +34,12 @@ def is_shown(browser: Browser, selector: str) -> bool:
     return bool(browser.evaluate(f"!!document.querySelector('{selector}')"))
 
 
-def until_shown(browser: Browser, selector: str) -> None:
+def wait_until_shown(browser: Browser, selector: str) -> None:
     wait_until(f"{selector} is shown", lambda: is_shown(browser, selector), PATIENCE_S)
 
 
-def cell_has_run(browser: Browser, output: str) -> bool:
-    """Type into the first cell, run it, and see whether there is output: a page that is still busy may take no notice."""
+def has_cell_run(browser: Browser, output: str) -> bool:
+    """Type into the first cell, run it, and return whether there is output: a busy page may ignore it."""
     cell = "document.querySelector('.jp-Notebook .jp-Cell .cm-content')"
     browser.evaluate(f"{cell}.focus()")
     if "6 * 7" not in browser.evaluate(f"{cell}.textContent"):
@@ -51,8 +51,8 @@ def cell_has_run(browser: Browser, output: str) -> bool:
     return is_shown(browser, output)
 
 
-def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None:
-    """The URL opens the launcher, a notebook's kernel computes through its websocket, and Ctrl-C ends all of it."""
+def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
+    """The URL opens the launcher, a notebook's kernel computes, and Ctrl-C ends all processes."""
     (folder / ".jupyter").mkdir()
     # A user who has switched tokens off elsewhere has one here.
     (folder / ".jupyter" / "jupyter_server_config.py").write_text('c.IdentityProvider.token = ""\nc.ServerApp.token = ""\n')
@@ -60,12 +60,12 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
         notebook = Notebook(folder, process)
         assert notebook.get("/api/contents", token="")[0] == 403
         browser.call("Page.navigate", url=notebook.told["url"])
-        until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
+        wait_until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
         browser.evaluate("document.querySelector('.jp-LauncherCard[data-category=\"Notebook\"]').click()")
-        until_shown(browser, ".jp-Notebook .jp-Cell .cm-content")
-        until_shown(browser, '.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        wait_until_shown(browser, ".jp-Notebook .jp-Cell .cm-content")
+        wait_until_shown(browser, '.jp-Notebook-ExecutionIndicator[data-status="idle"]')
         output = ".jp-Notebook .jp-OutputArea-output"
-        wait_until("a cell has run", lambda: cell_has_run(browser, output), PATIENCE_S)
+        wait_until("a cell has run", lambda: has_cell_run(browser, output), PATIENCE_S)
         assert browser.evaluate(f"document.querySelector('{output}').textContent") == f"42 {sys.executable} {folder}\n"
         kernels = [pid for pid in list_processes(folder) if b"ipykernel_launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(kernels) == 1
@@ -75,8 +75,8 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
     assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
 
 
-def test_a_certificate_is_for_elsewhere(folder: Path) -> None:
-    """Whoever serves JupyterLab with TLS otherwise finds it here all the same, by the URL that is printed."""
+def test_own_certificate_is_not_used(folder: Path) -> None:
+    """JupyterLab with a certificate in the user's settings answers at the printed URL without it."""
     (folder / ".jupyter").mkdir()
     settings = "".join(f'c.ServerApp.{name} = "/no/such.pem"\n' for name in ("certfile", "keyfile", "client_ca"))
     (folder / ".jupyter" / "jupyter_server_config.py").write_text(settings)

@@ -1,4 +1,4 @@
-"""The examples of docs/own-models.md train as they stand there, and an edited model is told from the one that was accepted."""
+"""Tests of the examples in docs/own-models.md, and of a changed model."""
 
 import csv
 import os
@@ -31,7 +31,7 @@ steps = 4
 """
 
 
-def examples_in(perf: PerfTests) -> PerfTests:
+def copy_examples(perf: PerfTests) -> PerfTests:
     shutil.rmtree(perf.folder / "perf")
     (perf.folder / "perf").mkdir()
     for name in ("own_models.py", "test_own_models.py"):
@@ -41,8 +41,8 @@ def examples_in(perf: PerfTests) -> PerfTests:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One session, in which all is measured that the tests below look at, and drawn."""
+class MeasuredSession:
+    """Hold one session with all measurements of the tests below."""
 
     perf: PerfTests
     ended: Ended
@@ -51,9 +51,9 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """The docs' examples as they stand there, and a model that nobody counts."""
-    perf = examples_in(perf_tests_in(tmp_path_factory.mktemp("own")))
+def measured(tmp_path_factory: pytest.TempPathFactory) -> MeasuredSession:
+    """Measure the docs' examples, and a model with an operation that is not counted."""
+    perf = copy_examples(perf_tests_in(tmp_path_factory.mktemp("own")))
     perf.draws = True  # tables need pandas
     perf.write(
         "def looped():\n"
@@ -70,13 +70,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     ended = perf.run("--repeats=2", "--update-baselines", "-v")
     assert ended.code == 0, ended.out
     (folder,) = (perf.folder / "perf_results").glob("*-*")
-    return Measured(perf, ended, {record["spec"]["model"]: record for record in records(perf)}, folder)
+    return MeasuredSession(perf, ended, {record["spec"]["model"]: record for record in records(perf)}, folder)
 
 
-def test_the_examples_of_the_docs(measured: Measured) -> None:
-    """A Keras model, a function and layers of ours are measured, named, counted, written and accepted; and what is edited is
-    another program, which the verdict says in words.
-    """
+def test_examples_of_the_document_are_measured(measured: MeasuredSession) -> None:
+    """A Keras model, a function and layers are measured, counted, written and accepted, and an edited one is INCOMPARABLE."""
     assert tomllib.loads(HERE)
     perf, ended = measured.perf, measured.ended
     found = {model: record for model, record in measured.found.items() if model.startswith("own_models.")}
@@ -105,8 +103,8 @@ def test_the_examples_of_the_docs(measured: Measured) -> None:
     assert "Tanh" in record["reason"]
 
 
-def test_what_nobody_counts_is_not_known_anywhere(measured: Measured) -> None:
-    """In the summary with the reason, null in JSON, empty in CSV: and never 0."""
+def test_uncounted_operation_is_unknown(measured: MeasuredSession) -> None:
+    """The operations of a model that is not counted are unknown, with the reason, null in JSON and empty in CSV."""
     record = measured.found["uncounted.looped"]
     assert (record["flops_per_sec"], record["share_of_peak"]) == (None, None)
     words = r"uncounted\.looped: FLOP not known: its graph has an operation that is not counted, \w+"
@@ -117,11 +115,10 @@ def test_what_nobody_counts_is_not_known_anywhere(measured: Measured) -> None:
     assert "uncounted.looped: FLOP not known" in (measured.folder / "report.html").read_text()
 
 
-def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
-    """A Keras model that is made when its module is imported trains as one that a function makes: in a test, in a precision
-    that is set before, and by its name on a command line. Its workers begin with the same variables.
-    """
-    perf = examples_in(perf_tests_in(tmp_path))
+def test_instance_in_a_module_trains(tmp_path: Path) -> None:
+    """A Keras model that its module makes trains in a test, with another precision, and by its name on a command line, from the
+    same variables."""
+    perf = copy_examples(perf_tests_in(tmp_path))
     perf.python = python()  # the test's module makes the model, and so imports Keras
     folder = perf.folder / "perf"
     (folder / "held.py").write_text(
@@ -146,20 +143,20 @@ def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
 
     words = ("run", "held:MODEL", "gpus=2", "num_ps=1", "batch_size=8", "steps=4", "--repeats=1", "--json")
     shown = perf.run_python(
-        "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=search_path(perf)
+        "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=make_search_path(perf)
     )
     assert shown.code == 0, shown.err
     (told,) = read("run", shown.out)
     assert told["runs"][0]["loss"] == pytest.approx(losses[0], rel=1e-4)
 
 
-def search_path(perf: PerfTests) -> str:
+def make_search_path(perf: PerfTests) -> str:
     return os.pathsep.join([str(perf.folder / "perf"), perf.environ()["PYTHONPATH"]])
 
 
-def test_a_module_that_hosts_cannot_import_is_one_message(tmp_path: Path) -> None:
-    """A test that gives what no task can import fails in one line, before anything is started."""
-    perf = examples_in(perf_tests_in(tmp_path))
+def test_unimportable_model_is_one_message(tmp_path: Path) -> None:
+    """A model that tasks cannot import fails in one message without a traceback."""
+    perf = copy_examples(perf_tests_in(tmp_path))
     (perf.folder / "perf" / "test_own_models.py").write_text("def test_it(train):\n    train(model=lambda images: images)\n")
     ended = perf.run("--repeats=1")
     assert ended.code == 1

@@ -1,4 +1,4 @@
-"""perf_tests/ as a user copies it, with real training: it works, it passes, and it fails when training got slower."""
+"""Tests of perf_tests/ as a user copies it, with real training."""
 
 import random
 import re
@@ -37,7 +37,7 @@ MOST = 8  # runs of what is slowed down: where other tests' work has made the ba
 SLEEP_STEPS = 8  # of the machine at that hour, so long is the injected sleep: nine times slower is no noise
 
 
-def copied(perf: PerfTests) -> PerfTests:
+def copy_perf_tests(perf: PerfTests) -> PerfTests:
     """With a copy of perf_tests/."""
     shutil.rmtree(perf.folder / "perf")
     shutil.copytree(REPOSITORY / "perf_tests", perf.folder / "perf", ignore=shutil.ignore_patterns("__pycache__"))
@@ -45,10 +45,10 @@ def copied(perf: PerfTests) -> PerfTests:
 
 
 @pytest.mark.campaign
-def test_the_whole_of_it_trains(tmp_path: Path) -> None:
-    """Every perf test trains, learns and is judged, each spec is measured once, and with -v published systems are shown."""
-    options, tests = chosen()
-    perf = copied(whole_tests_in(tmp_path))
+def test_all_perf_tests_pass(tmp_path: Path) -> None:
+    """Each perf test trains and is judged, each spec is measured once, accuracies are high, and published systems are shown."""
+    options, tests = choose_tests()
+    perf = copy_perf_tests(whole_tests_in(tmp_path))
     clusters = perf.folder / "perf" / "clusters.toml"  # other tests are at work here, which would have each run made again
     clusters.write_text(
         clusters.read_text().replace('[local]\nbackend = "local"\n', '[local]\nbackend = "local"\nalone = false\n')
@@ -75,9 +75,9 @@ def test_the_whole_of_it_trains(tmp_path: Path) -> None:
     assert moved["inception3"] > 2 * 2 * 90e6  # two steps: its 24 million variables down and their gradients up
 
 
-def chosen() -> tuple[list[str], int]:
-    """Options for what is run, and how many tests it is: all in campaigns, else none that differs from others in its network's
-    size, in its mode or in what is asked of its rates alone, and one way of learning."""
+def choose_tests() -> tuple[list[str], int]:
+    """Return options that select tests, and their number: all in campaigns, and otherwise without those that differ from others
+    only in size, mode or rate, and with one way of learning."""
     if campaign.WHOLE:
         return [], 17
     left_out = ["alexnet.py", "resnet50.py", "inception3.py::test_scaling_efficiency"]
@@ -88,9 +88,9 @@ def chosen() -> tuple[list[str], int]:
     return [f"--deselect=perf/test_{test}" for test in left_out], 5
 
 
-def test_an_injected_slow_down_fails_and_nothing_else_does(perf: PerfTests) -> None:
+def test_injected_slow_down_fails_its_test(perf: PerfTests) -> None:
     """A worker that sleeps fails its test, which names it and its seconds, and the same run without it passes."""
-    (copied(perf).folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
+    (copy_perf_tests(perf).folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
 
     def throughput(*options: str, **environment: str) -> Ended:
         return perf.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)

@@ -1,4 +1,4 @@
-"""`dtfperf qualify` with its real probes, on machines in network namespaces: a campaign."""
+"""Tests of `dtfperf qualify` with its real probes, on machines in network namespaces."""
 
 from collections import Counter
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.real.qualify_cases import (
 
 @pytest.mark.campaign(only=True)
 @pytest.mark.parametrize("case", list_cases(), ids=str)
-def test_qualify_names_what_is_slow(case: MachineCase, tmp_path: Path) -> None:
+def test_qualify_names_slow_hosts_and_links(case: MachineCase, tmp_path: Path) -> None:
     """Exactly the slow hosts, links with their direction, and pairs are named."""
     if reason := why_no_case(case):
         pytest.skip(reason)
@@ -61,7 +61,7 @@ def test_summary_has_the_numbers_of_each_kind() -> None:
 
 
 def test_kinds_of_cases_take_turns() -> None:
-    """In any part of the campaign's order, no kind has two cases more than another one that has cases left."""
+    """The campaign's order has all cases, and its first eleven have the most different kinds."""
     cases = list_cases()
     kinds = [case.kind for case in order_cases(cases, seed=3)]
     assert sorted(kinds) == sorted(case.kind for case in cases)

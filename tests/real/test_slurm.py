@@ -1,4 +1,4 @@
-"""Across the nodes of a real Slurm: TensorFlow itself, and, with toys, what each task sees of its node."""
+"""Tests on the nodes of a real Slurm, with real training, and with toys that report what each task sees."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from tests.real.conftest import assert_own_model_trained, write_own_model
 
 __all__ = ["shared_site", "site"]
 
-REAL = 'entry = "tests.real.telling_training:run"'
+REAL = 'entry = "tests.real.recording_training:run"'
 QUICK = ("--warmup-steps=1", "--steps=2", "--batch-size=2", "--repeats=1")
 THROUGHPUT = """
 import pytest
@@ -33,8 +33,8 @@ MODELS, BYTES = (["mnist", "inception3"], 90e6) if campaign.WHOLE else (["lenet"
 MiniWith = Callable[..., Mini]
 
 
-class Reported:
-    """Where the tasks of the last run were, and which GPUs they could see."""
+class TaskReports:
+    """Hold the nodes of the last run's tasks, and the GPUs that they could see."""
 
     def __init__(self, folder: Path) -> None:
         self._seen = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
@@ -57,15 +57,15 @@ def reports(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mini_with(site: Site, perf: PerfTests, reports: Path) -> Iterator[MiniWith]:
-    """Makes perf tests on the login node of four nodes with four GPUs each, with these lines of them in clusters.toml."""
+    """Make perf tests on the login node of four nodes with four GPUs each, with these lines in clusters.toml."""
     perf.environment |= {"TOY_REPORTS": str(reports)}
     with ExitStack() as ends:
         yield lambda *backend_keys: ends.enter_context(leaving_nothing(Mini(perf, site, backend_keys)))
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A session on two nodes: its jobs, what it measured and where its tasks were, by model."""
+class TrainedSession:
+    """Hold a session on two nodes: its jobs, its records and the nodes of its tasks, by model."""
 
     jobs: list[Job]
     records: dict[str, dict[str, Any]]
@@ -73,8 +73,8 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Two models and one of the test's own folder, with two workers and two parameter servers."""
+def trained(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> TrainedSession:
+    """Train two models, and one of the test's own folder, with two workers and two servers."""
     perf = perf_tests_in(tmp_path_factory.mktemp("slurm"))
     reports = tmp_path_factory.mktemp("tells")
     perf.environment |= {"TOY_REPORTS": str(reports)}
@@ -83,16 +83,16 @@ def trained(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Trai
         perf.write(THROUGHPUT.format(models=MODELS), "test_throughput.py")
         ended = mini.run("--gpus=2", "--num-ps=2", *QUICK)
         assert ended.code == 0, ended.out
-    nodes = {folder.name: Reported(folder).nodes for folder in reports.iterdir()}
-    return Trained(mini.jobs, {record["spec"]["model"]: record for record in records(perf)}, nodes)
+    nodes = {folder.name: TaskReports(folder).nodes for folder in reports.iterdir()}
+    return TrainedSession(mini.jobs, {record["spec"]["model"]: record for record in records(perf)}, nodes)
 
 
 NODES = {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
 
 
 @pytest.mark.campaign
-def test_models_train_across_nodes(trained: Trained) -> None:
-    """Two models train with two workers and two parameter servers on two nodes, and all their variables travel."""
+def test_models_train_across_nodes(trained: TrainedSession) -> None:
+    """Two models train with two workers and two servers on two nodes, and all their variables are sent."""
     assert [job.nodes for job in trained.jobs] == [2]
     first, second = (trained.records[model] for model in MODELS)
     for record in (first, second):
@@ -104,14 +104,14 @@ def test_models_train_across_nodes(trained: Trained) -> None:
     assert [trained.nodes[model] for model in MODELS] == [NODES, NODES]
 
 
-def test_an_own_model_trains_across_nodes(trained: Trained) -> None:
-    """A Keras model of the test's own folder trains on two nodes of a job: it has come with the order, and is counted there."""
+def test_own_model_trains_across_nodes(trained: TrainedSession) -> None:
+    """A Keras model of the test's own folder trains on two nodes of a job, and is counted there."""
     assert_own_model_trained(trained.records["mine.cnn"], ["n1", "n2"])
     assert trained.nodes["mine.cnn"] == NODES
 
 
-def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, reports: Path) -> None:
-    """Parameter servers apart from workers have a node each, the first ones, and the job is as large as both need."""
+def test_separate_servers_have_the_first_nodes(mini_with: MiniWith, reports: Path) -> None:
+    """Separate servers have a node each, the first ones, and the job has as many nodes as both need."""
     mini = mini_with(*CORES, "ps_on_worker_hosts = false")
     mini.perf.write(THROUGHPUT.format(models=["mnist"]))
     ended = mini.run("--gpus=2", "--num-ps=2", *QUICK)
@@ -119,23 +119,23 @@ def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, reports: P
     assert [job.nodes for job in mini.jobs] == [4]
     (record,) = records(mini.perf)
     assert record["hosts"] == ["n1", "n2", "n3", "n4"]
-    assert Reported(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n3", "worker-1": "n4"}
+    assert TaskReports(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n3", "worker-1": "n4"}
 
 
 def test_every_worker_sees_its_own_gpu(mini_with: MiniWith, reports: Path) -> None:
-    """On nodes with four GPUs each of eight workers sees one that is nobody else's, and parameter servers see none."""
+    """Each of eight workers sees one GPU of its node that no other worker sees, and servers see none."""
     mini = mini_with("nodes = 4", "gpus_per_node = 4")
     ended = mini.run("--gpus=8", "--num-ps=2")
     assert ended.code == 0, ended.out
     assert [job.nodes for job in mini.jobs] == [2]
-    told = Reported(reports)
+    told = TaskReports(reports)
     assert told.gpus == {"ps-0": "", "ps-1": "", **{f"worker-{i}": str(i % 4) for i in range(8)}}
     assert told.nodes == {"ps-0": "n1", "ps-1": "n2", **{f"worker-{i}": f"n{i // 4 + 1}" for i in range(8)}}
 
 
-def test_a_worker_of_several_gpus_sees_all_of_them(mini_with: MiniWith, reports: Path) -> None:
-    """A worker process that drives two GPUs sees these two."""
+def test_worker_of_two_gpus_sees_both(mini_with: MiniWith, reports: Path) -> None:
+    """A worker process with two GPUs sees these two."""
     mini = mini_with("nodes = 4", "gpus_per_node = 4", "devices_per_worker = 2")
     ended = mini.run("--gpus=6", "--num-ps=1")
     assert ended.code == 0, ended.out
-    assert Reported(reports).gpus == {"ps-0": "", "worker-0": "0,1", "worker-1": "2,3", "worker-2": "0,1"}
+    assert TaskReports(reports).gpus == {"ps-0": "", "worker-0": "0,1", "worker-1": "2,3", "worker-2": "0,1"}

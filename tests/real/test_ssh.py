@@ -1,4 +1,4 @@
-"""Training on machines that SSH reaches: TensorFlow itself, over a network whose bandwidth is known."""
+"""Tests of real training on machines over SSH, on a network with known rates."""
 
 import os
 from collections.abc import Sequence
@@ -52,27 +52,27 @@ ONE_TO_ONE = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1)  # a worker and
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
 
-def halves_of_this_machine() -> list[list[int]]:
-    """As the local cluster shares its cores between two hosts: with them, a host computes the same to the last bit."""
+def split_cores() -> list[list[int]]:
+    """Return the cores of two hosts, as the local cluster divides them."""
     cores = sorted(os.sched_getaffinity(0))
     size = len(cores) // 2
     return [cores[:size], cores[size : 2 * size]] if size else [cores, cores]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What was measured here and accepted, and on machines."""
+class JudgedSessions:
+    """Hold the measurements here, which were accepted, and those on machines."""
 
     here: dict[str, Any]
     there: dict[str, dict[str, Any]]  # by the model's name
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    """The same training on two local hosts and, judged by it, on two machines, where an own model trains as well."""
+def judged(tmp_path_factory: pytest.TempPathFactory) -> JudgedSessions:
+    """Measure the same training on two local hosts and on two machines, with an own model there."""
     if reason := why_not():
         pytest.skip(reason)
-    first, second = halves_of_this_machine()
+    first, second = split_cores()
     with Lab(2, each={"m1": {"cpus": first}, "m2": {"cpus": second}}) as lab:
         perf = perf_tests_in(tmp_path_factory.mktemp("ssh"))
         write_own_model(perf)
@@ -83,13 +83,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         (here,) = records(perf)
         ended = perf.run("--cluster=lab", *OPTIONS)
         assert ended.code == 0, ended.out
-    return Judged(here, {record["spec"]["model"]: record for record in records(perf)})
+    return JudgedSessions(here, {record["spec"]["model"]: record for record in records(perf)})
 
 
 @pytest.mark.campaign
-def test_two_machines_have_the_verdict_of_this_one(judged: Judged) -> None:
-    """Training with two parameter servers and two workers on two machines over ssh is judged by the baseline that the same
-    training set on two hosts of the local cluster: it is found comparable, it passes, and its losses are the same numbers."""
+def test_two_machines_are_judged_by_the_local_baseline(judged: JudgedSessions) -> None:
+    """A training on two machines over SSH passes against the baseline of two local hosts, with the same losses and bytes."""
     here, there = judged.here, judged.there[MODEL]
     assert there["verdict"] in {"PASSED", "IMPROVED"}, there["reason"]
     assert there["baseline"] is not None
@@ -101,14 +100,14 @@ def test_two_machines_have_the_verdict_of_this_one(judged: Judged) -> None:
         assert (STEPS - 1) * 2 * 2 * BYTES < run["bytes_sent"] < (STEPS + 1) * 2 * 2 * BYTES
 
 
-def test_an_own_model_trains_on_machines(judged: Judged) -> None:
-    """A Keras model of the test's own folder, which no machine has, trains on two of them over ssh, and is counted there."""
+def test_own_model_trains_on_machines(judged: JudgedSessions) -> None:
+    """A Keras model of the test's own folder trains on two machines over SSH, and is counted there."""
     assert_own_model_trained(judged.there["mine.cnn"], ["m1", "m2"])
 
 
-def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:
-    """MNIST with one worker and one parameter server, each on its machine: so many steps over each of these links. Where
-    `probes` are wanted, what the machines can do over the last of them is added to these."""
+def train_mnist(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:
+    """Train MNIST with a worker and a server on two machines: so many steps over each of these links. `probes` receives a probe
+    over the last link."""
     config = lab.config(ps_on_worker_hosts=False)
     resources = Resources(devices=1, separate_ps_hosts=1)
     runs = []
@@ -126,52 +125,49 @@ def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: l
     return runs
 
 
-def fastest_step_s(run: Run) -> float:
-    """What others do on this machine makes steps longer, never shorter."""
+def find_fastest_step_s(run: Run) -> float:
+    """Return the shortest step, since other processes on this machine make steps only longer."""
     return min(run.step_s["worker:0"])
 
 
-def layout_of(run: Run) -> Layout:
+def make_layout(run: Run) -> Layout:
     return Layout(run.task_hosts, run.task_threads)
 
 
 def test_limit_counts_the_bytes_that_cross_the_link(new_lab: NewLab, tmp_path: Path) -> None:
-    """The bytes that a limit rests on are those that the kernel counted: all variables to the worker and all gradients back, in
-    each step. A probe of the two machines reads their links, both ways, their cores and their memory."""
+    """The bytes of a limit are those that the kernel counted, and a probe has links, cores and memory of both machines."""
     lab = new_lab(2, namespaces=True)
     found: list[Probes] = []
-    (run,) = mnist_over(lab, [("1gbit", 10)], tmp_path, found)
+    (run,) = train_mnist(lab, [("1gbit", 10)], tmp_path, found)
     (probes,) = found
     assert probes.links.keys() == {"*>m1", "m1>*"}
     assert all(host.readings.keys() == MEASURED for host in probes.hosts.values())
     assert probes.hosts.keys() == {"m1", "m2"}
     assert probes.unknown == {}
-    workers = [phase[run.task_hosts["worker:0"]] for phase in compute_traffic(ONE_TO_ONE, layout_of(run))]
+    workers = [phase[run.task_hosts["worker:0"]] for phase in compute_traffic(ONE_TO_ONE, make_layout(run))]
     assert sum(flow.sent for flow in workers) == pytest.approx(run.bytes_sent / 10, rel=0.01)
     assert sum(flow.received for flow in workers) == pytest.approx(run.bytes_received / 10, rel=0.01)
-    allowed = find_limit(ONE_TO_ONE, layout_of(run), probes)
+    allowed = find_limit(ONE_TO_ONE, make_layout(run), probes)
     assert {"link", "cores"} <= {bound.resource for bound in allowed.bounds}
     assert allowed.unknown == {}
 
 
 @pytest.mark.campaign(only=True)
-def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path) -> None:
-    """With a tenth of the bandwidth a step takes longer by just the time that its bytes need for it, within 15 %: all variables
-    travel to the worker and all gradients back, one after the other. A probe reads that bandwidth within 10 %, both ways, and
-    the training reaches nine tenths of what that allows, and no more than all of it."""
+def test_step_takes_the_time_of_its_bytes(new_lab: NewLab, tmp_path: Path) -> None:
+    """With a tenth of the bandwidth a step is longer by the time of its bytes, to 15 %, and reaches 90 % of its limit."""
     lab = new_lab(2, namespaces=True)
     found: list[Probes] = []
-    fast, slow = mnist_over(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path, found)
+    fast, slow = train_mnist(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path, found)
     (probes,) = found
     on_the_wire = {name: link.per_s * 8 * ON_THE_WIRE for name, link in probes.links.items()}
     assert on_the_wire == pytest.approx(dict.fromkeys(("*>m1", "m1>*"), bit_per_s("100mbit")), rel=0.1)
     bits_per_step = (fast.bytes_sent + fast.bytes_received) * 8 * ON_THE_WIRE / 10
     expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
-    assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
+    assert find_fastest_step_s(slow) - find_fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
 
-    allowed = find_limit(ONE_TO_ONE, layout_of(slow), probes)
+    allowed = find_limit(ONE_TO_ONE, make_layout(slow), probes)
     assert allowed.binding
     assert allowed.binding.resource == "link"
-    reached = allowed.share(1 / fastest_step_s(slow))
+    reached = allowed.share(1 / find_fastest_step_s(slow))
     assert reached
     assert 0.9 <= reached <= 1.05

@@ -24,7 +24,7 @@ from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.explanation import describe_cause, explain_record, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
-from tests.explain.sides import make_side, slow_one, make_timestamped_side
+from tests.explain.sides import make_side, make_timestamped_side, slow_one
 from tests.records.host_states import make_state
 
 
@@ -123,7 +123,9 @@ def make_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> t
     """Return a check of two measurements, of which one has a worker that computes longer."""
     alone = make_traced_measurement([457.0, 457.0], make_side(*slow_one(of=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
-    now = make_traced_measurement([336.8, 336.9], make_side(*slow_one(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
+    now = make_traced_measurement(
+        [336.8, 336.9], make_side(*slow_one(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes
+    )
     if kind == "overhead":
         other = make_traced_measurement([457.0, 457.0], make_side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
@@ -204,7 +206,9 @@ def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
     """An injected slow-down is a cause, also on one machine."""
     check, _, other = make_two_sides("efficiency")
     now = put_on_hosts(
-        make_traced_measurement([336.8, 336.9], make_side(*slow_one(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}),
+        make_traced_measurement(
+            [336.8, 336.9], make_side(*slow_one(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}
+        ),
         "vm",
         "vm",
     )
@@ -215,8 +219,8 @@ def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
 @pytest.mark.parametrize("high", [1.02, 1.0, 0.99, None])
 def test_undecided_comparison_is_explained_by_the_session_as_by_the_command(high: float | None) -> None:
     """`dtfperf explain` explains a stored undecided comparison if, and only if, its session explains it."""
-    now = make_traced_measurement([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown)
-    entry = make_entry(make_traced_measurement([457.0] * 2, side().step_breakdown))
+    now = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown)
+    entry = make_entry(make_traced_measurement([457.0] * 2, make_side().step_breakdown))
     interval = {"low": None, "high": None} if high is None else {"low": -0.1, "high": high - 1}
     judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, **interval)
     stored = Record(id="a1", test="t", measurement=now, verdict=judgement.verdict, checks=(judgement,))

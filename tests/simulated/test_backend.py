@@ -1,4 +1,4 @@
-"""Simulated clusters: their hosts, their keys, and the events of their agents."""
+"""Tests of simulated clusters: their hosts, their keys, and the events of their agents."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ KEYS: dict[str, Any] = {"hosts": 4, "gpus_per_host": 2, "rates": {"inception3": 
 
 
 class TestSimulated(BackendContract):
-    """The simulated backend does what every backend must: other programs than agents run on this machine."""
+    """Run the contract of all backends on the simulated one. Programs other than agents run on this machine."""
 
     keeps_secrets = False
 
@@ -36,16 +36,16 @@ class TestSimulated(BackendContract):
         )
 
 
-def config(**keys: Any) -> ClusterConfig:
+def make_config(**keys: Any) -> ClusterConfig:
     return ClusterConfig(name="sim", backend="simulated", backend_keys={**KEYS, **keys})
 
 
-def spec(**changes: Any) -> Spec:
+def make_spec(**changes: Any) -> Spec:
     fields = {"model": "inception3", "gpus": 8, "num_ps": 1, "batch_size": 64, "steps": 20, "warmup_steps": 5}
     return Spec(**{**fields, **changes})
 
 
-def train(cluster: ClusterConfig, training: Spec, folder: Path, *, session: str = "s", **options: Any) -> Run:
+def train_on_cluster(cluster: ClusterConfig, training: Spec, folder: Path, *, session: str = "s", **options: Any) -> Run:
     resources = Resources(devices=training.gpus, session=session)
     with (
         named.open_cluster(cluster).allocate(resources) as allocation,
@@ -55,48 +55,55 @@ def train(cluster: ClusterConfig, training: Spec, folder: Path, *, session: str 
 
 
 def test_rate_of_one_device_is_that_of_the_file(tmp_path: Path) -> None:
-    """Without noise one device trains exactly as fast as the cluster file says."""
-    run = train(config(noise=0, run_noise=0), spec(gpus=1), tmp_path)
+    """Without noise one device trains exactly at the rate in the cluster file."""
+    run = train_on_cluster(make_config(noise=0, run_noise=0), make_spec(gpus=1), tmp_path)
     assert run.images_per_sec == pytest.approx(142.0)
     assert len(run.step_s["worker:0"]) == 20
 
 
-def test_rates_without_an_entry_follow_from_arithmetic(tmp_path: Path) -> None:
-    """A model without a rate trains as fast as the devices' FLOP/s allow."""
-    rates = {name: train(config(noise=0, run_noise=0), spec(gpus=1, model=name), tmp_path) for name in ("resnet50", "vgg16")}
+def test_rate_without_an_entry_follows_from_arithmetic(tmp_path: Path) -> None:
+    """Models without an entry have rates in the order of their operations."""
+    rates = {
+        name: train_on_cluster(make_config(noise=0, run_noise=0), make_spec(gpus=1, model=name), tmp_path)
+        for name in ("resnet50", "vgg16")
+    }
     assert rates["resnet50"].images_per_sec > 2 * rates["vgg16"].images_per_sec
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "collective_all_reduce", "independent"])
-def test_modes(tmp_path: Path, mode: str) -> None:
-    """Each mode trains on several hosts, no faster than its devices, and all step timestamps are consistent."""
-    run = train(config(), spec(variable_update=mode, num_ps=int("server" in mode or "distributed" in mode)), tmp_path)
+def test_mode_trains_on_several_hosts(tmp_path: Path, mode: str) -> None:
+    """Each mode trains on several hosts, no faster than its devices, with timings of all workers and no disturbance."""
+    run = train_on_cluster(
+        make_config(), make_spec(variable_update=mode, num_ps=int("server" in mode or "distributed" in mode)), tmp_path
+    )
     assert 0.3 * 8 * 142 < run.images_per_sec < 1.03 * 8 * 142
     assert run.worker_timings
     assert len(run.worker_timings.workers) == 8
     assert not run.disturbances
 
 
-def test_an_hour_takes_seconds(tmp_path: Path) -> None:
-    """Times of a run are on the virtual clock, which needs no real time."""
+def test_hour_of_virtual_time_takes_less_real_time(tmp_path: Path) -> None:
+    """A run of more than an hour of virtual time takes less than a tenth of it."""
     began_s = time.monotonic()
-    run = train(config(rates={"inception3": 1.0}), spec(gpus=2, steps=60), tmp_path)
+    run = train_on_cluster(make_config(rates={"inception3": 1.0}), make_spec(gpus=2, steps=60), tmp_path)
     assert run.elapsed_s > 3600
     assert run.wall_s > run.elapsed_s
     assert time.monotonic() - began_s < run.elapsed_s / 10
 
 
-def test_a_seed_repeats_a_session(tmp_path: Path) -> None:
-    """The same seed gives the same rates, another one others."""
-    first, again, other = (train(config(seed=seed), spec(), tmp_path, session=f"s{n}") for n, seed in enumerate((1, 1, 2)))
+def test_seed_repeats_a_session(tmp_path: Path) -> None:
+    """The same seed gives the same steps, and another one gives others."""
+    first, again, other = (
+        train_on_cluster(make_config(seed=seed), make_spec(), tmp_path, session=f"s{n}") for n, seed in enumerate((1, 1, 2))
+    )
     assert first.step_s == again.step_s
     assert first.step_s != other.step_s
 
 
-def test_a_slow_host_is_the_last(tmp_path: Path) -> None:
-    """A slow host slows the cluster, and its workers have their gradients last."""
-    slow = config(slow_hosts=[{"host": 2, "slowdown": 1.5}])
-    usual, run = train(config(), spec(), tmp_path), train(slow, spec(), tmp_path)
+def test_workers_of_a_slow_host_are_late(tmp_path: Path) -> None:
+    """A slow host slows the cluster, and exactly its workers are late."""
+    slow = make_config(slow_hosts=[{"host": 2, "slowdown": 1.5}])
+    usual, run = train_on_cluster(make_config(), make_spec(), tmp_path), train_on_cluster(slow, make_spec(), tmp_path)
     assert run.images_per_sec < 0.9 * usual.images_per_sec
     assert run.worker_timings
     timings = run.worker_timings.workers
@@ -108,7 +115,9 @@ def test_a_slow_host_is_the_last(tmp_path: Path) -> None:
 def test_traces_agree_with_timestamps(tmp_path: Path, mode: str) -> None:
     """Traced steps take as long as measured ones, kind by kind, and no link carries more than its rate."""
     servers = int("server" in mode or "distributed" in mode)
-    run = train(config(noise=0, run_noise=0), spec(variable_update=mode, num_ps=servers), tmp_path, explain=True)
+    run = train_on_cluster(
+        make_config(noise=0, run_noise=0), make_spec(variable_update=mode, num_ps=servers), tmp_path, explain=True
+    )
     breakdown, timings = run.step_breakdown, run.worker_timings
     assert breakdown, run.unexplained
     assert timings
@@ -126,11 +135,11 @@ def test_traces_agree_with_timestamps(tmp_path: Path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("devices", "num_ps"), [(2, 1), (2, 2), (16, 3)], ids=["one server", "two servers", "more links than a breakdown has"]
 )
-def test_a_slow_link_of_workers_is_named(tmp_path: Path, devices: int, num_ps: int) -> None:
-    """A slow link of a host with workers only is one cause at that host, and not the parameter server's."""
-    training, hosts = spec(gpus=4 * devices, num_ps=num_ps, steps=30), {"gpus_per_host": devices}
-    usual = train(config(**hosts), training, tmp_path, explain=True)
-    slow = train(config(**hosts, slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
+def test_slow_link_of_workers_is_the_cause(tmp_path: Path, devices: int, num_ps: int) -> None:
+    """A slow link of a host with workers only is the only cause, at this host."""
+    training, hosts = make_spec(gpus=4 * devices, num_ps=num_ps, steps=30), {"gpus_per_host": devices}
+    usual = train_on_cluster(make_config(**hosts), training, tmp_path, explain=True)
+    slow = train_on_cluster(make_config(**hosts, slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
     then, now = (
         MeasurementProfile(
             step_s=[run.elapsed_s / training.steps],
@@ -146,18 +155,19 @@ def test_a_slow_link_of_workers_is_named(tmp_path: Path, devices: int, num_ps: i
     assert found.causes[0].seconds == pytest.approx(now.step_s[0] - then.step_s[0], rel=0.05)
 
 
-def test_a_session_on_all_workers_is_not_traced(tmp_path: Path) -> None:
-    """A mode in which one session computes on all workers gives the reason for the missing step breakdown."""
-    run = train(config(), spec(variable_update="distributed_all_reduce", num_ps=0), tmp_path, explain=True)
+def test_session_on_all_workers_is_not_traced(tmp_path: Path) -> None:
+    """A mode with one session on all workers has no step breakdown, and gives the reason."""
+    run = train_on_cluster(make_config(), make_spec(variable_update="distributed_all_reduce", num_ps=0), tmp_path, explain=True)
     assert run.step_breakdown is None
     assert "SIMULATED hosts trace no steps of one session on all workers" in run.unexplained
 
 
 def test_software_stacks_share_hosts(tmp_path: Path) -> None:
-    """Several launchers train on the hosts of one allocation, each on its own hosts at the same time, as if alone."""
-    cluster, resources = config(), Resources(devices=8, session="shared")
+    """Two launchers that train at the same time, each on its own hosts of one allocation, have the steps of trainings in
+    turn."""
+    cluster, resources = make_config(), Resources(devices=8, session="shared")
     backend = named.BACKENDS["simulated"]
-    training = spec(gpus=4)
+    training = make_spec(gpus=4)
 
     def train_on(launcher: Launcher, without: list[str]) -> Run:
         return launcher.run(training, log_dir=tmp_path, without=without)
@@ -179,31 +189,31 @@ def test_software_stacks_share_hosts(tmp_path: Path) -> None:
     assert [set(run.task_hosts.values()) for run in together] == [set(halves[1]), set(halves[0])]
 
 
-def test_hosts_that_are_left_out_keep_the_others_numbers(tmp_path: Path) -> None:
-    """Without a host that has died, the others train on, and the one that is slow is still the same."""
-    cluster = config(deaths=[{"host": 0, "step": 10}], slow_hosts=[{"host": 2, "slowdown": 1.5}])
+def test_left_out_host_keeps_the_numbers_of_others(tmp_path: Path) -> None:
+    """Without a host that has died the others train on, and the slow one is still the same."""
+    cluster = make_config(deaths=[{"host": 0, "step": 10}], slow_hosts=[{"host": 2, "slowdown": 1.5}])
     resources, backend = Resources(devices=8, session="left out"), named.BACKENDS["simulated"]
     with named.open_cluster(cluster).allocate(resources) as allocation:
         with Launcher(allocation, cluster, resources) as launcher, pytest.raises(HostLost, match="sim-0000"):
-            launcher.run(spec(), log_dir=tmp_path)
+            launcher.run(make_spec(), log_dir=tmp_path)
         left = backend.share_hosts(allocation, cluster, ["sim-0000"])
         with Launcher(left, cluster, resources) as launcher:
-            run = launcher.run(spec(gpus=6), log_dir=tmp_path)
+            run = launcher.run(make_spec(gpus=6), log_dir=tmp_path)
     assert run.worker_timings
     late = {worker for worker, timing in run.worker_timings.workers.items() if (timing.late_s or 0) > 0.1}
     assert {run.task_hosts[worker] for worker in late} == {"sim-0002"}
 
 
-def test_the_death_of_a_host_is_that_of_all_stacks(tmp_path: Path) -> None:
+def test_death_of_a_host_holds_for_all_stacks(tmp_path: Path) -> None:
     """A host that has died under one software stack starts no agents of another one."""
-    cluster, resources = config(deaths=[{"host": 3, "step": 10}]), Resources(devices=8, session="dying together")
+    cluster, resources = make_config(deaths=[{"host": 3, "step": 10}]), Resources(devices=8, session="dying together")
     backend = named.BACKENDS["simulated"]
     with named.open_cluster(cluster).allocate(resources) as allocation:
         shared = backend.share_hosts(allocation, cluster)
         with Launcher(shared, cluster, resources) as launcher, pytest.raises(HostLost, match="sim-0003"):
-            launcher.run(spec(), log_dir=tmp_path)
+            launcher.run(make_spec(), log_dir=tmp_path)
         with pytest.raises(AllocationOver, match="sim-0003"), Launcher(allocation, cluster, resources) as launcher:
-            launcher.run(spec(), log_dir=tmp_path)
+            launcher.run(make_spec(), log_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -219,66 +229,68 @@ def test_the_death_of_a_host_is_that_of_all_stacks(tmp_path: Path) -> None:
     ids=["even parts", "more connections", "others take what a slow link leaves", "both ends", "a slow sender", "none"],
 )
 def test_streams_share_links_fairly(streams: dict[tuple[int, int], int], links: dict[int, float], rates: list[float]) -> None:
-    """Connections have max-min fair parts of the links at both ends, of which each host has 10 bytes/s or less."""
+    """Connections have max-min fair shares of the links at both ends."""
     found = share_links(streams, lambda host: links.get(host, 10.0))
     assert [found[stream] for stream in streams] == pytest.approx(rates)
 
 
-def test_a_slow_link_begins_in_time(tmp_path: Path) -> None:
-    """A link that becomes slow after a while slows the steps from then on."""
-    run = train(config(slow_links=[{"host": 0, "link": "1gbit", "after": "15s"}]), spec(steps=100), tmp_path)
+def test_slow_link_begins_at_its_time(tmp_path: Path) -> None:
+    """A link that becomes slow after a while slows the later steps."""
+    run = train_on_cluster(
+        make_config(slow_links=[{"host": 0, "link": "1gbit", "after": "15s"}]), make_spec(steps=100), tmp_path
+    )
     steps = run.step_s["worker:0"]
     assert steps[-1] > 3 * steps[0]
 
 
-def test_a_host_outside_of_the_allocation_does_not_die(tmp_path: Path) -> None:
-    """The death of a host that a smaller allocation does not have changes nothing."""
-    run = train(config(deaths=[{"host": 3, "step": 10}]), spec(gpus=2), tmp_path)
+def test_host_outside_of_the_allocation_does_not_die(tmp_path: Path) -> None:
+    """The death of a host outside of a smaller allocation changes nothing."""
+    run = train_on_cluster(make_config(deaths=[{"host": 3, "step": 10}]), make_spec(gpus=2), tmp_path)
     assert run.hosts == ["sim-0000"]
 
 
-def test_a_host_dies_once(tmp_path: Path) -> None:
-    """A host dies in its step, its allocation is over, and in the next one of the session all hosts live."""
-    cluster = config(deaths=[{"host": 3, "step": 10}])
+def test_host_dies_once(tmp_path: Path) -> None:
+    """A host dies in its step and ends its allocation, and the next allocation of the session trains."""
+    cluster = make_config(deaths=[{"host": 3, "step": 10}])
     resources = Resources(devices=8, session="dying")
     with named.open_cluster(cluster).allocate(resources) as allocation, Launcher(allocation, cluster, resources) as launcher:
         with pytest.raises(HostLost, match=r"sim-0003.*SIMULATED: the host has died in measured step 10"):
-            launcher.run(spec(), log_dir=tmp_path)
+            launcher.run(make_spec(), log_dir=tmp_path)
         with pytest.raises(AllocationOver, match="sim-0003"):
-            launcher.run(spec(), log_dir=tmp_path)
-    assert train(cluster, spec(), tmp_path, session="dying").images_per_sec > 0
+            launcher.run(make_spec(), log_dir=tmp_path)
+    assert train_on_cluster(cluster, make_spec(), tmp_path, session="dying").images_per_sec > 0
 
 
-def test_a_queue_takes_no_time() -> None:
-    """The time in a queue is reported, and passes on the virtual clock alone."""
+def test_queue_is_reported_as_virtual_time() -> None:
+    """The time in a queue is reported as virtual time, and hosts are allocated."""
     heard: list[str] = []
-    with named.open_cluster(config(queue="20min")).allocate(Resources(devices=1, on_status=heard.append)) as allocation:
+    with named.open_cluster(make_config(queue="20min")).allocate(Resources(devices=1, on_status=heard.append)) as allocation:
         assert allocation.hosts
     assert heard == ["SIMULATED: waited 20 min of virtual time in the queue"]
 
 
-def test_injected_slowdowns(tmp_path: Path) -> None:
-    """A worker that sleeps in each step slows those that wait for it."""
-    run = train(config(), spec(), tmp_path, injected_slowdowns={"worker:3": 0.5})
+def test_injected_slowdown_delays_the_chief(tmp_path: Path) -> None:
+    """A worker that sleeps half a second in each step delays the chief in each step."""
+    run = train_on_cluster(make_config(), make_spec(), tmp_path, injected_slowdowns={"worker:3": 0.5})
     assert min(run.step_s["worker:0"]) > 0.9
 
 
 def test_probes_show_slow_hosts_and_links(tmp_path: Path) -> None:
-    """Probes of simulated hosts have what the cluster file says of devices and links."""
-    cluster = config(slow_hosts=[{"host": 1, "slowdown": 2.0}], slow_links=[{"host": 2, "link": "1gbit"}])
+    """Probes of simulated hosts have the slower device and the slower link of the cluster file."""
+    cluster = make_config(slow_hosts=[{"host": 1, "slowdown": 2.0}], slow_links=[{"host": 2, "link": "1gbit"}])
     resources = Resources(devices=8)
     with named.open_cluster(cluster).allocate(resources) as allocation, Launcher(allocation, cluster, resources) as launcher:
-        probes = launcher.probe(spec(num_ps=0, variable_update="collective_all_reduce"))
+        probes = launcher.probe(make_spec(num_ps=0, variable_update="collective_all_reduce"))
     gpus = {host: probe.readings["gpu.0.matmul"].per_s for host, probe in probes.hosts.items()}
     assert gpus["sim-0001"] == pytest.approx(gpus["sim-0000"] / 2, rel=0.05)
     links = {name: link.per_s for name, link in probes.links.items()}
     assert min(links, key=lambda name: links[name]).count("sim-0002")
 
 
-def test_what_is_not_simulated_is_refused(tmp_path: Path) -> None:
-    """An external command fails with the reason, as a task that ends would."""
+def test_external_command_is_refused(tmp_path: Path) -> None:
+    """An external command fails with the reason."""
     with pytest.raises(RunFailed, match="SIMULATED hosts run no external commands"):
-        train(config(), Spec(model="mine", command=("true",), batch_size=1), tmp_path)
+        train_on_cluster(make_config(), Spec(model="mine", command=("true",), batch_size=1), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +307,8 @@ def test_what_is_not_simulated_is_refused(tmp_path: Path) -> None:
         ("gpus_per_host = 1\ndeaths = [{ host = 0, step = 0 }]", "deaths must be a list of tables with host and step"),
     ],
 )
-def test_mistakes_in_keys(tmp_path: Path, text: str, message: str) -> None:
-    """Each mistake is one line with the key and what it must be."""
+def test_invalid_key_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Each invalid key is refused with its name and the allowed values."""
     file = tmp_path / "clusters.toml"
     file.write_text(f'[sim]\nbackend = "simulated"\n{text}\n')
     with pytest.raises(ClusterFileError, match=message):
@@ -304,7 +316,7 @@ def test_mistakes_in_keys(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_doctor_refuses_simulated_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The doctor does not examine this machine in place of simulated hosts."""
+    """The doctor refuses a simulated cluster with exit code 2 and the reason."""
     file = tmp_path / "clusters.toml"
     file.write_text('[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 2\n')
     assert main(["doctor", "--cluster=sim", f"--clusters-file={file}"]) == 2

@@ -1,4 +1,4 @@
-"""`dtfperf nightly` on simulated hosts, night after night: a slow host, a slow link and a drift, from verdicts to alerts."""
+"""Tests of `dtfperf nightly` on simulated hosts: a slow host, a slow link and a drift, from verdicts to alerts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ HOSTS, GPUS = 4, 4
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with perf tests and a simulated cluster."""
+    """Hold a folder with perf tests and a simulated cluster."""
 
     folder: Path
     hosts: int
@@ -72,7 +72,7 @@ class Project:
 
     @property
     def records(self) -> list[Mapping[str, Record]]:
-        """The measurements of each night, by the model."""
+        """Return the measurements of each night, by model."""
         return [
             {record.spec.model: record for record in folder.measurements()}
             for folder in session_folders(self.folder / "results")
@@ -91,7 +91,7 @@ def list_causes(record: Record) -> list[tuple[str, str]]:
 
 
 def test_nights_report_a_drift_a_slow_host_and_a_slow_link(tmp_path: Path) -> None:
-    """Each fault fails its trainings from its first night on, with its host as the cause, and is an event and an alert once."""
+    """Each fault fails its trainings from its first night on, with its host as the cause, and has one event and one alert."""
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "perf_tests" / "test_rates.py").write_text(TESTS.format(hosts=HOSTS, gpus=GPUS))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

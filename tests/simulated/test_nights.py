@@ -1,4 +1,4 @@
-"""Nights on simulated hosts: baselines, verdicts, causes, and a history of their own."""
+"""Tests of nights on simulated hosts: baselines, verdicts, causes, and a history of their own."""
 
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list
 
 
 @pytest.mark.parametrize("hosts", SIZES)
-def test_nights_end_with_the_right_verdicts_and_causes(tmp_path: Path, hosts: int) -> None:
-    """A slow host and a slow link are REGRESSED with themselves as the only cause, and usual nights are PASSED."""
+def test_nights_have_the_right_verdicts_and_causes(tmp_path: Path, hosts: int) -> None:
+    """A slow host and a slow link are REGRESSED with themselves as the only cause, and a usual night is PASSED."""
     measure_night(tmp_path, hosts, 0)
     slow_host = f"slow_hosts = [{{ host = {hosts - 2}, slowdown = 2.5 }}]"
     slow_link = f'slow_links = [{{ host = {hosts - 1}, link = "1gbit" }}]'

@@ -1,4 +1,4 @@
-"""What is found out about a place in S3 before anything is moved, and the errors when it cannot be used."""
+"""Tests of the check of a location in S3 before files are moved, and of the errors if it cannot be used."""
 
 import base64
 import json
@@ -28,29 +28,29 @@ CLOSED: Any = {"BlockPublicAcls": True, "IgnorePublicAcls": True, "BlockPublicPo
         ("s3://bucket/a/b/", Location("bucket", "a/b")),
     ],
 )
-def test_urls(url: str, location: Location) -> None:
-    """A place is a bucket and a prefix, however many slashes end it."""
+def test_location_has_bucket_and_prefix(url: str, location: Location) -> None:
+    """A location is a bucket and a prefix, with any number of slashes at the end."""
     assert Location.parse(url) == location
     assert str(location) == url.rstrip("/")
     assert location.key("f") == ("f" if not location.prefix else f"{location.prefix}/f")
 
 
 @pytest.mark.parametrize("url", ["bucket/a", "s3:/bucket", "s3://", "s3:///a", "/folder", ""])
-def test_what_is_no_url(url: str) -> None:
-    """Anything else is refused with what a place looks like."""
+def test_invalid_url_is_refused(url: str) -> None:
+    """Any other text is refused, with the form of a location."""
     with pytest.raises(UsageError, match=r"is not an S3 URL\. Write s3://bucket or s3://bucket/prefix"):
         Location.parse(url)
 
 
-def test_a_bucket_of_ones_own(s3: S3) -> None:
-    """A bucket's region is found wherever it is, it gets AES256 where it sets nothing, and there is nothing to warn of."""
+def test_private_bucket_has_no_warning(s3: S3) -> None:
+    """A private bucket in another region has this region, encryption by AES256, and no warning."""
     bucket = Bucket.open(URL)
     assert (bucket.region, bucket.encryption, bucket.warnings) == (REGION, "AES256", ())
     assert guard.REGION != REGION
 
 
-def test_a_public_policy_is_warned_of(s3: S3) -> None:
-    """A policy that lets everybody read is reported with the command that closes the bucket, which ends the report."""
+def test_public_policy_has_a_warning(s3: S3) -> None:
+    """A policy that lets anyone read is a warning with the command that closes the bucket, after which there is no warning."""
     s3.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({"Version": "2012-10-17", "Statement": [EVERYBODY]}))
     (warning,) = Bucket.open(URL).warnings
     assert warning.startswith(f"the bucket {NAME} is public, by its policy: anyone can read its files.")
@@ -61,8 +61,8 @@ def test_a_public_policy_is_warned_of(s3: S3) -> None:
     assert Bucket.open(URL).warnings == ()
 
 
-def test_a_public_access_control_list_is_warned_of(s3: S3) -> None:
-    """So is an access control list that does."""
+def test_public_access_control_list_has_a_warning(s3: S3) -> None:
+    """An access control list that lets anyone read is a warning, until the bucket is closed."""
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
     (warning,) = Bucket.open(URL).warnings
     assert f"the bucket {NAME} is public, by its access control list:" in warning
@@ -71,8 +71,8 @@ def test_a_public_access_control_list_is_warned_of(s3: S3) -> None:
     assert Bucket.open(URL).warnings == ()
 
 
-def test_files_and_their_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files below the prefix are listed with their sizes, beyond one page too; a URL grants any holder one, for hours."""
+def test_files_have_sizes_and_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files below the prefix are listed with their sizes, over several pages, and a URL gives anyone one file for 12 hours."""
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
     for number in range(23):
         s3.put(f"sets/{number:04}", b"x" * (number % 3))
@@ -88,8 +88,8 @@ def test_files_and_their_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hecksum" not in url
 
 
-def test_no_such_bucket(s3: S3) -> None:
-    """A bucket that is not there is named with the command that makes one."""
+def test_missing_bucket_is_named(s3: S3) -> None:
+    """A bucket that does not exist is named, with the command that creates it."""
     with pytest.raises(DataError) as told:
         Bucket.open("s3://nobodys-bucket/a")
     assert str(told.value) == (
@@ -97,8 +97,8 @@ def test_no_such_bucket(s3: S3) -> None:
     )
 
 
-def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What credentials may not do is named; that they may not list other readers is no problem."""
+def test_denied_action_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A denied action is named, and without permission to read policies there is no warning."""
     allowed: dict[str, Any] = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}
 
     def become(user: Mapping[str, str]) -> None:
@@ -114,8 +114,8 @@ def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bucket.list_files() == []
 
 
-def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials, the error explains how to get some."""
+def test_missing_credentials_are_explained(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error on missing credentials explains how to get them."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(DataError, match=r"no AWS credentials \(.*\). Set AWS_PROFILE, or log in"):
@@ -130,8 +130,8 @@ def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
         ("InvalidArgument", "ListObjectsV2 failed: InvalidArgument: This is InvalidArgument."),
     ],
 )
-def test_other_errors(s3: S3, code: str, words: str) -> None:
-    """Every error of S3 is one message."""
+def test_error_of_s3_is_one_message(s3: S3, code: str, words: str) -> None:
+    """Each error of S3 is one message, which begins with the location."""
     bucket = Bucket.open(URL)
     s3.cloud.faults.error(f"GET /{NAME}.*", code, times=10)
     with pytest.raises(DataError) as told:
@@ -139,8 +139,8 @@ def test_other_errors(s3: S3, code: str, words: str) -> None:
     assert str(told.value).startswith(f"{URL}: {words}")
 
 
-def test_nobody_answers(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network without S3 is reported as such."""
+def test_unreachable_s3_is_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network without S3 is reported with the location and the endpoint."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", guard.NOWHERE)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(DataError, match=f"{URL}: S3 cannot be reached from here: .*{guard.NOWHERE}"):
@@ -171,13 +171,14 @@ KMS = {"ServerSideEncryption": "aws:kms"}  # whose ETags say nothing of the cont
         "a slow one", "none that can be computed here", "encrypted with the client's key",
     ],
 )  # fmt: skip
-def test_the_best_checksum(head: dict[str, Any], found: str | None) -> None:
-    """Of all that S3 knows of a file the best is taken; the length of its parts is asked only where it is made of parts."""
+def test_best_checksum_is_chosen(head: dict[str, Any], found: str | None) -> None:
+    """The best of the checksums that S3 has of a file is chosen, and the size of parts is requested only for a file of
+    parts."""
     asked: list[int] = []
 
-    def part_bytes() -> int:
+    def request_part_bytes() -> int:
         asked.append(99)
         return 99
 
-    assert choose_checksum(head, part_bytes) == found
+    assert choose_checksum(head, request_part_bytes) == found
     assert bool(asked) == (found is not None and "/" in found)

@@ -1,4 +1,4 @@
-"""docs/data-policy.json: what credentials must allow."""
+"""Tests of docs/data-policy.json, the permissions that credentials need."""
 
 import json
 import os
@@ -21,8 +21,8 @@ POLICY = json.loads((Path(__file__).parents[2] / "docs" / "data-policy.json").re
 URL = f"s3://{NAME}/sets"
 
 
-def test_the_policy_is_enough_and_not_too_much(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pushing, after a push that was killed too, pulling and bringing to hosts needs every action of it, and no other."""
+def test_policy_has_exactly_the_used_actions(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushing, also after a killed push, pulling and staging use exactly the actions of the policy, and none is refused."""
     user = s3.cloud.user(POLICY)
     before = len(s3.cloud.calls)
     (tmp_path / "set").mkdir()

@@ -1,4 +1,4 @@
-"""Pushing files to S3 and pulling them from it."""
+"""Tests of pushing files to S3, and of pulling them."""
 
 import base64
 import hashlib
@@ -32,52 +32,52 @@ BIG = random.Random(5).randbytes(2 * PART_BYTES + 1000)
 SMALL = {"a": b"alpha", "folder/b": b"beta" * 1000, "folder/deep/empty": b"", "folder/with spaces & ümläut": b"!"}
 
 
-def _push(local: Path, url: str = URL) -> TransferResult:
+def _push_files(local: Path, url: str = URL) -> TransferResult:
     return transfer.push(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
-def _pull(local: Path, url: str = URL) -> TransferResult:
+def _pull_files(local: Path, url: str = URL) -> TransferResult:
     return transfer.pull(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
-def _write(folder: Path, contents: dict[str, bytes]) -> Path:
+def _write_files(folder: Path, contents: dict[str, bytes]) -> Path:
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return folder
 
 
-def _below(folder: Path) -> dict[str, bytes]:
+def _read_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Path:
-    return _write(tmp_path / "local", SMALL)
+    return _write_files(tmp_path / "local", SMALL)
 
 
 @pytest.fixture
 def large(local: Path) -> Path:
-    """With a file that travels in parts."""
-    return _write(local, {"big": BIG})
+    """Add a file that is transferred in parts."""
+    return _write_files(local, {"big": BIG})
 
 
-def test_there_and_back(s3: S3, large: Path, tmp_path: Path) -> None:
-    """What is pushed is below the prefix, and pulled elsewhere it is what it was; nothing else is left anywhere."""
-    there, back = _push(large), _pull(tmp_path / "back")
+def test_files_survive_push_and_pull(s3: S3, large: Path, tmp_path: Path) -> None:
+    """Pushed files are below the prefix, a pull makes the same files elsewhere, and no temporary file is left."""
+    there, back = _push_files(large), _pull_files(tmp_path / "back")
 
-    size = sum(map(len, _below(large).values()))
-    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _below(large).items()}
+    size = sum(map(len, _read_files(large).values()))
+    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _read_files(large).items()}
     assert there == back == TransferResult(files=5, bytes=size, sent=5)
-    assert _below(tmp_path / "back") == _below(large)
+    assert _read_files(tmp_path / "back") == _read_files(large)
     assert list((tmp_path / "back").glob(".*")) == []
     assert s3.unfinished() == []
     assert list(Path(get_cache_folder(), "transfers").iterdir()) == []
 
 
-def test_large_files_travel_in_parts(s3: S3, large: Path) -> None:
-    """A file larger than a part is uploaded in parts, each summed by S3 itself, and carries the sum of all of it."""
-    _push(large)
+def test_large_file_is_pushed_in_parts(s3: S3, large: Path) -> None:
+    """A file larger than a part is uploaded in parts with checksums, and has the checksum of the whole."""
+    _push_files(large)
 
     head = s3.head("sets/mnist/big")
     parts = [hashlib.sha256(BIG[at : at + PART_BYTES]).digest() for at in range(0, len(BIG), PART_BYTES)]
@@ -87,61 +87,61 @@ def test_large_files_travel_in_parts(s3: S3, large: Path) -> None:
     assert "-" not in s3.head("sets/mnist/a")["ETag"]
 
 
-def test_everything_is_encrypted(s3: S3, local: Path) -> None:
-    """Where the bucket sets no encryption, every file asks for AES256."""
-    _push(local)
+def test_files_are_encrypted(s3: S3, local: Path) -> None:
+    """If the bucket sets no encryption, each file is encrypted with AES256."""
+    _push_files(local)
     assert {s3.head(key)["ServerSideEncryption"] for key in s3.contents()} == {"AES256"}
 
 
-def test_the_buckets_own_encryption_stays(s3: S3, large: Path) -> None:
-    """A bucket that encrypts with keys of KMS is not set to do less."""
+def test_encryption_of_the_bucket_is_kept(s3: S3, large: Path) -> None:
+    """Files in a bucket that encrypts with keys of KMS have this encryption, and are known again."""
     rules: list[Any] = [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}]
     s3.client.put_bucket_encryption(Bucket=NAME, ServerSideEncryptionConfiguration={"Rules": rules})
 
     assert Bucket.open(URL).encryption is None
-    _push(large)
+    _push_files(large)
     assert {s3.head(key)["ServerSideEncryption"] for key in s3.contents()} == {"aws:kms"}
-    assert _push(large).sent == 0
+    assert _push_files(large).sent == 0
 
 
-def test_nothing_is_sent_twice(s3: S3, local: Path, tmp_path: Path) -> None:
-    """Pushed or pulled again, only what is new, changed or gone is moved; a change that keeps the size is seen."""
-    _push(local)
-    _write(local, {"a": b"ALPHA", "new": b"new"})
-    again = _push(local)
+def test_unchanged_files_are_not_sent_again(s3: S3, local: Path, tmp_path: Path) -> None:
+    """A repeated push or pull moves only new, changed and missing files, also if a change keeps the size."""
+    _push_files(local)
+    _write_files(local, {"a": b"ALPHA", "new": b"new"})
+    again = _push_files(local)
     assert (again.files, again.sent) == (5, 2)
     assert s3.contents()["sets/mnist/a"] == b"ALPHA"
-    assert _push(local).sent == 0
+    assert _push_files(local).sent == 0
 
     back = tmp_path / "back"
-    _pull(back)
-    _write(back, {"a": b"AlPhA"})
+    _pull_files(back)
+    _write_files(back, {"a": b"AlPhA"})
     (back / "new").unlink()
-    assert _pull(back).sent == 2
-    assert _below(back) == _below(local)
-    assert _pull(back).sent == 0
+    assert _pull_files(back).sent == 2
+    assert _read_files(back) == _read_files(local)
+    assert _pull_files(back).sent == 0
 
 
-def test_one_file(s3: S3, local: Path) -> None:
-    """A single file goes below the prefix under its own name; without a prefix, into the bucket itself."""
-    _push(local / "folder" / "b")
-    _push(local / "a", f"s3://{NAME}")
+def test_single_file_keeps_its_name(s3: S3, local: Path) -> None:
+    """A single file is pushed below the prefix with its own name, or into the bucket without a prefix."""
+    _push_files(local / "folder" / "b")
+    _push_files(local / "a", f"s3://{NAME}")
     assert set(s3.contents()) == {"sets/mnist/b", "a"}
 
 
-def test_what_is_no_file_stays(s3: S3, local: Path, tmp_path: Path) -> None:
-    """Links to files are followed; links to folders, links that lead nowhere and pipes are left out."""
+def test_links_and_pipes_are_left_out(s3: S3, local: Path, tmp_path: Path) -> None:
+    """A link to a file is pushed, and links to folders, broken links and pipes are left out."""
     (local / "to-file").symlink_to(local / "a")
     (local / "to-folder").symlink_to(local)
     (local / "to-nothing").symlink_to(tmp_path / "nothing")
     os.mkfifo(local / "pipe")
-    assert _push(local).files == 5
+    assert _push_files(local).files == 5
     assert s3.contents()["sets/mnist/to-file"] == b"alpha"
 
 
-def test_progress_ends_with_all_of_it(s3: S3, large: Path, tmp_path: Path) -> None:
-    """The progress grows up to all bytes, whether they are moved or were there."""
-    size = sum(map(len, _below(large).values()))
+def test_progress_grows_to_all_bytes(s3: S3, large: Path, tmp_path: Path) -> None:
+    """The progress grows from zero to all bytes, for files that are moved and for files that were there."""
+    size = sum(map(len, _read_files(large).values()))
     for _ in range(2):
         for way in (transfer.push, transfer.pull):
             seen: list[tuple[int, int]] = []
@@ -149,10 +149,11 @@ def test_progress_ends_with_all_of_it(s3: S3, large: Path, tmp_path: Path) -> No
             way(Bucket.open(URL), folder, show=lambda done, of: seen.append((done, of)), part_bytes=PART_BYTES)  # noqa: B023
             assert seen[0] == (0, size)
             assert seen[-1] == (size, size)
+            assert seen == sorted(seen)
 
 
-def test_objects_of_others_are_verified_by_what_s3_knows(s3: S3, tmp_path: Path) -> None:
-    """Files that were not pushed from here are pulled, verified by S3's own checksums, and known again."""
+def test_files_of_other_programs_are_verified(s3: S3, tmp_path: Path) -> None:
+    """Files that another program uploaded are pulled, verified by the checksums of S3, and not pulled again."""
     s3.put("sets/mnist/crc32", b"one", ChecksumAlgorithm="CRC32")
     s3.put("sets/mnist/sha256", b"two", ChecksumAlgorithm="SHA256")
     upload = s3.client.create_multipart_upload(Bucket=NAME, Key="sets/mnist/parts")["UploadId"]
@@ -173,25 +174,25 @@ def test_objects_of_others_are_verified_by_what_s3_knows(s3: S3, tmp_path: Path)
     assert kinds == {"crc32": "crc32", "sha256": "sha256", "parts": kinds["parts"]}
     assert kinds["parts"].endswith(f"/{PART_BYTES}")
 
-    assert _pull(tmp_path / "back") == TransferResult(files=3, bytes=6 + len(BIG), sent=3)
-    assert _below(tmp_path / "back") == {"crc32": b"one", "sha256": b"two", "parts": BIG}
-    assert _pull(tmp_path / "back").sent == 0
+    assert _pull_files(tmp_path / "back") == TransferResult(files=3, bytes=6 + len(BIG), sent=3)
+    assert _read_files(tmp_path / "back") == {"crc32": b"one", "sha256": b"two", "parts": BIG}
+    assert _pull_files(tmp_path / "back").sent == 0
 
 
-def test_a_wrong_checksum_is_noticed(s3: S3, tmp_path: Path) -> None:
-    """A file that arrives as another one than was pushed is refused, and does not appear under its name."""
+def test_pull_refuses_a_wrong_checksum(s3: S3, tmp_path: Path) -> None:
+    """A file with another checksum than pushed is refused, and does not appear under its name."""
     s3.put("sets/mnist/good", b"good")
     s3.put("sets/mnist/wrong", b"wrong", Metadata={"dtfperf-sha256": hashlib.sha256(b"right").hexdigest()})
     with pytest.raises(DataError, match=r"wrong has arrived with another checksum than S3 has\. Upload it again"):
-        _pull(tmp_path / "back")
-    assert _below(tmp_path / "back") == {"good": b"good"}
+        _pull_files(tmp_path / "back")
+    assert _read_files(tmp_path / "back") == {"good": b"good"}
 
 
-def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
-    """After the upload S3 is asked what it has, and anything but what was read here is reported."""
+def test_push_verifies_uploaded_files(s3: S3, local: Path) -> None:
+    """A file that another program replaced during the push is reported."""
     hang = s3.cloud.faults.hang_after(f"HEAD /{NAME}/sets/mnist/a")
     with ThreadPoolExecutor() as pool:
-        pushing = pool.submit(_push, local)
+        pushing = pool.submit(_push_files, local)
         hang.wait_until_executed(PATIENCE_S)
         s3.put("sets/mnist/a", b"other")  # somebody else's, of the same size
         hang.release()
@@ -209,14 +210,14 @@ transfer.push(Bucket.open({URL!r}), Path(sys.argv[1]), show=lambda done, of: Non
 """
 
 
-def _pushing(local: Path, before: str = "") -> "AbstractContextManager[subprocess.Popen[bytes]]":
+def _start_push(local: Path, before: str = "") -> "AbstractContextManager[subprocess.Popen[bytes]]":
     return child("-c", before + CHILD, str(local))
 
 
-def test_a_killed_push_is_gone_on_with(s3: S3, large: Path) -> None:
-    """After kill -9 in the midst of a large file, the next push sends only what is not there, and disowns the parts left."""
+def test_killed_push_is_continued(s3: S3, large: Path) -> None:
+    """After kill -9 during a large file, the next push sends only this file, and removes the parts that were left."""
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/mnist/big", skip=1)
-    with _pushing(large) as pushing:
+    with _start_push(large) as pushing:
         hang.wait_until_executed(PATIENCE_S)
         wait_until("the small files are there", lambda: len(s3.contents()) == 4, PATIENCE_S)
         pushing.send_signal(signal.SIGKILL)
@@ -224,16 +225,16 @@ def test_a_killed_push_is_gone_on_with(s3: S3, large: Path) -> None:
     hang.release()
     assert len(s3.unfinished()) == 1
 
-    assert _push(large).sent == 1
-    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _below(large).items()}
+    assert _push_files(large).sent == 1
+    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _read_files(large).items()}
     assert s3.unfinished() == []
 
 
-def test_an_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path) -> None:
-    """Ctrl-C takes the parts of a large file back before the process ends."""
+def test_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path) -> None:
+    """Ctrl-C removes the uploaded parts of a large file before the process ends."""
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/mnist/big", skip=1)
     flag = tmp_path / "interrupted"
-    with _pushing(large, HEARS_CTRL_C.format(flag=flag)) as pushing:
+    with _start_push(large, HEARS_CTRL_C.format(flag=flag)) as pushing:
         hang.wait_until_executed(PATIENCE_S)
         assert len(s3.unfinished()) == 1
         pushing.send_signal(signal.SIGINT)
@@ -243,78 +244,78 @@ def test_an_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path
     assert s3.unfinished() == []
 
 
-def test_a_killed_pull_is_gone_on_with(s3: S3, local: Path, tmp_path: Path) -> None:
-    """What a killed pull has left beside the files is removed by the next one, which fetches only what is missing."""
-    _push(local)
+def test_killed_pull_is_continued(s3: S3, local: Path, tmp_path: Path) -> None:
+    """The next pull removes the partial files of a killed one, and fetches only missing files."""
+    _push_files(local)
     back = tmp_path / "back"
-    _write(back, {"a": b"alpha", f"{PARTIAL}/3": b"half"})
-    assert _pull(back).sent == 3
-    assert _below(back) == _below(local)
+    _write_files(back, {"a": b"alpha", f"{PARTIAL}/3": b"half"})
+    assert _pull_files(back).sent == 3
+    assert _read_files(back) == _read_files(local)
     assert list(back.glob(".*")) == []
 
 
-def test_one_at_a_time(s3: S3, local: Path) -> None:
-    """Two pushes from one machine to one place would undo each other: the second is refused."""
+def test_second_push_to_a_location_is_refused(s3: S3, local: Path) -> None:
+    """A second push from one machine to the same location is refused until the first one ends."""
     with (
         lock_transfer(PUSH, "dtfperf data push"),
         pytest.raises(DataError, match=f"another dtfperf data push to {URL} runs on this machine"),
     ):
-        _push(local)
-    assert _push(local).sent == 4
+        _push_files(local)
+    assert _push_files(local).sent == 4
 
 
-def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
-    """A journal that was cut short by a crash, or names uploads that are gone, keeps no user from pushing."""
-    _push(local)
+def test_damaged_journal_does_not_prevent_a_push(s3: S3, local: Path) -> None:
+    """A journal that was cut short, or names uploads that do not exist, does not prevent a push, and is removed."""
+    _push_files(local)
     with lock_transfer(PUSH, "dtfperf data push") as journal:
         pass
     journal.write_text(json.dumps(["gone", "sets/mnist/big"]) + '\n["cut sho')
-    assert _push(local).sent == 0
+    assert _push_files(local).sent == 0
     assert not journal.exists()
 
 
-def test_a_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
-    """Of an upload that cannot be written down S3 keeps no parts, the journal's place is named, and the next push sends all."""
+def test_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
+    """If the journal's disk is full, the push fails with its path and leaves no parts, and the next push sends all files."""
     with lock_transfer(PUSH, "dtfperf data push") as journal:
         pass
     with full_behind(journal, room=10), pytest.raises(DataError, match=str(journal)):
-        _push(large)
+        _push_files(large)
     assert s3.unfinished() == []
-    assert _push(large).sent > 0
-    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _below(large).items()}
+    assert _push_files(large).sent > 0
+    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _read_files(large).items()}
 
 
-def test_nothing_to_push(s3: S3, tmp_path: Path) -> None:
-    """What is not there, and a folder without a file, are named before anything is asked."""
+def test_push_of_nothing_is_refused(s3: S3, tmp_path: Path) -> None:
+    """A push of a missing path, or of a folder without a file, is refused with the path."""
     with pytest.raises(UsageError, match=f"there is no file or folder {tmp_path}/nothing"):
-        _push(tmp_path / "nothing")
+        _push_files(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=f"there is no file in {tmp_path}/empty"):
-        _push(tmp_path / "empty")
+        _push_files(tmp_path / "empty")
 
 
-def test_nothing_to_pull(s3: S3, tmp_path: Path) -> None:
-    """An empty place is reported, and no folder is made; a name that only begins like the prefix is not below it."""
+def test_pull_of_nothing_is_refused(s3: S3, tmp_path: Path) -> None:
+    """A pull of an empty location is refused and makes no folder; a name that only begins with the prefix is not below it."""
     s3.put("sets/mnist-2/a", b"")
     s3.put("sets/mnist/", b"")
     with pytest.raises(DataError, match=f"there is nothing below {URL}/"):
-        _pull(tmp_path / "back")
+        _pull_files(tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize("key", ["sets/mnist/../../out", "sets/mnist//out", "sets/mnist/./out"])
-def test_no_key_leads_out(s3: S3, tmp_path: Path, key: str) -> None:
-    """A key that cannot be a file below the folder is named, and nothing is fetched."""
+def test_key_outside_of_the_folder_is_refused(s3: S3, tmp_path: Path, key: str) -> None:
+    """A key that cannot be a file below the folder is refused, and no file is fetched."""
     s3.put("sets/mnist/good", b"good")
     s3.put(key, b"bad")
     with pytest.raises(DataError, match=f"'{key}' cannot be a file on disk. Rename or remove it there"):
-        _pull(tmp_path / "back")
+        _pull_files(tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
-def test_a_place_that_cannot_be_written(s3: S3, local: Path, tmp_path: Path) -> None:
-    """The disk's own errors are reported with the place."""
-    _push(local)
+def test_unwritable_folder_is_named(s3: S3, local: Path, tmp_path: Path) -> None:
+    """An error of the disk is reported with the folder."""
+    _push_files(local)
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"{tmp_path}/file.*: Not a directory"):
-        _pull(tmp_path / "file" / "back")
+        _pull_files(tmp_path / "file" / "back")

@@ -1,4 +1,4 @@
-"""Steps and drifts in series of nights. benchmarks/changes.py measures the promised rates; a small part of that is here."""
+"""Tests of steps and drifts in series of nights. benchmarks/changes.py measures the promised rates; a small part is here."""
 
 import math
 from collections.abc import Callable
@@ -32,49 +32,49 @@ NOISE = 0.01
 KNOWN = 60
 
 
-def nights(seed: int, series: int, count: int, correlation: float = 0.0) -> Array:
+def simulate_nights(seed: int, series: int, count: int, correlation: float = 0.0) -> Array:
     return NOISE * simulate_autoregression(np.random.default_rng(seed), series, count, correlation)
 
 
-def watched(values: Array) -> tuple[ChangeWatch, list[RateChange]]:
-    """All nights of all series (series, night), and what was confirmed."""
+def watch_nights(values: Array) -> tuple[ChangeWatch, list[RateChange]]:
+    """Search all nights of all series (series, night), and return the watch with the changes that it confirmed."""
     watch, found = ChangeWatch(), list[RateChange]()
     for night in values.T:
         found += watch.night({str(number): float(value) for number, value in enumerate(night)}).values()
     return watch, found
 
 
-def learned(values: Array) -> ChangeWatch:
-    """What is known of nights that were not searched."""
+def learn_nights(values: Array) -> ChangeWatch:
+    """Return a watch that knows these nights without a search of them."""
     watch, count = ChangeWatch(), values.shape[1]
     watch.resume({str(n): Track(values=each.tolist(), kept=list(range(count))) for n, each in enumerate(values)})
     return watch
 
 
-def error_of_months(watch: ChangeWatch, name: str) -> float:
+def compute_error_of_months(watch: ChangeWatch, name: str) -> float:
     noise = watch.noise(name)
     assert noise
     return float(noise.errors(np.array([30.0]), np.array([30.0]))[0])
 
 
-def step(size: float) -> Callable[[int], float]:
+def make_step(size: float) -> Callable[[int], float]:
     return lambda night: math.log1p(size) if night >= 0 else 0.0
 
 
 CHANGES = {
-    "a loss of 3 %": (step(-0.03), "step", -0.03, 6),
-    "a loss of 2 %": (step(-0.02), "step", -0.02, 12),
-    "a gain of 4 %": (step(0.04), "step", 0.04, 6),
+    "a loss of 3 %": (make_step(-0.03), "step", -0.03, 6),
+    "a loss of 2 %": (make_step(-0.02), "step", -0.02, 12),
+    "a gain of 4 %": (make_step(0.04), "step", 0.04, 6),
     "a drift of 5 % in 60 nights": (lambda night: -0.05 * min(1.0, max(0, night) / 60), "drift", -0.05, 60),
 }
 
 
 @pytest.mark.parametrize("track, kind, size, within", CHANGES.values(), ids=CHANGES)
-def test_changes_are_found(track: Callable[[int], float], kind: str, size: float, within: int) -> None:
-    """One series of eight changes: it is found in time, in that one alone, with size, kind, and about when it began."""
-    values = nights(5, 8, KNOWN + 70)
+def test_change_of_one_series_is_found(track: Callable[[int], float], kind: str, size: float, within: int) -> None:
+    """A change of one series of eight is found in time, in this one alone, with its size, kind and begin."""
+    values = simulate_nights(5, 8, KNOWN + 70)
     values[3] += [track(night - KNOWN) for night in range(values.shape[1])]
-    watch, found = watched(values)
+    watch, found = watch_nights(values)
     assert found
     assert found[0].found - KNOWN < within
     assert watch.tracks["3"].changes[0] is found[0]
@@ -88,19 +88,19 @@ def test_changes_are_found(track: Callable[[int], float], kind: str, size: float
         assert change.last_good == change.first_bad - 1
 
 
-def test_three_steps_of_a_year_are_each_found() -> None:
-    """Three losses of 2 %, a hundred nights apart, are three changes."""
-    values = nights(11, 4, 320)
+def test_three_steps_of_a_year_are_found() -> None:
+    """Three losses of 2 %, a hundred nights apart, are three steps."""
+    values = simulate_nights(11, 4, 320)
     for begin in (90, 190, 290):
         values[0, begin:] -= 0.02
-    watch, _ = watched(values)
+    watch, _ = watch_nights(values)
     assert [round(change.first_bad, -1) for change in watch.tracks["0"].changes] == [90, 190, 290]
     assert [change.kind for change in watch.tracks["0"].changes] == ["step"] * 3
 
 
-def test_a_step_after_a_step_leaves_the_first_as_it_was() -> None:
-    """In each night after a second loss, the first one is still a step of its size, also while the second one is unknown."""
-    values = 0.1 * nights(6, 3, KNOWN + 20)
+def test_second_step_does_not_change_the_first() -> None:
+    """In each night after a second loss the first one is still a step of its size, also before the second one is found."""
+    values = 0.1 * simulate_nights(6, 3, KNOWN + 20)
     values[0, KNOWN:] -= 0.36
     values[0, KNOWN + 5 :] -= 1.36
     watch = ChangeWatch()
@@ -115,18 +115,18 @@ def test_a_step_after_a_step_leaves_the_first_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
-def test_a_few_bad_nights_are_no_change(bad: int) -> None:
-    """Up to three nights that lose 30 % are nothing, even one after the other."""
-    values = nights(3, 4, KNOWN + 20)
+def test_few_bad_nights_are_no_change(bad: int) -> None:
+    """Up to three successive nights with a loss of 30 % are no change."""
+    values = simulate_nights(3, 4, KNOWN + 20)
     values[1, KNOWN : KNOWN + bad] -= 0.3
-    assert watched(values)[1] == []
+    assert watch_nights(values)[1] == []
 
 
-def test_what_comes_back_was_no_change() -> None:
-    """A loss of eight nights is found, and turns out to be none when the rate is as it was; these nights count no more."""
-    values = nights(4, 4, KNOWN + 40)
+def test_loss_that_comes_back_is_reverted() -> None:
+    """A loss of eight nights is found and then reverted, and these nights are not kept."""
+    values = simulate_nights(4, 4, KNOWN + 40)
     values[0, KNOWN : KNOWN + 8] -= 0.05
-    watch, found = watched(values)
+    watch, found = watch_nights(values)
     track = watch.tracks["0"]
     assert len(found) == 1
     assert found[0].is_reverted
@@ -135,7 +135,7 @@ def test_what_comes_back_was_no_change() -> None:
     assert abs(len(track.values) - len(track.kept) - 8) <= 1
 
 
-def _weekly(random: np.random.Generator) -> Array:
+def _draw_weekly_nights(random: np.random.Generator) -> Array:
     return NOISE * random.standard_normal((12, 150)) + NOISE * np.isin(np.arange(150) % 7, [5, 6])
 
 
@@ -143,7 +143,7 @@ NOTHING: dict[str, Callable[[np.random.Generator], Array]] = {
     "independent": lambda random: NOISE * random.standard_normal((12, 150)),
     "heavy-tailed": lambda random: NOISE * random.standard_t(3, (12, 150)),
     "alike": lambda random: NOISE * simulate_autoregression(random, 12, 150, 0.6),
-    "weekly": _weekly,
+    "weekly": _draw_weekly_nights,
     "slow alone": lambda random: simulate_autoregression(random, 12, 150, 0.95) * 0.003,
     "slow part": lambda random: (
         simulate_autoregression(random, 12, 150, 0.95) * 0.003 + simulate_autoregression(random, 12, 150, 0.0) * NOISE
@@ -155,43 +155,45 @@ NOTHING: dict[str, Callable[[np.random.Generator], Array]] = {
 
 
 @pytest.mark.parametrize("nights_of", NOTHING.values(), ids=NOTHING)
-def test_nothing_is_found_where_nothing_changes(nights_of: Callable[[np.random.Generator], Array]) -> None:
-    """Twelve series without a change, of each kind of nights: nothing is found. The benchmark measures how seldom it is."""
-    _, found = watched(nights_of(np.random.default_rng(8)))
+def test_series_without_a_change_have_none(nights_of: Callable[[np.random.Generator], Array]) -> None:
+    """Twelve series without a change have none, for each kind of nights. The benchmark measures the rate of errors."""
+    _, found = watch_nights(nights_of(np.random.default_rng(8)))
     assert found == []
 
 
-def test_what_is_known_of_the_noise_is_said() -> None:
-    """With many series of many nights it is known how slowly rates wander; with one series or few nights it is not."""
-    assert learned(nights(1, 24, 100)).knows_noise()
-    assert not learned(nights(1, 24, 40)).knows_noise()
-    assert not learned(nights(1, 1, 70)).knows_noise()
-    assert not learned(nights(1, 24, 60) + 0.3 * nights(2, 24, 60, 0.95)).knows_noise()
+def test_noise_is_known_from_many_series_and_nights() -> None:
+    """The noise is known from many series of many nights, and not from one series, few nights, or rates that wander slowly."""
+    assert learn_nights(simulate_nights(1, 24, 100)).knows_noise()
+    assert not learn_nights(simulate_nights(1, 24, 40)).knows_noise()
+    assert not learn_nights(simulate_nights(1, 1, 70)).knows_noise()
+    assert not learn_nights(simulate_nights(1, 24, 60) + 0.3 * simulate_nights(2, 24, 60, 0.95)).knows_noise()
 
 
-def test_series_of_unlike_kinds_are_not_pooled() -> None:
-    """Among 20 series of independent nights two that wander slowly have standard errors of their own, which are greater."""
-    values = nights(2, 22, 120)
-    values[:2] += 0.8 * nights(3, 2, 120, 0.95)
-    watch = learned(values)
-    errors = [error_of_months(watch, name) for name in watch.tracks]
+def test_series_of_other_kinds_are_not_pooled() -> None:
+    """Two series that wander slowly have larger standard errors than 20 series of independent nights beside them."""
+    values = simulate_nights(2, 22, 120)
+    values[:2] += 0.8 * simulate_nights(3, 2, 120, 0.95)
+    watch = learn_nights(values)
+    errors = [compute_error_of_months(watch, name) for name in watch.tracks]
     assert min(errors[:2]) > 1.5 * max(errors[2:])
 
 
-def test_a_short_history_is_careful() -> None:
-    """Of few nights the standard error of a difference of months is greater, in parts of a night's, than of many."""
-    (short, few), (long, many) = [(learned(values), values) for values in (nights(6, 1, 20), nights(1, 24, 200))]
-    assert error_of_months(short, "0") / few[0].std() > 1.3 * error_of_months(long, "0") / many[0].std()
-    assert error_of_months(long, "0") == pytest.approx(NOISE * math.sqrt(2 / 30), rel=0.25)
+def test_short_history_has_a_larger_error() -> None:
+    """The standard error of a difference of months, in units of a night's scatter, is larger with few nights than with many."""
+    (short, few), (long, many) = [
+        (learn_nights(values), values) for values in (simulate_nights(6, 1, 20), simulate_nights(1, 24, 200))
+    ]
+    assert compute_error_of_months(short, "0") / few[0].std() > 1.3 * compute_error_of_months(long, "0") / many[0].std()
+    assert compute_error_of_months(long, "0") == pytest.approx(NOISE * math.sqrt(2 / 30), rel=0.25)
 
 
-def test_a_search_goes_on_where_it_was() -> None:
-    """A search that stops and continues from its JSON finds the same as one that never stopped."""
-    values = nights(5, 4, KNOWN + 30)
+def test_search_resumes_from_json() -> None:
+    """A search that stops and continues from its JSON ends in the same state as one that did not stop."""
+    values = simulate_nights(5, 4, KNOWN + 30)
     values[1, KNOWN - 20 : KNOWN - 12] -= 0.06  # comes back
     values[2, KNOWN - 10 :] -= 0.04
-    whole, _ = watched(values)
-    before, _ = watched(values[:, :KNOWN])
+    whole, _ = watch_nights(values)
+    before, _ = watch_nights(values[:, :KNOWN])
     after = ChangeWatch()
     kept = {name: (track.to_json(), track.values) for name, track in before.tracks.items()}
     after.resume({name: Track.from_json(state, list(known)) for name, (state, known) in kept.items()})
@@ -202,27 +204,27 @@ def test_a_search_goes_on_where_it_was() -> None:
     }
 
 
-def test_series_that_end_and_begin() -> None:
-    """Series need not have the same nights, nor many."""
+def test_series_may_have_different_nights() -> None:
+    """A series that ends and a series that begins have their own nights, and no change."""
     watch = ChangeWatch()
-    values = nights(2, 2, 40)
+    values = simulate_nights(2, 2, 40)
     for night in range(40):
         rates = {"old": float(values[0, night])} if night < 20 else {"new": float(values[1, night])}
         assert watch.night(rates) == {}
     assert {name: len(track.values) for name, track in watch.tracks.items()} == {"old": 20, "new": 20}
 
 
-def test_rates_that_are_the_same_to_the_last_digit() -> None:
-    """Rates that never differ, as made-up ones do, divide nothing by zero, and a change among them is found."""
+def test_change_of_equal_rates_is_found() -> None:
+    """A change among series of otherwise equal rates is found, without a division by zero."""
     values = np.zeros((4, 70))
     values[0, 60:] = -0.01
-    _, found = watched(values)
+    _, found = watch_nights(values)
     assert len(found) == 1
 
 
-def test_single_bad_nights_change_no_noise() -> None:
-    """Bad nights now and then leave scale and standard errors nearly as they are, and no night is beyond the clip."""
-    plain, night = nights(22, 1, 300, 0.3)[0], np.arange(300)
+def test_single_bad_nights_do_not_change_the_noise() -> None:
+    """Single bad nights leave scale and standard errors nearly unchanged, and are clipped."""
+    plain, night = simulate_nights(22, 1, 300, 0.3)[0], np.arange(300)
     found = []
     for values in (plain, np.where(night % 50, plain, -0.5)):
         scale = estimate_scale([values])
@@ -234,12 +236,13 @@ def test_single_bad_nights_change_no_noise() -> None:
     assert found[1] == pytest.approx(found[0], rel=0.25)
 
 
-def test_many_series_share_what_they_show() -> None:
-    """Twenty series of as many nights, equally noisy, know their noise better than one alone; unlike ones keep their own."""
-    alike = [compute_scatter([series], NOISE) for series in nights(1, 20, 60)]
+def test_series_of_equal_noise_are_pooled() -> None:
+    """Twenty series of equal noise have more degrees of freedom than one, and series of different noise keep their own
+    errors."""
+    alike = [compute_scatter([series], NOISE) for series in simulate_nights(1, 20, 60)]
     assert Together(alike).noise(alike[0]).degrees_of_freedom > 2 * Together(alike[:1]).noise(alike[0]).degrees_of_freedom
     factors = [1, 5] * 10
-    unlike = [compute_scatter([each * by], NOISE * by) for each, by in zip(nights(1, 20, 200), factors, strict=True)]
+    unlike = [compute_scatter([each * by], NOISE * by) for each, by in zip(simulate_nights(1, 20, 200), factors, strict=True)]
     weeks = np.array([7.0]), np.array([7.0])
     one, other = (float(Together(unlike).noise(unlike[number]).errors(*weeks)[0]) for number in (0, 1))
     assert other == pytest.approx(5 * one, rel=0.3)
@@ -247,8 +250,8 @@ def test_many_series_share_what_they_show() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.95])
-def test_the_error_of_a_difference_is_as_stated(correlation: float) -> None:
-    """The standard error of a difference of means, for nights that are alike, too, is what nights that are drawn show."""
+def test_error_of_a_difference_is_that_of_drawn_nights(correlation: float) -> None:
+    """The standard error of a difference of means is that of drawn nights, with and without correlation."""
     drawn = simulate_autoregression(np.random.default_rng(1), 20_000, 30, correlation)
     found = compute_differences(drawn, np.array([8]))[:, 0]
     assert found == pytest.approx(drawn[:, 22:].mean(axis=1) - drawn[:, :22].mean(axis=1))
@@ -260,17 +263,17 @@ def test_the_error_of_a_difference_is_as_stated(correlation: float) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 5, 18, 24, 36])
-def test_the_stored_tails_are_those_of_the_simulation(number: int) -> None:
-    """What is stored of a kind agrees with a smaller simulation of its own, and the tail with the part that exceeds it."""
+def test_stored_tails_are_those_of_a_simulation(number: int) -> None:
+    """The stored tail of a kind is that of a smaller simulation, and has its stated probability."""
     assert simulate_threshold(KINDS[number], series=1500, seed=5) == pytest.approx(TAILS[number], abs=0.3)
     ratios = np.full((len(KINDS), 1), TAILS[number])
     assert math.exp(float(compute_log_probabilities(ratios)[number, 0])) == pytest.approx(ANCHOR)
 
 
-def test_where_a_step_began_stays_where_it_began() -> None:
-    """Of a step of 3 % at a noise of 0.4 % most series name the first night, one at most another, and no later night moves it.
+def test_begin_of_a_step_does_not_move() -> None:
+    """Most of four series with a step name its first night as the begin, and no later night changes any of the four.
 
-    A change is looked for at ever fewer splits the farther back they are; where it began is told among all of them.
+    The search for a change tries fewer splits the farther back they are, and the search for its begin tries all of them.
     """
     random = np.random.default_rng(5)
     rates = random.normal(0, 0.004, (4, 120)) + np.where(np.arange(120) >= 55, math.log(0.97), 0.0)

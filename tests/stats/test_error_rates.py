@@ -1,4 +1,4 @@
-"""The error rates of verdicts are those that are stated. By simulation; `python -m benchmarks.verdicts` has more of it."""
+"""Tests of the stated error rates of verdicts, by simulation. `python -m benchmarks.verdicts` has more of them."""
 
 import math
 from dataclasses import replace
@@ -16,8 +16,8 @@ SEED = 11
 SIMULATED = 2_500
 
 
-def chance(rate: float, cases: int = SIMULATED) -> float:
-    """How much more than this rate is found by chance, once in ten thousand times."""
+def compute_tolerance(rate: float, cases: int = SIMULATED) -> float:
+    """Return the excess over this rate that chance causes once in ten thousand times."""
     return 3.7 * math.sqrt(rate / cases)
 
 
@@ -27,8 +27,8 @@ def chance(rate: float, cases: int = SIMULATED) -> float:
     ids=["against stored", "against published", "in turn"],
 )
 @pytest.mark.parametrize("calibrated", ["no", "runs", "sessions"])
-def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool, alike: bool) -> None:
-    """Many cases at once get, run by run, the very answers that each gets alone."""
+def test_simulation_has_the_answers_of_the_plugin(calibrated: str, apart: bool, alike: bool) -> None:
+    """Many simulated cases at once have, run by run, the answer that each one has alone."""
     random, cases = np.random.default_rng(SEED), 40
     kind = trial(0.02, 0.05, calibrated, baseline=5)
     question = replace(kind.question, false_alarm=0.05, most=6)
@@ -54,8 +54,8 @@ def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool, 
     assert seen >= {"open", "unconfirmed", "worse", "holds"}
 
 
-def test_the_simulation_calibrates_as_the_plugin_does() -> None:
-    """Noise of many places at once is what each place's sessions give alone."""
+def test_simulation_has_the_noise_of_the_plugin() -> None:
+    """The simulated noise of many places is that of each place's sessions alone."""
     noise_model, cases = NoiseModel(cv=0.02, session=0.01), 20
     known = noise_model.calibrated(np.random.default_rng(SEED), cases)
     random = np.random.default_rng(SEED)
@@ -69,30 +69,30 @@ def test_the_simulation_calibrates_as_the_plugin_does() -> None:
 
 @pytest.mark.parametrize("baseline", [10, 5, 2])
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_no_more_errors_than_stated(calibrated: str, baseline: int) -> None:
-    """With the true ratio exactly at the margin, worst of all, neither error is made more often than stated."""
+def test_errors_at_the_margin_are_as_rare_as_stated(calibrated: str, baseline: int) -> None:
+    """With the true ratio exactly at the margin, neither error is more frequent than stated."""
     random = np.random.default_rng(SEED)
     for cv in SPREADS:
         for margin in MARGINS:
             ended = trial(cv, margin, calibrated, baseline).outcomes(random, SIMULATED)
             where = f"CV {cv:.1%}, margin {margin:.0%}"
-            assert ended.fraction(WORSE) <= FALSE_ALARM + chance(FALSE_ALARM), where
-            assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05), where
+            assert ended.fraction(WORSE) <= FALSE_ALARM + compute_tolerance(FALSE_ALARM), where
+            assert ended.fraction(HOLDS, BETTER) <= 0.05 + compute_tolerance(0.05), where
 
 
 @pytest.mark.parametrize("calibrated", ["both", "neither", "n devices", "the anchor"])
 @pytest.mark.parametrize("cv, anchor_cv", [(0.01, 0.05), (0.05, 0.01)])
-def test_unlike_sides_make_no_more_errors_than_stated(cv: float, anchor_cv: float, calibrated: str) -> None:
-    """At the threshold neither error is made more often than stated, though one side's runs scatter five times as much."""
+def test_errors_of_unequal_sides_are_as_rare_as_stated(cv: float, anchor_cv: float, calibrated: str) -> None:
+    """At the threshold neither error is more frequent than stated, although one side scatters five times as much."""
     cases = SIMULATED // 5
     ended = unlike_pair(np.random.default_rng(SEED), cases, cv, anchor_cv, calibrated, ratio=0.9, false_alarm=BUDGET)
-    assert ended.fraction(WORSE) <= BUDGET + chance(BUDGET, cases)
-    assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05, cases)
+    assert ended.fraction(WORSE) <= BUDGET + compute_tolerance(BUDGET, cases)
+    assert ended.fraction(HOLDS, BETTER) <= 0.05 + compute_tolerance(0.05, cases)
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_no_change_is_hardly_ever_a_false_alarm(calibrated: str) -> None:
-    """Where nothing changed, false alarms are at least ten times rarer than stated."""
+def test_false_alarms_without_a_change_are_ten_times_rarer(calibrated: str) -> None:
+    """Without a change, false alarms are at least ten times rarer than stated."""
     random = np.random.default_rng(SEED)
     found = [trial(cv, margin, calibrated).but(1.0).outcomes(random, SIMULATED) for cv in SPREADS for margin in MARGINS]
     assert sum(each.fraction(WORSE) for each in found) / len(found) <= FALSE_ALARM / 10
@@ -100,10 +100,9 @@ def test_no_change_is_hardly_ever_a_false_alarm(calibrated: str) -> None:
 
 @pytest.mark.parametrize("baseline", [10, 5, 2])
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_twice_the_margin_is_found(calibrated: str, baseline: int) -> None:
-    """A loss of twice the margin is found in 95 of 100 cases wherever `runs_needed` says that the budget of runs suffices.
-
-    Elsewhere it is seldom called a pass: what cannot be told stays without an answer.
+def test_loss_of_twice_the_margin_is_found(calibrated: str, baseline: int) -> None:
+    """A loss of twice the margin is found in 95 % of cases if `runs_needed` is within the budget, and passes in at most 5 % of
+    all.
     """
     random, found = np.random.default_rng(SEED), 0
     for cv in SPREADS:
@@ -122,15 +121,15 @@ def test_twice_the_margin_is_found(calibrated: str, baseline: int) -> None:
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_as_much_better_is_found(calibrated: str) -> None:
-    """A gain of twice the margin, at CV 2 % and margin 5 %, is a pass, and after few runs."""
+def test_gain_of_twice_the_margin_passes(calibrated: str) -> None:
+    """A gain of twice the margin passes, after few runs."""
     ended = trial(0.02, 0.05, calibrated).but(1.1).outcomes(np.random.default_rng(SEED), SIMULATED)
     assert ended.fraction(HOLDS, BETTER) >= 0.999
     assert ended.mean_runs <= 2.1
 
 
-def test_a_decision_costs_two_fifths_of_a_fixed_protocol() -> None:
-    """At CV 2 %, margin 5 %, a case that did not change takes at most 42 % of the steps of 5 runs, once noise is calibrated."""
+def test_decision_costs_two_fifths_of_a_fixed_protocol() -> None:
+    """An unchanged case takes at most 42 % of the runs of a fixed protocol with calibrated noise, and at most half without."""
     random = np.random.default_rng(SEED)
     for baseline in (10, 5):
         assert trial(0.02, 0.05, "runs", baseline).but(1.0).outcomes(random, SIMULATED).mean_runs <= 0.42 * FIXED_RUNS
@@ -139,40 +138,40 @@ def test_a_decision_costs_two_fifths_of_a_fixed_protocol() -> None:
 
 @pytest.mark.parametrize("shape", ["heavy tails", "slow runs"])
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_noise_that_is_not_normal(shape: str, calibrated: str) -> None:
-    """Heavy tails, and a run in twenty that is 10 % slower, make at most twice the stated errors at the margin."""
+def test_errors_with_other_noise_are_at_most_twice_as_frequent(shape: str, calibrated: str) -> None:
+    """Heavy tails, or a slow run in twenty, make at most twice the stated errors at the margin."""
     ended = trial(0.02, 0.05, calibrated, shape=shape).outcomes(np.random.default_rng(SEED), SIMULATED)
-    assert ended.fraction(WORSE) <= 2 * FALSE_ALARM + chance(2 * FALSE_ALARM)
+    assert ended.fraction(WORSE) <= 2 * FALSE_ALARM + compute_tolerance(2 * FALSE_ALARM)
     assert ended.fraction(HOLDS, BETTER) <= 0.10
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 @pytest.mark.parametrize("slower", [0.1, 0.2, 0.4])
-def test_rare_slow_runs(slower: float, calibrated: str) -> None:
-    """A run in twenty that is 10 to 40 % slower makes no more errors than stated, and hides few losses of twice the margin."""
+def test_rare_slow_runs_make_no_more_errors(slower: float, calibrated: str) -> None:
+    """A slow run in twenty makes no more errors than stated, and 90 % of losses of twice the margin are found."""
     kind = trial(0.01, 0.05, calibrated)
     kind = replace(kind, noise_model=replace(kind.noise_model, rare=0.05, slower=slower))
     random = np.random.default_rng(SEED)
     ended, found = (kind.but(ratio).outcomes(random, SIMULATED) for ratio in (0.95, 0.9))
-    assert ended.fraction(WORSE) <= FALSE_ALARM + chance(FALSE_ALARM)
-    assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05)
+    assert ended.fraction(WORSE) <= FALSE_ALARM + compute_tolerance(FALSE_ALARM)
+    assert ended.fraction(HOLDS, BETTER) <= 0.05 + compute_tolerance(0.05)
     assert found.fraction(WORSE) >= 0.9
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 @pytest.mark.parametrize("cv, margin", [(0.02, 0.05), (0.05, 0.05), (0.03, 0.10)])
-def test_nights_without_change_are_not_red(cv: float, margin: float, calibrated: str) -> None:
-    """Of 1,000 nights of 24 cases without change, no more are red than the budget says; also where all lost just the margin."""
+def test_nights_without_a_change_are_rarely_red(cv: float, margin: float, calibrated: str) -> None:
+    """Of 1,000 nights of 24 cases without a change, no more are red than the budget allows, also at the margin."""
     random = np.random.default_rng(SEED)
     plan = NightPlan(trial=trial(cv, margin, calibrated))
     assert plan.nights(random, 1000).red <= BUDGET / 5
     limit = replace(plan, ratios=[1 - margin] * CASES)
-    assert limit.nights(random, 1000).red <= BUDGET + chance(BUDGET, 1000)
+    assert limit.nights(random, 1000).red <= BUDGET + compute_tolerance(BUDGET, 1000)
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
-def test_a_slow_case_is_found_among_24(calibrated: str) -> None:
-    """In 1,000 nights with one case 10 % slower, at CV 2 % and margin 5 %, it is found in 940, and passes in none."""
+def test_slow_case_of_24_is_found(calibrated: str) -> None:
+    """One slow case of 24 is found in 940 of 1,000 nights, passes in at most one, and makes few others red."""
     ended = NightPlan(trial=trial(0.02, 0.05, calibrated), ratios=[0.9, *[1.0] * (CASES - 1)]).nights(
         np.random.default_rng(SEED), 1000
     )
@@ -181,16 +180,16 @@ def test_a_slow_case_is_found_among_24(calibrated: str) -> None:
     assert (ended.answers[:, 1:] == WORSE).any(axis=1).mean() <= BUDGET / 5
 
 
-def test_what_is_red_leaves_its_budget_to_the_rest() -> None:
-    """Where many cases lost twice the margin, Holm finds more of them than equal shares, and still keeps to the budget."""
+def test_holm_finds_more_slow_cases() -> None:
+    """With many slow cases, Holm finds more of them than equal shares of the error, and keeps to the budget."""
     plan = NightPlan(trial=trial(0.03, 0.05), ratios=[0.9] * 20 + [0.95] * 4)
     holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), 400) for each in (True, False))
     assert (holm.answers[:, :20] == WORSE).mean() > (equal.answers[:, :20] == WORSE).mean() + 0.02
-    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + chance(BUDGET, 400)
+    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + compute_tolerance(BUDGET, 400)
 
 
-def test_turns_take_drift_out_of_a_comparison() -> None:
-    """While a machine loses 20 % over a session, two equal specs are equal in turn; one after the other they are not."""
+def test_runs_in_turn_remove_drift() -> None:
+    """On a machine that loses 20 % in a session, two equal specs are equal in turn, and not one after the other."""
     cases, noise = SIMULATED // 5, Noise(run=0.01, degrees_of_freedom=20)
     rates = NoiseModel(cv=0.01).sessions(np.random.default_rng(SEED), SIMULATED, 20) - 0.2 * np.arange(20) / 20
     question, few, all_known = Question(floor=0.95, false_alarm=0.05), Known.alike(noise, cases), Known.alike(noise, SIMULATED)

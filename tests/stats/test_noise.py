@@ -1,4 +1,4 @@
-"""What noise is estimated from rates."""
+"""Tests of noise that is estimated from rates."""
 
 import math
 import statistics
@@ -37,18 +37,18 @@ RATES = st.lists(st.lists(st.integers(1000, 9999).map(float), min_size=2, max_si
     [(DYESTUFF, 1000, 2451e-6, 1764e-6, 24, 1e-3), (CALCIUM, 1, 0.0066, 0.0724, 12, 5e-3)],
     ids=["dyestuff", "calcium in leaves"],
 )
-def test_textbook_components(
+def test_variance_components_are_those_of_textbooks(
     values: list[list[float]], unit: float, run: float, session: float, degrees_of_freedom: float, digits: float
 ) -> None:
-    """Both variances are those that textbooks derive from their tables, which stand here for logarithms."""
+    """Both variances of textbook tables, as logarithms of rates, are those in the textbooks."""
     noise = estimate_variance_components([[math.exp(each / unit) for each in group] for group in values])
     assert noise.run**2 == pytest.approx(run, rel=digits)
     assert noise.session**2 == pytest.approx(session, rel=digits)
     assert noise.degrees_of_freedom == degrees_of_freedom
 
 
-def test_sessions_of_any_size() -> None:
-    """With sessions of different sizes both estimates are right on average."""
+def test_variances_of_unequal_sessions_are_right_on_average() -> None:
+    """With sessions of different sizes both variances are right on average."""
     random = np.random.default_rng(1)
     sizes, found = (2, 3, 5, 8, 1), []
     for _ in range(3000):
@@ -59,14 +59,14 @@ def test_sessions_of_any_size() -> None:
     assert np.mean([each.session**2 for each in found]) == pytest.approx(0.03**2, rel=0.06)
 
 
-def test_sessions_that_do_not_differ() -> None:
-    """Where session means lie closer together than chance has them, sessions are taken not to differ."""
+def test_sessions_of_close_means_do_not_differ() -> None:
+    """The variance between sessions is zero if their means are closer than by chance."""
     assert estimate_variance_components([[100.0, 102.0], [102.0, 100.0], [101.0, 101.01]]).session == 0
 
 
 @given(sessions=RATES, unit=st.floats(0.01, 100))
-def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
-    """Noise is of ratios: measured in other units, or in another order, it is the same."""
+def test_units_and_order_do_not_change_the_noise(sessions: list[list[float]], unit: float) -> None:
+    """Noise is the same in other units, and in another order of sessions and runs."""
     assume(any(len(set(group)) > 1 for group in sessions))
     noise = estimate_variance_components(sessions)
     again = estimate_variance_components([[unit * rate for rate in reversed(group)] for group in reversed(sessions)])
@@ -84,8 +84,8 @@ def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
     ],
     ids=["nothing", "one session", "single runs", "copies"],
 )
-def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
-    """Too few sessions or runs, and runs that are copies, raise an error with a message."""
+def test_too_few_runs_have_no_noise(sessions: list[list[float]], words: str) -> None:
+    """Too few sessions or runs, and copies of runs, are refused with the reason."""
     with pytest.raises(ValueError, match=words):
         estimate_variance_components(sessions)
 
@@ -93,28 +93,28 @@ def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
 @pytest.mark.parametrize(
     "noise", [{"run": 0.0}, {"run": -0.01}, {"run": 0.01, "degrees_of_freedom": -1}, {"run": 0.01, "session": -0.1}]
 )
-def test_noise_is_positive(noise: dict[str, float]) -> None:
-    """Noise that cannot be is refused."""
+def test_negative_noise_is_refused(noise: dict[str, float]) -> None:
+    """Noise with a value that is negative, or zero between runs, is refused."""
     with pytest.raises(ValueError, match="noise is positive"):
         Noise(**noise)
 
 
-def test_what_is_known_and_what_is_seen_count_by_their_freedom() -> None:
-    """The spread is the root of the pooled variance: of the runs' own, and of what was known before."""
+def test_pooled_spread_counts_degrees_of_freedom() -> None:
+    """The spread is the root of the pooled variance of the runs and of the known noise, by their degrees of freedom."""
     groups = [[math.exp(each) for each in group] for group in ([0.0, 0.2], [1.0, 1.0, 1.3])]  # squares: 0.02 and 0.06
     spread, degrees_of_freedom = pool_spreads(groups, Noise(run=0.1, degrees_of_freedom=5))
     assert degrees_of_freedom == 8
     assert spread == pytest.approx(math.sqrt((0.02 + 0.06 + 5 * 0.01) / 8))
 
 
-def test_no_less_than_the_noise_floor() -> None:
-    """However alike the runs, the spread is not below what was found or assumed before."""
+def test_spread_is_not_below_the_known_noise() -> None:
+    """The spread of equal runs is the known noise."""
     assert pool_spreads([[100.0, 100.0, 100.0]], Noise(run=0.01)) == (0.01, 2)
     assert pool_spreads([[100.0]], Noise(run=0.01)) == (0.01, 0)
 
 
-def autoregressive(random: np.random.Generator, sessions: int, runs: int, resemblance: float) -> list[list[float]]:
-    """Sessions of runs with a CV of 1 %, each of which resembles the one before."""
+def simulate_sessions(random: np.random.Generator, sessions: int, runs: int, resemblance: float) -> list[list[float]]:
+    """Return sessions of runs with a CV of 1 %, each of which resembles the one before."""
     found = []
     for _ in range(sessions):
         values = [random.normal()]
@@ -124,27 +124,27 @@ def autoregressive(random: np.random.Generator, sessions: int, runs: int, resemb
     return found
 
 
-def test_runs_that_resemble_their_neighbours_are_seen() -> None:
-    """Of independent runs hardly any case is reported, of runs with a correlation of 0.7 nearly all."""
+def test_correlation_of_runs_is_found() -> None:
+    """A correlation is found in nearly all cases with a correlation of 0.7, and in hardly any case of independent runs."""
     random = np.random.default_rng(3)
-    independent, alike = ([compute_correlation(autoregressive(random, 10, 10, by)) for _ in range(40)] for by in (0.0, 0.7))
+    independent, alike = ([compute_correlation(simulate_sessions(random, 10, 10, by)) for _ in range(40)] for by in (0.0, 0.7))
     assert sum(each is not None for each in independent) <= 3
     seen = [each for each in alike if each is not None]
     assert len(seen) >= 37
     assert 0.4 < statistics.fmean(seen) < 0.9
 
 
-def test_a_mode_for_a_whole_session_is_seen() -> None:
-    """Sessions of which some are 10 % slower in all their runs differ; sessions of the same runs do not."""
+def test_sessions_of_other_speed_differ() -> None:
+    """Sessions with all runs slower by 10 % differ from the others, and sessions of equal runs do not."""
     random = np.random.default_rng(4)
-    same = autoregressive(random, 6, 4, 0.0)
+    same = simulate_sessions(random, 6, 4, 0.0)
     assert not do_sessions_differ(same)
     assert do_sessions_differ([[rate * (0.9 if i % 2 else 1.0) for rate in rates] for i, rates in enumerate(same)])
     assert compute_correlation(same) is None
 
 
 @pytest.mark.parametrize("sessions", [[[100.0, 101.0]], [[100.0], [101.0]], [[100.0] * 4, [100.0] * 4], []], ids=str)
-def test_too_little_shows_no_correlation(sessions: list[list[float]]) -> None:
-    """Of one session, single runs or runs without any spread nothing is claimed."""
+def test_too_few_runs_show_no_correlation(sessions: list[list[float]]) -> None:
+    """One session, single runs or equal runs show no correlation, and no difference between sessions."""
     assert compute_correlation(sessions) is None
     assert do_sessions_differ(sessions) is False

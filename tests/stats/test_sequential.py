@@ -1,4 +1,4 @@
-"""Critical values: against published ones, by simulation, and what holds for all of them."""
+"""Tests of critical values, against published ones, by simulation, and of their properties."""
 
 import math
 
@@ -21,22 +21,24 @@ SEED = 6
         pytest.param((1, 2, 3, 4), 0.07, -1.0, (2.2710911, 2.0692301, 1.8645608, 1.6606881), id="rpact, four looks"),
     ],
 )
-def test_published_values(information: tuple[float, ...], level: float, gamma: float, published: tuple[float, ...]) -> None:
+def test_critical_values_are_the_published_ones(
+    information: tuple[float, ...], level: float, gamma: float, published: tuple[float, ...]
+) -> None:
     """Critical values are those of gsDesign (sfHSD) and of rpact's own tests (asHSD)."""
     assert compute_critical_values(information, level, gamma) == pytest.approx(
         published, abs=5e-5 if len(published) == 5 else 1e-6
     )
 
 
-def test_one_analysis_is_no_sequence() -> None:
-    """A single look has the critical value of a test that looks once."""
+def test_single_analysis_has_the_usual_value() -> None:
+    """A single analysis has the critical value of a usual test."""
     assert compute_critical_values((3.0,), 0.05, 4.0) == pytest.approx([-ndtri(0.05)])
 
 
 @pytest.mark.parametrize("gamma", [-4.0, -2.0, 0.0, 4.0])
 @pytest.mark.parametrize("information", [tuple(range(1, 11)), tuple(1 / (1 / k + 1 / 5 + 2) for k in range(1, 11))])
-def test_analysing_often_makes_no_more_errors(information: tuple[float, ...], gamma: float) -> None:
-    """With no effect, sums of normal steps cross the critical values, at each analysis, as often as is spent until then."""
+def test_repeated_analyses_keep_the_error_rate(information: tuple[float, ...], gamma: float) -> None:
+    """Without an effect, sums of normal steps exceed the critical values up to each analysis as often as the spent error."""
     level, cases = 0.05, 100_000
     random = np.random.default_rng(SEED)
     steps = random.normal(size=(cases, len(information))) * np.sqrt(np.diff([0.0, *information]))
@@ -54,8 +56,8 @@ def test_analysing_often_makes_no_more_errors(information: tuple[float, ...], ga
     unit=st.floats(0.01, 100),
 )
 @settings(max_examples=60, deadline=None)
-def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float, gamma: float, unit: float) -> None:
-    """The values depend on parts of the information only, and those of the first analyses need no knowledge of later ones."""
+def test_units_and_later_analyses_do_not_change_values(steps: list[float], level: float, gamma: float, unit: float) -> None:
+    """The values depend on fractions of the information only, and the first ones do not depend on later analyses."""
     information = tuple(float(each) for each in np.cumsum(steps))
     found = compute_critical_values(information, level, gamma)
     assert compute_critical_values(tuple(each * unit for each in information), level, gamma) == pytest.approx(found, abs=1e-5)
@@ -65,8 +67,8 @@ def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float
 
 @given(level=st.floats(1e-4, 0.1), factor=st.floats(1.1, 2))
 @settings(max_examples=30, deadline=None)
-def test_more_errors_need_less(level: float, factor: float) -> None:
-    """Allowing more errors gives smaller critical values, and none is below that of a single look at the same level."""
+def test_larger_error_gives_smaller_values(level: float, factor: float) -> None:
+    """A larger error gives smaller critical values, and none is below that of a single analysis at the same level."""
     information = (1.0, 2.0, 3.0)
     strict, lax = compute_critical_values(information, level, 2.0), compute_critical_values(information, level * factor, 2.0)
     assert all(one > other for one, other in zip(strict, lax, strict=True))
@@ -74,8 +76,8 @@ def test_more_errors_need_less(level: float, factor: float) -> None:
 
 
 @given(gamma=st.floats(-8, 8))
-def test_nothing_to_all_of_a_budget(gamma: float) -> None:
-    """Every family member spends nothing at the start and all at the end; the greater gamma, the earlier."""
+def test_spent_error_grows_from_nothing_to_all(gamma: float) -> None:
+    """Each gamma spends no error at the start and all at the end, and a larger gamma spends it earlier."""
     assert compute_spent_error(0, gamma) == 0
     assert compute_spent_error(1, gamma) == pytest.approx(1)
     assert compute_spent_error(0.5, gamma) <= compute_spent_error(0.5, gamma + 0.5)
@@ -93,7 +95,7 @@ def test_nothing_to_all_of_a_budget(gamma: float) -> None:
     ],
     ids=["no look", "nothing known", "less and less", "more than all", "no errors", "errors only"],
 )
-def test_what_is_no_test(information: tuple[float, ...], level: float, total: float | None, words: str) -> None:
-    """Looks without growing information and levels that are none raise an error with a message."""
+def test_invalid_analyses_are_refused(information: tuple[float, ...], level: float, total: float | None, words: str) -> None:
+    """Analyses without growing information, and levels outside of 0 to 1, are refused with the reason."""
     with pytest.raises(ValueError, match=words):
         compute_critical_values(information, level, 1.0, total)

@@ -1,4 +1,4 @@
-"""All variable updates: the network learns what one process would, whoever computes what. A new row is tested by being one."""
+"""Tests of all variable updates: the network learns the same as in one process. Each row of the table is tested."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ IMAGES = 12  # of a whole step, however many devices share them: one process tra
 
 
 class Layout(NamedTuple):
-    """Who trains."""
+    """Hold the numbers of workers, devices and servers."""
 
     workers: int
     gpus: int  # of all workers together
@@ -45,7 +45,7 @@ ROUNDS = {"wire_precision"}  # tried with every placement, and with every algori
 NEEDS_GPUS = "nccl"
 
 
-def layouts(row: VariableUpdate) -> tuple[Layout, ...]:
+def list_layouts(row: VariableUpdate) -> tuple[Layout, ...]:
     if row.one_process:
         return (DOUBLE, Layout(1, 3))
     if row.one_device or row.one_cpu:
@@ -57,29 +57,29 @@ def layouts(row: VariableUpdate) -> tuple[Layout, ...]:
     return (PAIR, DOUBLE, FOUR, UNEVEN)
 
 
-def options(row: VariableUpdate) -> Iterator[dict[str, Any]]:
+def list_options(row: VariableUpdate) -> Iterator[dict[str, Any]]:
     for name in sorted(row.knows & OPTIONS.keys()):
         yield from ({name: value} for value in OPTIONS[name])
 
 
-def algorithms(row: VariableUpdate) -> Iterator[str]:
+def list_algorithms(row: VariableUpdate) -> Iterator[str]:
     yield from (algorithm for algorithm in row.all_reduce if not algorithm.startswith(NEEDS_GPUS))
     if row.all_reduce_by_size:
         yield "pscpu:1k:xring#2"
 
 
-def layout_of(row: VariableUpdate, option: Mapping[str, Any]) -> Layout:
-    return Layout(1, 4) if "hierarchical_copy" in option and row.even_hierarchy else layouts(row)[-1]
+def choose_layout(row: VariableUpdate, option: Mapping[str, Any]) -> Layout:
+    return Layout(1, 4) if "hierarchical_copy" in option and row.even_hierarchy else list_layouts(row)[-1]
 
 
-def cases() -> Iterator[Any]:
-    """Every mode in each of its layouts, and in the last of them with each of its options."""
+def list_cases() -> Iterator[Any]:
+    """Yield each mode in each of its layouts, and in the last of them with each of its options."""
     for mode, row in VARIABLE_UPDATES.items():
         if row.synchronous and row.lockstep:
             # What is packed is on one server: with several, see to it that each has something.
             spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if row.parameter_servers else {}
-            found = [*((layout, spread if layout.num_ps > 1 else {}) for layout in layouts(row))]
-            found += [(layout_of(row, option), option) for option in options(row) if option != spread]
+            found = [*((layout, spread if layout.num_ps > 1 else {}) for layout in list_layouts(row))]
+            found += [(choose_layout(row, option), option) for option in list_options(row) if option != spread]
             on_devices: dict[str, Any] = {"local_parameter_device": "gpu"}
             found += [(DOUBLE, {**on_devices, **more}) for more in ({}, {"variable_placement": "split"})] if row.local else []
             yield from (pytest.param(mode, layout, option, id=_id(mode, layout, option)) for layout, option in found)
@@ -91,13 +91,13 @@ def _id(mode: str, layout: Layout, option: Mapping[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def momentum(tiny: Spec) -> Spec:
-    """Momentum is state beside the variables: it must be updated as often as they are."""
+    """Return a spec with momentum, a state beside the variables that must be updated as often as they are."""
     return tiny.but(optimizer="momentum")
 
 
 @pytest.fixture(scope="module")
 def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process on one device learns in the same steps from the same images."""
+    """Return the variables that one process on one device learns in the same steps from the same images."""
     path = tmp_path_factory.mktemp("alone") / "variables.npz"
     trained(momentum.but(batch_size=IMAGES), checkpoint=str(path))
     trained(momentum.but(batch_size=IMAGES, learning_rate=0.0, steps=1), checkpoint=str(path.with_name("start.npz")))
@@ -105,11 +105,11 @@ def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("mode, layout, option", [*cases()])
-def test_three_steps_lead_where_one_process_gets(
+@pytest.mark.parametrize("mode, layout, option", [*list_cases()])
+def test_mode_learns_the_same_as_one_process(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
 ) -> None:
-    """All variables are the same, whoever computed which part: every device's gradients count once and equally."""
+    """After three steps of each mode, layout and option all variables are those of one process."""
     spec = momentum.but(
         variable_update=mode, gpus=layout.gpus, num_ps=layout.num_ps, batch_size=IMAGES // layout.gpus, **option
     )
@@ -117,10 +117,9 @@ def test_three_steps_lead_where_one_process_gets(
     assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
 
 
-def exchanges() -> Iterator[Any]:
-    """Every mode with parameter servers, each placement and precision on the wire, with packs and without. A lone worker that
-    waits for nobody learns the same.
-    """
+def list_exchanges() -> Iterator[Any]:
+    """Yield each mode with servers, each placement and precision on the wire, with and without packs, also with a lone
+    asynchronous worker."""
     for mode, row in VARIABLE_UPDATES.items():
         if not (row.parameter_servers and row.synchronous):
             continue
@@ -135,12 +134,12 @@ def exchanges() -> Iterator[Any]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("mode, placement, wire, layout, option", [*exchanges()])
-def test_wherever_variables_lie_the_same_is_learnt(
+@pytest.mark.parametrize("mode, placement, wire, layout, option", [*list_exchanges()])
+def test_placement_learns_the_same_as_one_process(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, wire: str, layout: Layout,
     option: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Placed in any order, cut or whole, packed or apart, variables are what one process learns, and the servers hold all."""
+    """Each placement, split or whole, packed or not, learns the same as one process, and the servers hold all variables."""
     spec = momentum.but(
         variable_update=mode, variable_placement=placement, wire_precision=wire, gpus=layout.gpus, num_ps=layout.num_ps,
         batch_size=IMAGES // layout.gpus, **option,
@@ -154,22 +153,22 @@ def test_wherever_variables_lie_the_same_is_learnt(
         assert max(held) <= 1.02 * VARIABLE_BYTES / layout.num_ps
 
 
-def reductions() -> Iterator[Any]:
-    """Every way of adding; where workers send short numbers, also by two of them, by three, and by devices of several."""
+def list_reductions() -> Iterator[Any]:
+    """Yield each algorithm, and with short numbers on the wire also several layouts."""
     for mode, row in VARIABLE_UPDATES.items():
         shorter = (PAIR, Layout(3, 3), FOUR, UNEVEN) if "wire_precision" in row.knows else ()
         if row.synchronous and row.lockstep:
-            for algorithm in algorithms(row):
-                for wire, layout in (("fp32", layouts(row)[-1]), *(("bf16", layout) for layout in shorter)):
+            for algorithm in list_algorithms(row):
+                for wire, layout in (("fp32", list_layouts(row)[-1]), *(("bf16", layout) for layout in shorter)):
                     yield pytest.param(mode, algorithm, wire, layout, id=f"{mode}-{algorithm}-{wire}-{layout}")
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("mode, algorithm, wire, layout", [*reductions()])
-def test_whoever_adds_the_same_is_learnt(
+@pytest.mark.parametrize("mode, algorithm, wire, layout", [*list_reductions()])
+def test_algorithm_learns_the_same_as_one_process(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
 ) -> None:
-    """By each algorithm what one process learns; with bf16 on the wire all copies stay equal, and are near that."""
+    """Each algorithm learns the same as one process, or nearly the same with bf16 on the wire."""
     spec = momentum.but(
         variable_update=mode, all_reduce_spec=algorithm, gpus=layout.gpus, batch_size=IMAGES // layout.gpus,
         wire_precision=wire,
@@ -179,20 +178,20 @@ def test_whoever_adds_the_same_is_learnt(
 
 
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
-def test_what_does_not_cross_is_not_rounded(trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str) -> None:
-    """A lone process has no wire: what it learns is the same, whatever it would send."""
+def test_single_process_is_not_rounded(trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str) -> None:
+    """A single process learns the same with bf16 on the wire, since it sends nothing."""
     devices = 1 if VARIABLE_UPDATES[mode].parameter_servers else 2
     spec = momentum.but(variable_update=mode, gpus=devices, batch_size=IMAGES // devices, wire_precision="bf16")
     trained(spec, workers=1, checkpoint=str(tmp_path / "together.npz"))
     assert_learnt(tmp_path / "together.npz", alone, "fp32")
 
 
-def norm(values: Any) -> float:
+def compute_norm(values: Any) -> float:
     return float(np.sqrt(np.sum(np.square(values.astype(np.float64)))))
 
 
 def assert_learnt(found: Path, alone: Path, wire: str, *, near: float = 0.1) -> None:
-    """The same as one process, but for the order of sums; or, in bf16, near it, by how far each variable has moved.
+    """Assert that variables are those of one process, except for the order of sums, or in bf16 near them.
 
     A number is rounded by up to 1 in 256, and what is learnt from many by less: 1 in 50 is allowed. But where values are
     rounded, a ReLU or a maximum may be decided otherwise. With 12 images whole layers show it, alike in all layouts: 1 in 10.
@@ -202,31 +201,32 @@ def assert_learnt(found: Path, alone: Path, wire: str, *, near: float = 0.1) -> 
         return
     with np.load(found) as values, np.load(alone) as expected, np.load(alone.with_name("start.npz")) as start:
         assert set(values) == set(expected)
-        off = {name: norm(values[name] - expected[name]) / norm(expected[name] - start[name]) for name in expected}
+        off = {
+            name: compute_norm(values[name] - expected[name]) / compute_norm(expected[name] - start[name]) for name in expected
+        }
     assert max(off.values()) <= near, off
     assert max(off.values()) > 1e-5, "nothing was rounded"
 
 
 @pytest.fixture(scope="module")
 def counting(tiny: Spec) -> Spec:
-    """Its learning rate grows with every step, so that there is state of all kinds: slots, powers and the count of steps."""
+    """Return a spec with a growing learning rate, so that there is state of all kinds: slots, powers and the count of steps."""
     # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: small steps, then.
     return tiny.but(batch_size=IMAGES, learning_rate=0.001, num_learning_rate_warmup_epochs=0.001)
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
 def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Spec, tmp_path_factory: Any) -> tuple[Spec, Path]:
-    """An optimizer's training, and what one process on one device learns in it."""
+    """Return an optimizer's training, and the variables that one process on one device learns in it."""
     spec = counting.but(optimizer=request.param)
     path = tmp_path_factory.mktemp(spec.optimizer) / "alone.npz"
     trained(spec, checkpoint=str(path))
     return spec, path
 
 
-def test_gradients_that_go_up_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """Where there are links, three workers push large gradients one after another to two servers, two to each, and learn what
-    they learn where all go up at once, while a loss scale is halved until it fits.
-    """
+def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """With links between hosts three workers send large gradients in turn to two servers, and learn the same as when they send
+    at once, while a loss scale is halved."""
     spec = tiny.but(
         model="heavy", data="synthetic", data_dir=None, variable_update="distributed_replicated", variable_placement="split",
         gpus=3, num_ps=2, batch_size=IMAGES // 3, learning_rate=0.001, steps=7, precision="fp16", fp16_loss_scale=2.0**19,
@@ -245,12 +245,12 @@ def test_gradients_that_go_up_in_turn_all_count(trained: Trained, tiny: Spec, tm
     assert 0 < np.count_nonzero(np.diff(losses[0]) == 0) < spec.steps - 2  # steps that the scale was too large for
     trained(tiny.but(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
     with np.load(tmp_path / "localhost.npz") as values, np.load(tmp_path / "start.npz") as start:
-        assert all(norm(values[name] - start[name]) > 0 for name in start)
+        assert all(compute_norm(values[name] - start[name]) > 0 for name in start)
 
 
 @pytest.mark.parametrize("wire", WIRE_PRECISIONS)
-def test_values_that_are_held_back_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_path: Path, wire: str) -> None:
-    """Where there are links, the last values come after the first: two workers learn what they learn where all come at once."""
+def test_delayed_values_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_path: Path, wire: str) -> None:
+    """With links between hosts the last values come later, and two workers learn the same as when all come at once."""
     spec = tiny.but(
         model="heavy", data="synthetic", data_dir=None, variable_update="parameter_server", variable_placement="split",
         gpus=2, num_ps=2, batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire,
@@ -264,12 +264,10 @@ def test_values_that_are_held_back_are_those_of_the_step(trained: Trained, tiny:
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "fp32")]
 )
-def test_parts_on_one_server_learn_what_the_whole_does(
+def test_parts_on_one_server_learn_the_same_as_the_whole(
     trained: Trained, tiny: Spec, tmp_path: Path, mode: str, wire: str
 ) -> None:
-    """Where there are links, what is too large for its server goes there in parts: two workers learn what they learn where it
-    is whole.
-    """
+    """A variable that is sent in parts to one server learns the same as when it is whole."""
     spec = tiny.but(
         model="uneven", data="synthetic", data_dir=None, variable_update=mode, variable_placement="greedy", gpus=2, num_ps=2,
         batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire, optimizer="momentum",
@@ -286,8 +284,8 @@ def test_parts_on_one_server_learn_what_the_whole_does(
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=atol)
 
 
-def servers() -> Iterator[tuple[str, int, str]]:
-    """Modes with one, two and three servers; of those above, two are enough here. And with every placement of two."""
+def list_server_counts() -> Iterator[tuple[str, int, str]]:
+    """Yield modes with one, two and three servers, of which two are enough for those above, and each placement with two."""
     for mode, row in VARIABLE_UPDATES.items():
         if row.parameter_servers:
             yield from ((mode, num_ps, "greedy") for num_ps in ((2,) if row.synchronous else (1, 2, 3)))
@@ -295,13 +293,11 @@ def servers() -> Iterator[tuple[str, int, str]]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("mode, num_ps, placement", [*servers()])
-def test_servers_keep_an_optimizer_s_state_beside_its_variables(
+@pytest.mark.parametrize("mode, num_ps, placement", [*list_server_counts()])
+def test_servers_learn_the_same_with_each_optimizer(
     trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
 ) -> None:
-    """However many there are, slots and counts move once per step, beside parts, too. A lone worker that waits for nobody
-    learns the same.
-    """
+    """With each optimizer, number of servers and placement, workers learn the same as one process, and all servers are used."""
     spec, alone = counted_alone
     row = VARIABLE_UPDATES[mode]
     workers = 2 if row.synchronous else 1
@@ -316,8 +312,8 @@ def test_servers_keep_an_optimizer_s_state_beside_its_variables(
     assert_same_variables(tmp_path / "together.npz", alone, atol=1e-5)
 
 
-def test_adam_counts_its_steps_alike_beside_each_copy(trained: Trained, counting: Spec, tmp_path: Path) -> None:
-    """Beside each of two copies, moments and the powers of betas move once per step."""
+def test_adam_on_two_copies_learns_the_same(trained: Trained, counting: Spec, tmp_path: Path) -> None:
+    """Adam with two copies of the variables learns the same as with one."""
     spec = counting.but(optimizer="adam")
     trained(spec, checkpoint=str(tmp_path / "alone.npz"))
     together = spec.but(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
@@ -325,13 +321,13 @@ def test_adam_counts_its_steps_alike_beside_each_copy(trained: Trained, counting
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz", atol=1e-5)
 
 
-def test_every_option_of_every_mode_is_tried() -> None:
-    """An option is either among the cases, or known to lead elsewhere."""
+def test_every_option_of_a_mode_is_listed() -> None:
+    """Each option of a mode is tested above, or listed as another training."""
     assert OPTIONS.keys() | BY_ROW | DELAYED | ROUNDS == set(MODE_OPTIONS)
 
 
-def test_independent_workers_learn_as_if_they_were_alone(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """What the chief learns beside another worker is, to the last bit, what it learns from its own images alone."""
+def test_independent_worker_learns_the_same_as_alone(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """The chief beside an independent worker learns the same as alone, to the last bit."""
     spec = tiny.but(data="synthetic", data_dir=None, batch_size=4)
     trained(spec, checkpoint=str(tmp_path / "alone.npz"))
     beside = spec.but(variable_update="independent", gpus=2)

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.slurm import client
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
-from tests.launch.stage import Stage, pid_in, staged
+from tests.launch.stage import Stage, read_pid, start_stage
 from tests.node.handheld import TOY
 from tests.plugin import zygote
 
@@ -56,7 +56,7 @@ class Scene:
 
     def task(self, name: str) -> int:
         """A task's process id as this process sees it: the one that the task knows is its own namespace's."""
-        inner = pid_in(self.stage.folder, name)
+        inner = read_pid(self.stage.folder, name)
         (task,) = (pid for pid in sweep.find_left_processes([self.session]) if inner_pid(pid) == inner)
         return task
 
@@ -70,7 +70,7 @@ class Scene:
 
 @contextmanager
 def scene(site: Site, folder: Path, config: ClusterConfig | None = None) -> Iterator[Scene]:
-    with staged(folder, config or slurm()) as stage:
+    with start_stage(folder, config or slurm()) as stage:
         yield Scene(site, stage)
 
 

@@ -25,7 +25,7 @@ from tests.clusters.slurm import scene
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.site import Site, why_not
 from tests.launch.image import make_image
-from tests.launch.stage import staged
+from tests.launch.stage import start_stage
 from tests.node.handheld import TOY
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
@@ -196,7 +196,7 @@ def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
     """Agents and tasks of a job's nodes run in the container, and end with it."""
     container = "bwrap --dev-bind / / --proc /proc --unshare-pid --die-with-parent --"
     config = scene.slurm(container=container, container_python=sys.executable)
-    with staged(tmp_path, config) as stage:
+    with start_stage(tmp_path, config) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
 
 
@@ -205,7 +205,7 @@ def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
     """Agents and tasks of a job's nodes run in a container image, and its digest is in the fingerprint."""
     container = make_image(tmp_path / "image")
     config = scene.slurm(container=container, container_python=sys.executable, backend_keys={"setup": ["export USER=root"]})
-    with staged(tmp_path, config) as stage:
+    with start_stage(tmp_path, config) as stage:
         assert stage.run(num_ps=1).images_per_sec > 0
         assert str(stage.launcher.fingerprint.software["container"]).startswith("folder sha256:")
 

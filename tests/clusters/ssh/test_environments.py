@@ -16,7 +16,7 @@ from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.launch.isolated import SMALL, TRAINING
-from tests.launch.stage import staged
+from tests.launch.stage import start_stage
 from tests.machines.network import MachineError
 
 READ_ONLY = "mount --bind home home && mount -o remount,bind,ro home"
@@ -28,7 +28,7 @@ def test_training_with_a_read_only_home(new_lab: NewLab, tmp_path: Path) -> None
     lab = new_lab(2, namespaces=True, before=READ_ONLY)
     folders = {"cache_dir": f"{tmp_path}/$USER/cache", "scratch_dir": f"{tmp_path}/$USER/tmp"}
     config = lab.config(setup=SEES_FILES, entry=TRAINING.entry, limits=TRAINING.limits, **folders)
-    with staged(tmp_path, config) as stage:
+    with start_stage(tmp_path, config) as stage:
         run = stage.run(**SMALL, steps=5)
     assert len(run.loss) == 5
     with pytest.raises(MachineError, match="Read-only file system"):

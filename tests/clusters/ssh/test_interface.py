@@ -17,7 +17,7 @@ from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.launch.isolated import SMALL, TRAINING
-from tests.launch.stage import Stage, staged
+from tests.launch.stage import Stage, start_stage
 from tests.machines import network
 
 LENET_PARAMETERS = 61_706  # each step sends them to m2, and gradients back
@@ -41,7 +41,7 @@ def lab(new_lab: NewLab) -> Lab:
 @contextmanager
 def on_two(lab: Lab, folder: Path, interface: str) -> Iterator[Stage]:
     config = lab.config(interface=interface, setup=SEES_FILES, entry=TRAINING.entry, limits=TRAINING.limits)
-    with staged(folder, config) as stage:
+    with start_stage(folder, config) as stage:
         yield stage
 
 

@@ -16,7 +16,7 @@ from tests.clusters.ssh.test_conformance import ROOT
 from tests.launch import serving_toy, stranger
 from tests.launch.image import make_image
 from tests.launch.isolated import TRAINING, while_training
-from tests.launch.stage import Stage, staged
+from tests.launch.stage import Stage, start_stage
 from tests.launch.stranger import ANSWERED, UNANSWERED
 from tests.machines.machine import Machine
 from tests.node.handheld import TOY
@@ -42,7 +42,7 @@ def call_from(lab: Lab, caller: str, called: str, port: int) -> str:
 def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
     """A launcher on m1 and m2."""
     config = lab.config(hosts=["m1", "m2"], limits=TRAINING.limits, **{"setup": SEES_FILES, **keys})
-    with staged(folder, config) as stage:
+    with start_stage(folder, config) as stage:
         yield stage
 
 

@@ -1,4 +1,4 @@
-"""Files over HTTP with the troubles of a network: answers cut short, connections reset, errors, other content."""
+"""Files over HTTP with the problems of a network: answers cut short, connections reset, errors, other content."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ SECRET = "X-Amz-Signature=secret"  # what every URL holds, and no message may
 
 @dataclass
 class Request:
-    """One that came."""
+    """Hold a received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """How a file is served: as it is by default."""
+    """Describe how a file is served; the default is unchanged."""
 
     status: int = 200
     body: bytes = b""  # of an error
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass
 class FileServer:
-    """`answers` are given one after the other, per file, and then the file as it is."""
+    """Serve files. `answers` are used one after the other for each file, and then the file is served unchanged."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class FileServer:
     def url_of(self, path: str) -> str:
         return f"{self.url}/{path}?{SECRET}"
 
-    def asked_for(self, path: str) -> list[Request]:
+    def find_requests(self, path: str) -> list[Request]:
         return [request for request in self.requests if request.path == path]
 
     def next_answer(self, request: Request) -> Answer:
@@ -59,7 +59,7 @@ class FileServer:
 
 
 @contextmanager
-def file_server() -> Iterator[FileServer]:
+def serve_files() -> Iterator[FileServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

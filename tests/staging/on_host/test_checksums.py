@@ -1,4 +1,4 @@
-"""Checksums of files, as S3 gives them."""
+"""Tests of the checksums that S3 has of files."""
 
 import base64
 import hashlib
@@ -20,8 +20,8 @@ CHECK = {
 }
 
 
-def test_every_kind_is_the_published_one(tmp_path: Path) -> None:
-    """Each kind gives its published check value, and no other content has it."""
+def test_checksums_are_the_published_ones(tmp_path: Path) -> None:
+    """Each kind of checksum accepts its published check value for one content, and not for another one."""
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     right.write_bytes(b"123456789")
     wrong.write_bytes(b"123456780")
@@ -34,8 +34,8 @@ def test_every_kind_is_the_published_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 30, (1 << 20) * 3 + 5])
 @pytest.mark.parametrize("part_bytes", [10, (1 << 20) + 1])
-def test_parts_are_summed_as_s3_does(tmp_path: Path, length: int, part_bytes: int) -> None:
-    """The checksum of parts is that of their digests one after the other, however the length divides."""
+def test_checksum_of_parts_is_that_of_their_digests(tmp_path: Path, length: int, part_bytes: int) -> None:
+    """The checksum of parts is that of their digests, for any length, and depends on the size of parts."""
     content = bytes(i % 251 for i in range(length))
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -48,14 +48,14 @@ def test_parts_are_summed_as_s3_does(tmp_path: Path, length: int, part_bytes: in
     assert on_host.has_checksum(str(path), f"sha256/{part_bytes + 1}:{expected}") is (length <= part_bytes)
 
 
-def test_a_checksum_as_amazon_documents_it(tmp_path: Path) -> None:
-    """The CRC-64 of an empty object is the one that S3 gives it, in base64."""
+def test_checksum_of_an_empty_file_is_zero(tmp_path: Path) -> None:
+    """The CRC-64 of an empty object is the one of S3."""
     (tmp_path / "empty").touch()
     assert on_host.has_checksum(str(tmp_path / "empty"), "crc64nvme:" + base64.b64decode("AAAAAAAAAAA=").hex())
 
 
-def test_can_be_given_up(tmp_path: Path) -> None:
-    """The checksum of a large file that is not wanted any more is not waited for."""
+def test_checksum_can_be_stopped(tmp_path: Path) -> None:
+    """The checksum of a large file stops when it is not needed any more."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(64 << 30)  # a hole

@@ -16,7 +16,7 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
 from tests.training.programs import run_program
-from tests.training.test_conformance import DOUBLE, PAIR, Layout, layouts
+from tests.training.test_conformance import DOUBLE, PAIR, Layout, list_layouts
 
 Train = Callable[..., list[TaskReport]]
 BATCH, STEPS = 8, 4
@@ -40,7 +40,7 @@ def spec_of(model: Any, **wanted: Any) -> Spec:
 
 def mode_cases() -> Iterator[Any]:
     for mode, row in VARIABLE_UPDATES.items():
-        last = layouts(row)[-1]
+        last = list_layouts(row)[-1]
         last = last if row.alone or last.num_ps else last._replace(num_ps=1)
         if "no_such" not in str(row.requires):
             yield pytest.param(mode, last, id=f"{mode}-{last}")

@@ -16,7 +16,7 @@ from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.computer import Computer
 from tests.clusters.ec2.cloud.server import Server
 from tests.machines import machine
-from tests.machines.network import Network, missing
+from tests.machines.network import Network, list_missing
 
 PRIVATE, PUBLIC = "10.77.{x}.0/24", "198.18.{x}.0/24"  # addresses for benchmarks stand for those of the internet
 PACKAGES = {"nft": "nftables", "sudo": "sudo", "useradd": "passwd"}
@@ -25,7 +25,7 @@ _TICK_S = 0.05
 
 def why_not() -> str | None:
     """Why there cannot be such machines here, or None if there can."""
-    return missing(PACKAGES) or machine.why_not()
+    return list_missing(PACKAGES) or machine.why_not()
 
 
 class DataCenter(Cloud):

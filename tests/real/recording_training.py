@@ -1,4 +1,4 @@
-"""Real training whose tasks leave in files where they are, in a folder for each model: see `toy_training`."""
+"""Real training with tasks that report their location in files, in a folder for each model: see `toy_training`."""
 
 import os
 from collections.abc import Mapping

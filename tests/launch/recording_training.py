@@ -1,4 +1,4 @@
-"""Real training that leaves word of what TensorFlow uses: `<data_dir>/used.json`."""
+"""Real training that records what TensorFlow uses in `<data_dir>/used.json`."""
 
 import json
 import os
@@ -17,12 +17,12 @@ v1 = tf.compat.v1
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     task.run(order, connection)
-    used = {"operations": _operations(), "imported at": LEVEL, "cores": len(os.sched_getaffinity(0))}
+    used = {"operations": _list_operations(), "imported at": LEVEL, "cores": len(os.sched_getaffinity(0))}
     Path(order["spec"]["data_dir"], "used.json").write_text(json.dumps(used))
 
 
-def _operations() -> list[str]:
-    """What a convolution has become: oneDNN rewrites graphs, with operations of its own."""
+def _list_operations() -> list[str]:
+    """Return the operations of a convolution: oneDNN rewrites graphs with its own operations."""
     metadata = v1.RunMetadata()
     with tf.Graph().as_default(), v1.Session() as session:
         images, weights = tf.random.normal([2, 8, 8, 4]), tf.random.normal([3, 3, 4, 4])
