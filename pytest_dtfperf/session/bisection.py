@@ -130,6 +130,8 @@ class StackBisection:
         self._runner = StackRunner(self.session, "bisect")
         for each in self.candidates:
             self._runner.add(each.variant)
+        if equal := self._runner.find_equal([each.variant for each in self.candidates]):
+            raise UsageError(f"candidates {' and '.join(equal)} are equal: leave one of them out")
         self.sides = [ComparedStack(each.variant, self._runner.prepare(each.variant, self.spec)) for each in self.candidates]
         generator = random.Random(self.seed)
         self._orders = [draw_orders(generator) for _ in self.candidates]

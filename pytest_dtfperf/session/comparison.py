@@ -187,6 +187,8 @@ class StackComparing:
         self._runner = StackRunner(session, LOGS_OF_COMPARISONS)
         for each in variants:
             self._runner.add(each)
+        if not same and (equal := self._runner.find_equal(variants)):
+            raise UsageError(f"variants {' and '.join(equal)} are equal: --same compares a variant with itself")
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
         self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
 

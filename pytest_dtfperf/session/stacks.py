@@ -75,6 +75,15 @@ class StackRunner:
             self._check(variant.name, config)
         self._stacks[variant.name] = config
 
+    def find_equal(self, variants: Sequence[Variant]) -> tuple[str, str] | None:
+        """Return the names of the first two stacks of the same commit with the same settings, or None."""
+        seen: dict[str, str] = {}
+        for each in variants:
+            stack = (self._stacks[each.name], self._recipes.get(each.name), sorted(each.fields.items()))
+            if (other := seen.setdefault(repr(stack), each.name)) != each.name:
+                return other, each.name
+        return None
+
     def prepare(self, variant: Variant, spec: Spec) -> Spec:
         """Return what a variant trains, after a check. Raises `UsageError`."""
         found = variant.apply_to_spec(spec)

@@ -61,8 +61,8 @@ def read_result(perf: PerfTests) -> dict[str, Any]:
 
 
 def make_series(*steps: float) -> list[str]:
-    """Return variants with these seconds of a step."""
-    return [f"v{at}: environment=TOY_STEP_S={each}" for at, each in enumerate(steps)]
+    """Return variants with these seconds of a step. Each also has its number, as equal candidates are refused."""
+    return [f"v{at}: environment=TOY_STEP_S={each} environment=NUMBER={at}" for at, each in enumerate(steps)]
 
 
 def run_git(repo: Path, *arguments: str) -> str:
@@ -114,7 +114,7 @@ def test_result_is_printed_with_its_probability(perf: PerfTests) -> None:
 
 def make_setup_series(*steps: float) -> list[str]:
     """Return variants with these seconds of a step, set by set-up lines of SSH and Slurm clusters."""
-    return [f"v{at}: setup='export TOY_STEP_S={each}'" for at, each in enumerate(steps)]
+    return [f"v{at}: setup='export TOY_STEP_S={each} NUMBER={at}'" for at, each in enumerate(steps)]
 
 
 def test_slow_variant_is_found_over_ssh(perf: PerfTests, lab: Lab) -> None:
@@ -280,6 +280,7 @@ def _count_blocks(perf: PerfTests) -> int:
         (["trivial"], "candidates are commits (--good, --bad), --packages or variants, and there is none"),
         (["a:", "trivial", "--packages=x==1,2"], "and there is variants and --packages"),
         (["a:", "b: xla=true", "a: steps=3", "trivial"], "candidate a is there twice"),
+        (["a:", "b: xla=true", "c:", "trivial"], "candidates a and c are equal: leave one of them out"),
         (["--good=v1", "trivial"], "is no git repository"),
         (["--packages=x>=1", "trivial"], "--packages=x>=1: write NAME==1.0..1.2, or NAME==1.0,1.1,1.2"),
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--bad=HEAD"], "--bad and --setup are for commits"),
@@ -299,6 +300,19 @@ def test_invalid_search_is_one_line(perf: PerfTests, arguments: list[str], messa
     assert message in ended.err
     assert len(ended.err.splitlines()) == 1
     assert not (perf.folder / "perf_results").exists()
+
+
+def test_two_names_of_a_commit_are_refused(programs: PerfTests) -> None:
+    """Candidates and variants that name the same commit by different refs are refused with one line and exit code 2."""
+    repo = programs.folder / "repo"
+    commits = make_repository(repo, [FAST, SLOW])
+    stacks = [f"{name}: git={ref} repo={repo}" for name, ref in (("a", commits[0]), ("b", "main"), ("c", commits[1]))]
+    ended = run_bisect(programs, *stacks, "--command=python train.py")
+    assert (ended.code, ended.err) == (2, "dtfperf: candidates b and c are equal: leave one of them out\n")
+    argv = ["-m", "pytest_dtfperf.cli", "ab", *stacks, "--command=python train.py", "--clusters-file=perf/clusters.toml"]
+    compared = programs.run_python(*argv)
+    assert compared.code == 2
+    assert compared.err == "dtfperf: variants b and c are equal: --same compares a variant with itself\n"
 
 
 def test_missing_or_later_commit_is_one_line(programs: PerfTests) -> None:
