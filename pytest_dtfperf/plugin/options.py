@@ -48,14 +48,19 @@ class Options(Settings):
     ab: "tuple[Variant, ...]" = ()
 
 
-def _parse_variants(text: str) -> "tuple[Variant, ...]":
-    """Return the variants of lines, each a variant or a TOML file. Raises `UsageError`."""
-    from pytest_dtfperf.compare.variants import load_variants, parse_variant
+def _parse_variants(text: str) -> "list[Variant | Path]":
+    """Return the variants and TOML files of lines. Raises `UsageError`."""
+    from pytest_dtfperf.compare.variants import parse_variant
 
-    found: list[Variant] = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        found += load_variants(Path(line)) if line.endswith(".toml") and ": " not in line else [parse_variant(line)]
-    return tuple(found)
+    lines = filter(None, map(str.strip, text.splitlines()))
+    return [Path(line) if line.endswith(".toml") and ": " not in line else parse_variant(line) for line in lines]
+
+
+def _load_files(given: "list[Variant | Path]", folder: Path) -> "tuple[Variant, ...]":
+    """Return the variants, with those of the files, of which relative paths are in the folder. Raises `UsageError`."""
+    from pytest_dtfperf.compare.variants import load_variants
+
+    return tuple(each for one in given for each in (load_variants(folder / one) if isinstance(one, Path) else [one]))
 
 
 def _count(text: str, least: int = 1) -> int:
@@ -261,9 +266,10 @@ def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
     """Return the value; a path in the ini file is relative to that file, as all of pytest's are."""
     value = option.read(text)
     is_from_ini = text == config.getini(option.ini) and config.getoption(f"dtfperf_{option.field}") is None
-    if isinstance(value, Path) and config.inipath and is_from_ini:
-        return config.inipath.parent / value
-    return value
+    folder = config.inipath.parent if config.inipath and is_from_ini else Path()
+    if option.field == "ab":
+        return _load_files(value, folder)
+    return folder / value if isinstance(value, Path) else value
 
 
 def _where(config: pytest.Config, option: Option) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_variants_come_from_the_ini_file(perf: PerfTests) -> None:
     ended.line("FASTER")
 
 
+VARIANTS = '[old]\n[new]\nenvironment = ["TOY_STEP_S=0.02"]\n'
+
+
+def test_variants_come_from_a_file(perf: PerfTests) -> None:
+    """Each table of a TOML file is a variant, and a further variant of the command line is compared, too."""
+    (perf.folder / "ab.toml").write_text(VARIANTS)
+    ended = perf.run("--ab=ab.toml", "--ab=fast: environment=TOY_STEP_S=0.005", "--gpus=1", "-v")
+    assert ended.code == 1, ended.out
+    ended.line("old -> new: environment: ", "TOY_STEP_S=0.02")
+    assert [(each["variant"]["name"], each["verdict"]) for each in comparisons(perf)] == [("new", "SLOWER"), ("fast", "FASTER")]
+
+
+def test_file_of_the_ini_file_is_relative_to_it(perf: PerfTests) -> None:
+    """A file of variants in the ini file is found when pytest runs in another folder."""
+    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_explain = never\ndtfperf_ab = perf/ab.toml\n")
+    (perf.folder / "perf" / "ab.toml").write_text(VARIANTS)
+    elsewhere = replace(perf, folder=perf.folder / "perf")
+    ended = elsewhere.run_python(*elsewhere.command("--gpus=1", "--clusters-file=clusters.toml")[1:])
+    assert ended.code == 1, ended.out + ended.err
+    ended.line("trivial b10 gpus=1", "new is SLOWER against old")
+
+
 def test_efficiencies_are_compared(perf: PerfTests) -> None:
     """A stack that is slower by the same factor on all devices scales as well as the reference."""
     perf.write(SCALING)
@@ -116,6 +139,8 @@ def test_a_stack_that_cannot_train_is_named(perf: PerfTests) -> None:
     [
         ([OLD], "a comparison needs two variants, and there is only old"),
         ([OLD, "--ab=new:"], "variants old and new are equal"),
+        (["--ab=none.toml"], "--ab none.toml cannot be read: No such file or directory"),
+        (["--ab=perf/test_perf.toml"], "--ab perf/test_perf.toml: [new] unknown key 'xlaa'"),
         ([OLD, SAME, "--update-baselines"], "--update-baselines is for runs of one stack"),
         ([OLD, SAME, "--num-ps=sweep"], "a comparison needs the number of parameter servers itself, not --num-ps=sweep"),
         ([OLD, SAME, "-n2"], "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process"),
@@ -123,6 +148,7 @@ def test_a_stack_that_cannot_train_is_named(perf: PerfTests) -> None:
 )
 def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
     """Nothing is started, and the message shows what is wrong."""
+    (perf.folder / "perf" / "test_perf.toml").write_text("[old]\n[new]\nxlaa = true\n")
     ended = perf.run(*arguments)
     assert ended.code == 4, ended.out
     ended.line("ERROR: ", message)
