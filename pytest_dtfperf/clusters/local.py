@@ -21,6 +21,7 @@ from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node import boot, isolation, sweep
+from pytest_dtfperf.node.container import ContainerError, make_command
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
@@ -53,7 +54,9 @@ class LocalBackend(Backend):
         return allocation.copy_with(_make_environment(config), isolated=not config.container, without=without)
 
     def check_stack(self, config: ClusterConfig) -> None:
-        if config.python and not config.container:
+        if config.container:
+            _check_container(config)
+        elif config.python:
             _check_interpreter(config)
 
     def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
@@ -141,13 +144,39 @@ _NEEDED = "3.11 or newer"
 _REPORT = "import importlib.util as u, sys; print(*sys.version_info[:2], bool(u.find_spec('tensorflow')))"
 
 
+def _check_container(config: ClusterConfig) -> None:
+    """Raise `ClusterFileError` if a container does not start its interpreter on this machine."""
+    python, environment = config.container_python, select_variables(os.environ, ["*"], config.environment)
+    try:
+        argv = make_command(str(config.container), [python, "-P", "-c", _REPORT], environment)
+        found = _run_check(argv, environment)
+    except (ContainerError, OSError, subprocess.TimeoutExpired) as exc:
+        raise ClusterFileError(f"container: {exc}") from exc
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
+        raise ClusterFileError(
+            f"container: {config.container} does not start {python}: {reason}. Correct container or container_python"
+        )
+
+
+def _run_check(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=CHECK_S,
+        check=False,
+    )
+
+
 def _check_interpreter(config: ClusterConfig) -> None:
     """Raise `ClusterFileError` if an interpreter of this machine cannot train."""
     python = str(config.python)
-    environment = select_variables(os.environ, ["*"], config.environment)
-    argv = [python, "-P", "-c", _REPORT]
     try:
-        found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=CHECK_S, check=False)
+        found = _run_check([python, "-P", "-c", _REPORT], select_variables(os.environ, ["*"], config.environment))
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise ClusterFileError(f"python: {python} cannot be started: {exc}") from exc
     printed = found.stdout.split()

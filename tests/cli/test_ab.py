@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
+import sys
 import venv
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,11 @@ def perf(tmp_path: Path) -> PerfTests:
 
 def run_ab(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     """Run `dtfperf ab` on the toys' cluster with 0.01 s for a step of ten images."""
-    return perf.run_python("-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml", **environment)
+    return run_command(perf, "ab", *arguments, **environment)
+
+
+def run_command(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    return perf.run_python("-m", "pytest_dtfperf.cli", *arguments, "--clusters-file=perf/clusters.toml", **environment)
 
 
 def read_comparisons(perf: PerfTests) -> list[dict[str, Any]]:
@@ -256,6 +262,54 @@ def test_interpreter_without_tensorflow_is_one_line(perf: PerfTests) -> None:
     ended = run_ab(perf, "old:", f"new: python={bare}", "trivial")
     assert ended.code == 2, ended.out
     assert ended.err == f"dtfperf: variant new: python: {bare} has no TensorFlow: {bare} -m pip install tensorflow\n"
+
+
+@pytest.mark.parametrize(
+    ("container", "message"),
+    [
+        ("no-such-runner exec tf.sif", "container: this host has no program no-such-runner: install it"),
+        ("env /no/such/tf.sif", "container: this host has no image /no/such/tf.sif"),
+        ("sh broken.sh", "container: sh broken.sh does not start python3: the image is damaged. Correct container or"),
+        ("sh silent.sh", "container: sh silent.sh does not start python3: exit code 3. Correct container or"),
+    ],
+    ids=["no runner", "no image", "damaged image", "without output"],
+)
+def test_container_that_does_not_start_is_one_line(perf: PerfTests, container: str, message: str) -> None:
+    """A variant with a container that does not start is refused before hosts are allocated, by comparison and search."""
+    (perf.folder / "broken.sh").write_text("echo the image is damaged >&2\nexit 3\n")
+    (perf.folder / "silent.sh").write_text("exit 3\n")
+    bad = f"new: container='{container}'"
+    for ended in (run_ab(perf, "old:", bad, "trivial"), run_command(perf, "bisect", "old:", bad, "last: xla=true", "trivial")):
+        assert ended.code == 2, ended.out
+        assert ended.err.startswith(f"dtfperf: variant new: {message}")
+        assert len(ended.err.splitlines()) == 1
+    assert not (perf.folder / "perf_results").exists()
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
+def test_stack_in_a_container_is_compared(perf: PerfTests) -> None:
+    """A stack in a container is compared with one outside, and a missing interpreter in the container is one line."""
+    inside = "new: container='bwrap --dev-bind / / --die-with-parent --' container_python="
+    ended = run_ab(perf, "old:", inside + sys.executable, "trivial", "--max-blocks=4")
+    assert ended.code == 0, ended.out + ended.err
+    (found,) = read_comparisons(perf)
+    assert found["verdict"] == "EQUIVALENT"
+    missing = run_ab(perf, "old:", f"{inside}/no/such/python", "trivial")
+    assert missing.code == 2
+    assert "variant new: container: bwrap --dev-bind / / --die-with-parent -- does not start /no/such/python: " in missing.err
+    assert len(missing.err.splitlines()) == 1
+
+
+def test_container_that_does_not_start_over_ssh_ends_the_comparison(perf: PerfTests, lab: Lab) -> None:
+    """A container that does not start on the hosts ends the comparison before its first run, with the reason."""
+    Laboratory(perf, lab)
+    ended = run_ab(perf, "old:", "new: container='env /no/such/tf.sif'", "trivial", "gpus=2", "--cluster=lab")
+    assert ended.code == 1, ended.out
+    error = ended.err[ended.err.index("dtfperf: variant new: the agent on ") :].splitlines()
+    assert error[1:] == ["    | container: this host has no image /no/such/tf.sif"]
+    assert "run 1 of" not in ended.err
+    for each in lab.machines:
+        assert not each.sessions()
 
 
 def test_environment_without_this_package_trains(perf: PerfTests, tmp_path: Path) -> None:
