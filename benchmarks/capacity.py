@@ -80,7 +80,7 @@ class Cell:
 
     def as_long(self, limit_s: float) -> Spec:
         """As many steps as it takes where none is shorter than that."""
-        return self.spec.but(warmup_steps=1, steps=1) if limit_s > LONG_STEP_S else self.spec
+        return self.spec.replace(warmup_steps=1, steps=1) if limit_s > LONG_STEP_S else self.spec
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Res
                 cell = left.pop(0)
                 training = cell.model, cell.batch_size
                 if training not in alone_s:
-                    alone = cell.spec.but(gpus=1, num_ps=0, wire_precision="fp32", variable_placement="greedy")
+                    alone = cell.spec.replace(gpus=1, num_ps=0, wire_precision="fp32", variable_placement="greedy")
                     alone_s[training] = statistics.median(rig.launcher.run(alone, log_dir=logs).step_s["worker:0"])
                 yield _of(rig, cell, alone_s[training])
 
@@ -268,7 +268,7 @@ def main() -> int:
     if wanted and options.budget_s > 0 and why_not:
         print(why_not, file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as logs, signals.leaving(), options.out.open("a") as file:
+    with tempfile.TemporaryDirectory() as logs, signals.raise_exit(), options.out.open("a") as file:
         for result in measured(wanted, Path(logs), time.monotonic() + options.budget_s):
             known.append(result)
             print(result.to_json(), file=file, flush=True)

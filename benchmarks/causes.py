@@ -123,7 +123,9 @@ def _measured(rig: Rig, good: Good, then: Side, case: Case, trials: Trials, *, i
             return None
         more, more_sent = _runs(rig, case.spec, changes, RUNS - 1)
         probes = rig.launcher.probe(case.spec, again=True)
-    return Kept(case, strength, then, _side(rig, case.spec.but(**changes.spec), first + more, first_sent + more_sent, probes))
+    return Kept(
+        case, strength, then, _side(rig, case.spec.replace(**changes.spec), first + more, first_sent + more_sent, probes)
+    )
 
 
 def _runs(rig: Rig, spec: Spec, changes: Changes, count: int) -> tuple[list[Run], list[Sent]]:
@@ -148,7 +150,7 @@ def recorded(folder: Path, cases: Sequence[Case], before: Path = ARCHIVE) -> Ite
     for each in there.values():
         trials.note(each.case, each.strength, each.now.step_s / each.then.step_s - 1)
     number = max(there, default=-1)
-    with signals.leaving():  # machines and their control groups go, however it ends
+    with signals.raise_exit():  # machines and their control groups go, however it ends
         for found in tried([case for case in cases if not _taken(known, case)], trials):
             if isinstance(found, Kept):
                 number += 1

@@ -105,7 +105,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
             values[0, begin:] += np.log1p(-0.02)
         watch = ChangeWatch()
         for night in values.T:
-            watch.night({str(number): float(value) for number, value in enumerate(night)})
+            watch.add_night({str(number): float(value) for number, value in enumerate(night)})
         begins = [change.first_bad for change in watch.tracks["0"].changes]
         found += len(begins) == 3 and all(abs(a - b) <= 5 for a, b in zip(begins, (90, 190, 290), strict=True))
     return found / trials
@@ -118,7 +118,7 @@ def _found(values: Array, known: int) -> list[tuple[int, str]]:
     watch.resume(start)
     found = []
     for night in range(known, values.shape[1]):
-        names = watch.night({str(number): float(value) for number, value in enumerate(values[:, night])})
+        names = watch.add_night({str(number): float(value) for number, value in enumerate(values[:, night])})
         found += [(night, name) for name in names]
     return found
 

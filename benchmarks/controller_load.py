@@ -67,8 +67,8 @@ class CountedChannel:
             self._counts["bytes"] += len(found[1])
         return found
 
-    def why_silent(self, host: int) -> Lost | None:
-        return self._channel.why_silent(host)
+    def explain_silence(self, host: int) -> Lost | None:
+        return self._channel.explain_silence(host)
 
     def close(self) -> None:
         self._channel.close()

@@ -142,7 +142,7 @@ class Rig:
         """Train, and trace some steps afterwards."""
         changes = changes or Changes()
         sleeps = changes.sleeps
-        spec = spec.but(**changes.spec)
+        spec = spec.replace(**changes.spec)
         return self.launcher.run(spec, log_dir=self.logs, injected_slowdowns=sleeps, explain=explain, on_sent=on_sent)
 
     # -- what can be slowed down

@@ -228,7 +228,7 @@ def main() -> int:
             return 1
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(signals.leaving())
+        stack.enter_context(signals.raise_exit())
         file = stack.enter_context(options.out.open("a"))
         theirs = TfCnnBenchmarks(Path(options.tf_cnn_benchmarks or ".").resolve(), options.python)
         until_s = time.monotonic() + options.budget_s

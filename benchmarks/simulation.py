@@ -17,7 +17,7 @@ from pytest_dtfperf.stats.noise import (
     PERHAPS,
     RUNS_FOR_EACH,
     Noise,
-    most_rare,
+    count_most_rare,
     runs_to_confirm,
     welch,
 )
@@ -163,7 +163,7 @@ def _slow(rates: Floats, known: Known, level: float, other: _Sample | None = Non
         distance = (rest.mean(axis=1) - fastest_first[:, runs - slowest]) / (spread * np.sqrt(1 + 1 / rest.shape[1]))
         clearly, perhaps = (_limits(part, degrees) for part in (CLEARLY, PERHAPS))
         slow[is_known & (distance > clearly)] = slowest
-        if slowest <= most_rare(runs, level):
+        if slowest <= count_most_rare(runs, level):
             doubtful[is_known & (distance > perhaps)] = slowest
     rare = np.where(slow * RUNS_FOR_EACH <= runs, slow, 0)
     return _Sample(rates, rank < (runs - rare)[:, None]), _Sample(rates, rank < (runs - np.maximum(rare, doubtful))[:, None])

@@ -55,7 +55,7 @@ def blocks(steps: int) -> Iterator[bool]:
 def _compare(options: argparse.Namespace) -> int:
     ours = _spec(options)
     # One device is half of the machine: who listens has the other half, and trains nothing.
-    config = replace(cluster_of(ours.but(gpus=2)), entry="pytest_dtfperf.training.command:run")
+    config = replace(cluster_of(ours.replace(gpus=2)), entry="pytest_dtfperf.training.command:run")
     medians: list[float] = []
     means: list[float] = []
     with (
@@ -132,7 +132,7 @@ def _program(options: argparse.Namespace) -> int:
 
 
 def _order(options: argparse.Namespace, steps: int) -> TaskOrder:
-    spec = _spec(options).but(steps=steps)
+    spec = _spec(options).replace(steps=steps)
     return TaskOrder(run="benchmark", job="worker", index=0, spec=spec, cluster={}, threads=options.threads)
 
 

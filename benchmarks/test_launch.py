@@ -77,7 +77,7 @@ def answered(agents: Agents, count: int) -> None:
     """An order to all, heard out until each has answered."""
     agents.order("stop", run="none")
     while count:
-        event = agents.next_event(60.0)
+        event = agents.wait_for_event(60.0)
         assert event, "an agent does not answer"
         assert event["event"] == "stopped"
         count -= 1

@@ -55,8 +55,8 @@ def _launched(spec: Spec, config: ClusterConfig) -> Trained:
 
 
 def in_bf16(spec: Spec) -> Trained:
-    return this_package(spec.but(precision="bf16"))
+    return this_package(spec.replace(precision="bf16"))
 
 
 def placed_by(variable_placement: str) -> Trainer:
-    return lambda spec: this_package(spec.but(variable_placement=variable_placement))
+    return lambda spec: this_package(spec.replace(variable_placement=variable_placement))

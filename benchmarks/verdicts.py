@@ -20,7 +20,7 @@ from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import Answer, Question, runs_needed
-from pytest_dtfperf.stats.noise import Noise, drift
+from pytest_dtfperf.stats.noise import Noise, compute_drift
 
 SEED = 20_241
 SPREADS = (0.005, 0.01, 0.02, 0.03, 0.05)
@@ -365,7 +365,7 @@ def resembling(random: np.random.Generator, cases: int, steps: int, resemblance:
 
 
 def _flagged(step_s: Floats) -> float:
-    found = [drift(each) for each in step_s.tolist()]
+    found = [compute_drift(each) for each in step_s.tolist()]
     return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
 
 

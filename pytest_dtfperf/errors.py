@@ -102,7 +102,7 @@ class Culprit:
     code: int | None = None  # its exit code as in shells: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
-        text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"
+        text = f"{self.task} on {self.host} {self.what}{quote_lines(self.last_lines)}"
         if self.log:
             text += f"\n    whole log: {self.log}"
         elif self.unwritten:
@@ -154,15 +154,15 @@ class ExportFailed(DtfPerfError):
     """An export of another package raised an exception."""
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
+def describe_unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     """Return a message that `name` is no `kind`, with the nearest known name and all of them."""
     names = sorted(known)
-    found = nearest(str(name), names)
+    found = find_nearest(str(name), names)
     hint = f" Did you mean {found!r}?" if found else ""
     return f"unknown {kind} {show_value(str(name))}.{hint} Known: {', '.join(names) or 'none'}."
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like this one: first one that differs by case, by - and _, or by 0 and O, 1 and l."""
     names = [*known]
     same = (each for each in names if each.casefold().translate(_SIMILAR) == name.casefold().translate(_SIMILAR))
@@ -180,7 +180,7 @@ def show_value(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def quoted_lines(lines: Iterable[str]) -> str:
+def quote_lines(lines: Iterable[str]) -> str:
     """Return another program's output, line by line, for the end of a message."""
     return "".join(f"\n    | {line}" for line in lines)
 
@@ -200,6 +200,6 @@ def format_exit(code: int) -> str:
     return f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """Return an error's message without quoted output; its class if the message is empty."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -44,7 +44,7 @@ def change(fraction: float) -> str:
     return f"{100 * fraction:+.1f} %"
 
 
-def in_ms(seconds: float) -> str:
+def format_ms(seconds: float) -> str:
     """Format milliseconds of a step's part: `12.34`."""
     return f"{1000 * seconds:.2f}"
 
@@ -61,10 +61,10 @@ def format_count(number: int, noun: str, ending: str = "s") -> str:
 
 def duration(seconds: float) -> str:
     """Format `35 s`, `12 min`, `3 h 05 min`, with a precision for waiting users."""
-    return f"{int(seconds)} s" if seconds < 120 else in_minutes(int(seconds) // 60)
+    return f"{int(seconds)} s" if seconds < 120 else format_minutes(int(seconds) // 60)
 
 
-def in_minutes(minutes: int) -> str:
+def format_minutes(minutes: int) -> str:
     """Format `12 min`, `3 h 05 min`."""
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 

@@ -209,22 +209,27 @@ class TaskTrace:
         of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"), may_have="edges")
         if not isinstance(of.get("edges", True), bool):
             raise InvalidTrace("has edges that are neither true nor false")
-        devices = _texts(of["devices"], "devices")
+        devices = _read_texts(of["devices"], "devices")
         operations = [
-            Operation(*_names(name, kind), _at(devices, number), _texts(inputs, "operations"))
+            Operation(*_names(name, kind), _get_device_name(devices, number), _read_texts(inputs, "operations"))
             for name, kind, number, inputs in _rows(of["operations"], "operations", 4)
         ]
         tensors = [
-            Tensor(_text(name, "tensors"), _at(devices, source), _at(devices, destination), _whole(size, "tensors"))
+            Tensor(
+                _read_text(name, "tensors"),
+                _get_device_name(devices, source),
+                _get_device_name(devices, destination),
+                _read_whole(size, "tensors"),
+            )
             for name, source, destination, size in _rows(of["tensors"], "tensors", 4)
         ]
         if not isinstance(of["queues"], dict):
             raise InvalidTrace("has queues that are no object")
-        names = _texts([*of["queues"], *of["queues"].values()], "queues")
+        names = _read_texts([*of["queues"], *of["queues"].values()], "queues")
         steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(of["steps"], "steps")]
         half = len(names) // 2
         queues = dict(zip(names[:half], names[half:], strict=True))
-        return cls(_text(of["task"], "task"), operations, tensors, steps, queues, of.get("edges", True))
+        return cls(_read_text(of["task"], "task"), operations, tensors, steps, queues, of.get("edges", True))
 
 
 def pack_trace(trace: TaskTrace) -> str:
@@ -254,15 +259,15 @@ def _step_to_json(step: TracedStep) -> dict[str, Any]:
 
 def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     of = _keys(data, "steps", ("begin_us", "called_us", "end_us", "cpu_us", "ran", "received"))
-    begin, called, end = (_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
-    cpu = None if of["cpu_us"] is None else _whole(of["cpu_us"], "cpu_us")
+    begin, called, end = (_read_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
+    cpu = None if of["cpu_us"] is None else _read_whole(of["cpu_us"], "cpu_us")
     ran = [
-        OperationRun(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
+        OperationRun(row[0], *(begin + _read_whole(each, "ran") for each in row[1:]))
         for row in _rows(of["ran"], "ran", 4)
         if _is_index(row[0], operations, "ran")
     ]
     received = [
-        TensorArrival(row[0], *(begin + _whole(each, "received") for each in row[1:]))
+        TensorArrival(row[0], *(begin + _read_whole(each, "received") for each in row[1:]))
         for row in _rows(of["received"], "received", 3)
         if _is_index(row[0], tensors, "received")
     ]
@@ -288,21 +293,21 @@ def _rows(value: Any, where: str, columns: int) -> list[list[Any]]:
     return rows
 
 
-def _text(value: Any, where: str) -> str:
+def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InvalidTrace(f"has {where} with names that are no text")
     return value
 
 
 def _names(name: Any, kind: Any) -> tuple[str, str]:
-    return _text(name, "operations"), _text(kind, "operations")
+    return _read_text(name, "operations"), _read_text(kind, "operations")
 
 
-def _texts(value: Any, where: str) -> tuple[str, ...]:
-    return tuple(_text(each, where) for each in _list(value, where))
+def _read_texts(value: Any, where: str) -> tuple[str, ...]:
+    return tuple(_read_text(each, where) for each in _list(value, where))
 
 
-def _whole(value: Any, where: str) -> int:
+def _read_whole(value: Any, where: str) -> int:
     if type(value) is not int or not -_MOST < value < _MOST:
         raise InvalidTrace(f"has {where} with numbers that are not whole")
     return int(value)
@@ -314,7 +319,7 @@ def _is_index(value: Any, length: int, where: str) -> bool:
     return True
 
 
-def _at(devices: Sequence[str], number: Any) -> str:
+def _get_device_name(devices: Sequence[str], number: Any) -> str:
     _is_index(number, len(devices), "a device")
     return str(devices[number])
 
@@ -328,18 +333,18 @@ class WallClock:
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._before = self._ahead()
+        self._before = self._bound_clock_offset()
 
     def check(self) -> None:
         """Raise `InvalidTrace` if the wall clock was set since this object was made."""
-        (least, most), (now_least, now_most) = self._before, self._ahead()
+        (least, most), (now_least, now_most) = self._before, self._bound_clock_offset()
         if now_least > most + CLOCK_SET_NS or now_most < least - CLOCK_SET_NS:
             by_s = (now_least + now_most - least - most) / 2e9
             raise InvalidTrace(
                 f"its host's clock was set by {by_s:+.3g} s while steps were traced, so that where their time went is not known"
             )
 
-    def _ahead(self) -> tuple[int, int]:
+    def _bound_clock_offset(self) -> tuple[int, int]:
         """Return by how many nanoseconds the wall clock is ahead: a lower and an upper bound, as reading both takes time."""
         before = self._monotonic_ns()
         wall = self._wall_ns()

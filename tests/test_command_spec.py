@@ -182,7 +182,7 @@ def test_label_and_key_say_what_is_run() -> None:
     assert named.label == "inception3 b8 gpus=2 num_ps=1 parameter_server command=train"
     assert spec().label == "train gpus=2 num_ps=1 parameter_server"
     assert named.key.split(" ")[-1] == "command=python,train.py,--a%20b"
-    assert named.but(rate_pattern="x(.)", rate_of="mean", command_dir="/", role_flags="TF_CONFIG").key == named.key
+    assert named.replace(rate_pattern="x(.)", rate_of="mean", command_dir="/", role_flags="TF_CONFIG").key == named.key
 
 
 def test_spec_travels() -> None:

@@ -19,7 +19,7 @@ def measurement(*rates: float, gpus: int = 1) -> Measurement:
         )
         for rate in rates
     ]  # fmt: skip
-    return Measurement(spec=SPEC.but(gpus=gpus), runs=runs, hosts=["n1"], fingerprint=Fingerprint())
+    return Measurement(spec=SPEC.replace(gpus=gpus), runs=runs, hosts=["n1"], fingerprint=Fingerprint())
 
 
 def test_a_measurement_is_the_median_of_its_runs() -> None:

@@ -44,7 +44,7 @@ class Sighting:
 
     def is_of(self, entry: Entry) -> bool:
         """Return whether it would be compared with this entry."""
-        return entry.key == self.measurement.spec.key and not entry.foreign_to(
+        return entry.key == self.measurement.spec.key and not entry.list_differences(
             self.measurement.fingerprint, len(self.measurement.hosts)
         )
 
@@ -99,7 +99,7 @@ def _describe_unowned_entry(known: AuditInputs, system: str, entry: Entry) -> st
     return f"{test} is not among the tests: name the file it has moved to, or remove its baseline (dtfperf baselines remove)"
 
 
-def _old(known: AuditInputs, system: str, entry: Entry) -> str:
+def _describe_old(known: AuditInputs, system: str, entry: Entry) -> str:
     measured = datetime.fromisoformat(entry.provenance.date)
     age = known.now - (measured if measured.tzinfo else measured.replace(tzinfo=UTC))
     if age <= timedelta(days=known.max_age_days):
@@ -122,7 +122,7 @@ def _beaten(known: AuditInputs, system: str, entry: Entry) -> str:
     )
 
 
-def _tight(known: AuditInputs, system: str, entry: Entry) -> str:
+def _describe_tight(known: AuditInputs, system: str, entry: Entry) -> str:
     margin = known.margin(system, entry)
     noise = entry.noise or ASSUMED
     noise = replace(noise, run=pool_spreads([entry.samples], noise)[0])
@@ -141,8 +141,8 @@ def _tight(known: AuditInputs, system: str, entry: Entry) -> str:
 CHECKS: Mapping[str, Callable[[AuditInputs, str, Entry], str]] = {
     UNOWNED: _describe_unowned_entry,
     BEATEN: _beaten,
-    TIGHT: _tight,
-    OLD: _old,
+    TIGHT: _describe_tight,
+    OLD: _describe_old,
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_dtfperf.baselines.comparability import describe_notes, must_match, system_name
+from pytest_dtfperf.baselines.comparability import describe_notes, list_forbidden_differences, system_name
 from pytest_dtfperf.baselines.entry import CalibratedNoise, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
@@ -65,7 +65,7 @@ class CalibrationCase:
         return (
             measurement.spec == self.spec
             and len(measurement.hosts) == len(self.first.hosts)
-            and not must_match(self.first.fingerprint, measurement.fingerprint)
+            and not list_forbidden_differences(self.first.fingerprint, measurement.fingerprint)
         )
 
     def add(self, seen: SessionMeasurement) -> None:
@@ -165,7 +165,7 @@ def calibrate(
             found.append(CalibrationResult(case=case, message=str(error)))
             continue
         entry, message = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
-        margin = smallest_margin(
+        margin = find_smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated, tests=max(1, len(entries))
         )
         wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
@@ -177,7 +177,7 @@ def calibrate(
 
 def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
     now, hosts = case.first.fingerprint, len(case.first.hosts)
-    entry = next((each for each in entries if each.key == case.spec.key and not each.foreign_to(now, hosts)), None)
+    entry = next((each for each in entries if each.key == case.spec.key and not each.list_differences(now, hosts)), None)
     if entry is None:
         return None, "it has no baseline yet; accept one (--update-baselines=new), then calibrate --from these sessions"
     if entry.steps != case.spec.steps:
@@ -190,7 +190,7 @@ def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[E
     return entry, ""
 
 
-def smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> float | None:
+def find_smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> float | None:
     """Return the smallest margin that `MOST_RUNS` runs can detect against a baseline of these runs; None: there is none.
 
     A margin is detectable if a loss of twice as much is found, as in `runs_needed`. `tests` is the number

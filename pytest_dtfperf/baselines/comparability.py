@@ -41,7 +41,7 @@ def hardware_differences(expected_hardware: Hardware, found_hardware: Hardware) 
     found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
     parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # not for different GPUs
     sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
-    found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
+    found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _is_near(a, b)]
     differences = _find_differences(expected_hardware, found_hardware)
     found += [(part, a, b) for part, a, b in differences if a and b and (part != "kind of CPU" or then["cpu"] == now["cpu"])]
     return [format_difference(*each) for each in found]
@@ -52,7 +52,7 @@ def format_difference(part: str, then: str, now: str) -> str:
     return f"{part}: {then} before, {now} after"
 
 
-def unsure(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
+def list_unsure(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
     """Return optional parts that only one side has, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
     differences = _find_differences(then_hardware, now_hardware)
     return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in differences if not (a and b)]
@@ -61,7 +61,7 @@ def unsure(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
 def memory_changes(then_hardware: Hardware, now_hardware: Hardware) -> list[str]:
     """Return differences of memory sizes within the tolerance, one phrase each: `memory 62 GiB -> 61 GiB`."""
     sizes = [(part, _gib(then_hardware, part), _gib(now_hardware, part)) for part in ("memory", "GPU memory")]
-    return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _near(a, b)]
+    return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _is_near(a, b)]
 
 
 def software_changes(then: Versions, now: Versions) -> list[str]:
@@ -104,7 +104,7 @@ def _gib(hardware: Hardware, part: str) -> int:
     return min((gpu.memory_gib or 0 for gpu in hardware.gpus), default=0)
 
 
-def _near(then: int, now: int) -> bool:
+def _is_near(then: int, now: int) -> bool:
     if not then or not now:
         return then == now
     return abs(now - then) <= max(MEMORY_TOLERANCE * then, MEMORY_SLACK_GIB)
@@ -125,17 +125,17 @@ _UNKNOWN = "unknown"
 _MOST_KINDS = 6  # of operations that are listed for different graphs: the largest differences show the change
 
 
-def must_match(then: Fingerprint, now: Fingerprint) -> list[str]:
+def list_forbidden_differences(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return what forbids a comparison of the same training, one phrase each: `cores: 4 before, 2 after`. Empty: comparable."""
-    return other_hosts(then, now) + other_program(then, now)
+    return list_host_differences(then, now) + list_program_differences(then, now)
 
 
-def other_hosts(then: Fingerprint, now: Fingerprint) -> list[str]:
+def list_host_differences(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return differences in hosts and software that forbid a comparison, for trainings with different graphs."""
-    return other_hardware(then, now) + _majors(then, now)
+    return list_hardware_differences(then, now) + _majors(then, now)
 
 
-def other_hardware(then: Fingerprint, now: Fingerprint) -> list[str]:
+def list_hardware_differences(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return differences in the hardware that must match, one phrase each. Empty: it is the same as far as known."""
     return hardware_differences(then.hardware, now.hardware)
 
@@ -144,7 +144,7 @@ def describe_replacements(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return changes that end a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
     before, after = then.software, now.software
     majors = [name for name in MAJORS if _majors_of(name, before, after)]
-    return [f"{name} {before[name]} -> {after[name]}" for name in majors] + other_program(then, now)
+    return [f"{name} {before[name]} -> {after[name]}" for name in majors] + list_program_differences(then, now)
 
 
 def describe_notes(then: Fingerprint, now: Fingerprint) -> list[str]:
@@ -152,17 +152,17 @@ def describe_notes(then: Fingerprint, now: Fingerprint) -> list[str]:
     return (
         software_changes(then.software, now.software)
         + memory_changes(then.hardware, now.hardware)
-        + unsure(then.hardware, now.hardware)
-        + _unsure_program(then.program, now.program)
+        + list_unsure(then.hardware, now.hardware)
+        + _list_unsure_program(then.program, now.program)
     )
 
 
-def other_program(then: Fingerprint, now: Fingerprint) -> list[str]:
+def list_program_differences(then: Fingerprint, now: Fingerprint) -> list[str]:
     """Return the differences in the graphs and in the settings of their execution, one phrase each."""
-    return _other_program(then.program, now.program)
+    return _list_program_differences(then.program, now.program)
 
 
-def _other_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
+def _list_program_differences(then: TrainedProgram, now: TrainedProgram) -> list[str]:
     """Compare only what both sides have: an external command has no graph."""
     found = [_graphs(then, now)] if then.graph and now.graph and then.graph != now.graph else []
     for job in sorted(then.settings.keys() & now.settings.keys()):
@@ -186,7 +186,7 @@ def _graphs(then: TrainedProgram, now: TrainedProgram) -> str:
     return f"training graph: {', '.join(parts) or 'the same operations, with other attributes or connections'}"
 
 
-def _unsure_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
+def _list_unsure_program(then: TrainedProgram, now: TrainedProgram) -> list[str]:
     if then.graph == now.graph or (then.graph and now.graph):
         return []
     before, after = (f"graph {each.graph}" if each.graph else _UNKNOWN for each in (then, now))
@@ -214,7 +214,7 @@ def _major(version: str | None) -> str | None:
 EXCHANGE_FIELDS = ("variable_placement", "wire_precision")  # of a spec
 
 
-def same_but_for_exchange(key: str, other: str) -> bool:
+def is_same_but_for_exchange(key: str, other: str) -> bool:
     """Return whether two keys of specs differ only in these fields."""
     return _rest(key) == _rest(other)
 
@@ -223,7 +223,9 @@ def format_exchange(key: str, other: str) -> str:
     """Return `variable_placement=greedy, this with variable_placement=split`."""
     fields, other_fields = _parse_key(key), _parse_key(other)
     differing = [name for name in EXCHANGE_FIELDS if fields.get(name) != other_fields.get(name)]
-    one, two = (" ".join(f"{name}={text.get(name, _usual(name))}" for name in differing) for text in (fields, other_fields))
+    one, two = (
+        " ".join(f"{name}={text.get(name, _get_default(name))}" for name in differing) for text in (fields, other_fields)
+    )
     return f"{one}, this with {two}"
 
 
@@ -235,6 +237,6 @@ def _rest(key: str) -> dict[str, str]:
     return {name: value for name, value in _parse_key(key).items() if name not in EXCHANGE_FIELDS}
 
 
-def _usual(name: str) -> str:
+def _get_default(name: str) -> str:
     """Return the default value of a field that a key omits."""
     return str(Spec.__dataclass_fields__[name].default)

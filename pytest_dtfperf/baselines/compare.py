@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, same_but_for_exchange
+from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, is_same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement, PublishedRate, describe_estimate
-from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
+from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, count_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.fingerprint import Hardware
 from pytest_dtfperf.datamodel.host_state import Disturbance, choose_distinct
 from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.formats import change, format_count, percent, rate
-from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
-from pytest_dtfperf.stats.noise import RARE, Noise, drift
+from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, compare_with_stored, runs_needed
+from pytest_dtfperf.stats.noise import RARE, Noise, compute_drift
 
 VERDICTS = {
     Answer.HOLDS: Verdict.PASSED,
@@ -37,15 +37,15 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
         reason = find_misplaced(measurement) + (format_rate_against(measurement, entry.images_per_sec) if entry else "")
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if entry is None:
-        return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
+        return Judgement(Verdict.NO_BASELINE, describe_no_baseline(measurement))
     if entry.key != measurement.spec.key:
-        if not same_but_for_exchange(entry.key, measurement.spec.key):
+        if not is_same_but_for_exchange(entry.key, measurement.spec.key):
             raise ValueError(f"the baseline of {entry.key!r} says nothing of {measurement.spec.key!r}")
         differing = format_exchange(entry.key, measurement.spec.key)
         reason = f"the baseline was measured with {differing}{format_rate_against(measurement, entry.images_per_sec)}; "
         reason += "--update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
-    if foreign := entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
+    if foreign := entry.list_differences(measurement.fingerprint, len(measurement.hosts)):
         reason = f"the baseline was measured on other hosts ({'; '.join(foreign)})"
         reason += f"{format_rate_against(measurement, entry.images_per_sec)}; --update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
@@ -53,11 +53,11 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=baseline_rate)
     noise = entry.noise or ASSUMED
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
-    estimate = against_stored(measurement.rates, entry.samples, noise, question)
+    estimate = compare_with_stored(measurement.rates, entry.samples, noise, question)
     verdict, reason = VERDICTS[estimate.answer], _format_reason(estimate, entry, terms, len(measurement.rates))
-    if verdict is not Verdict.INCONCLUSIVE and (unsteady := _unsteady(measurement, terms.margin)):
+    if verdict is not Verdict.INCONCLUSIVE and (unsteady := _describe_unsteady(measurement, terms.margin)):
         verdict, reason = Verdict.INCONCLUSIVE, f"{unsteady}; {reason}"
-    reason = "; ".join([reason, *about_slow_runs(estimate, "the baseline"), *_caveats(measurement, entry, terms)])
+    reason = "; ".join([reason, *describe_slow_runs(estimate, "the baseline"), *_list_caveats(measurement, entry, terms)])
     return _conclude(verdict, reason, estimate, entry.images_per_sec)
 
 
@@ -72,7 +72,7 @@ def format_rate_against(measurement: Measurement, stored: float) -> str:
     return f": {rate(now)} images/sec here, {change(now / stored - 1)} against its {rate(stored)}"
 
 
-def no_baseline(measurement: Measurement) -> str:
+def describe_no_baseline(measurement: Measurement) -> str:
     """Return a message that no baseline is stored, and how to store one."""
     return f"no baseline is stored for {measurement.spec.label}; accept this one with --update-baselines=new"
 
@@ -101,9 +101,13 @@ def hint(disturbances: Iterable[Disturbance]) -> str:
     return ". Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml" * is_shared
 
 
-def noise_of(measurement: Measurement, entry: Entry | None) -> Noise:
+def get_noise(measurement: Measurement, entry: Entry | None) -> Noise:
     """Return the calibrated noise of its baseline; the assumed noise if there is none for a comparable baseline."""
-    if entry is None or entry.key != measurement.spec.key or entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
+    if (
+        entry is None
+        or entry.key != measurement.spec.key
+        or entry.list_differences(measurement.fingerprint, len(measurement.hosts))
+    ):
         return ASSUMED
     return entry.noise or ASSUMED
 
@@ -124,10 +128,10 @@ def _format_reason(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolic
         f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate, suffix=' of it')}, "
     )
     text += f"margin {percent(terms.margin)}; {format_count(runs, 'run')}, noise {percent(estimate.spread)}"
-    return text + _why_open(estimate, entry, terms, runs)
+    return text + _explain_open(estimate, entry, terms, runs)
 
 
-def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
+def _explain_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     if (found := explain_too_few_runs(estimate, terms, runs)) or estimate.answer is not Answer.OPEN:
         return found
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
@@ -144,7 +148,7 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, ru
 
 def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int) -> str:
     """Return what is missing for an interval, or for a confirmed loss, if there are too few runs; else empty."""
-    needed = least_runs_to_confirm(terms.false_alarm)
+    needed = count_runs_to_confirm(terms.false_alarm)
     if estimate.answer is Answer.OPEN and not estimate.has_interval:
         if runs < needed:
             return f"; too few runs for a verdict: at least {needed} are needed (--repeats={needed})"
@@ -169,10 +173,10 @@ def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: in
     why = explain_too_few_runs(estimate, terms, runs)
     if not why and estimate.answer is Answer.OPEN:
         why = f"; {asked} is within this interval: more runs would decide (--repeats)"
-    return "".join([why, *(f"; {each}" for each in about_slow_runs(estimate, other))])
+    return "".join([why, *(f"; {each}" for each in describe_slow_runs(estimate, other))])
 
 
-def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
+def describe_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
     """Yield how many runs were slower than the others of their side, and whether that is rare. `other`: the second side."""
     for found, suffix in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
         if found.slow:
@@ -184,10 +188,12 @@ def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
             yield f"{text} and {count} as rare" if found.rare else f"{text}: too many to count as rare"
 
 
-def _unsteady(measurement: Measurement, margin: float) -> str:
+def _describe_unsteady(measurement: Measurement, margin: float) -> str:
     """Return a note if most runs became faster or slower by more than the margin while they were measured; else empty."""
     chief = "worker:0"
-    found = [each for run in measurement.samples if (each := drift(run.step_s.get(chief, ()))) and each.is_more_than(margin)]
+    found = [
+        each for run in measurement.samples if (each := compute_drift(run.step_s.get(chief, ()))) and each.is_more_than(margin)
+    ]
     if 2 * len(found) <= len(measurement.samples):
         return ""
     changes = sorted(each.change for each in found)
@@ -196,7 +202,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
     return f"no steady state: the second half of {which} had {ran}; more --warmup-steps may help"
 
 
-def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) -> Iterable[str]:
+def _list_caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) -> Iterable[str]:
     """Yield reservations about the result."""
     shortest = min(run.elapsed_s for run in measurement.samples)
     if shortest * terms.margin < CLOCK_SLACK_S:
@@ -231,9 +237,9 @@ def judge_published(
         return Judgement(Verdict.INCOMPARABLE, reason + format_rate_against(measurement, stored), baseline_rate=stored)
     if tainted := find_disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
-    noise = noise_of(measurement, entry)
+    noise = get_noise(measurement, entry)
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
-    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
+    estimate = compare_with_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
         f"{interval(estimate, suffix=' of it')}, margin {percent(terms.margin)}; "

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeVar
 
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import list_forbidden_differences
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
@@ -27,12 +27,12 @@ def keep_probes(found: Probes | None) -> Probes | None:
     return _round(
         replace(
             found,
-            hosts=_first_items(found.hosts, MOST_HOSTS),
+            hosts=_select_first_items(found.hosts, MOST_HOSTS),
             links={
-                name: replace(link, streams=_first_items(link.streams, MOST_HOSTS))
-                for name, link in _first_items(found.links, 2 * MOST_HOSTS).items()
+                name: replace(link, streams=_select_first_items(link.streams, MOST_HOSTS))
+                for name, link in _select_first_items(found.links, 2 * MOST_HOSTS).items()
             },
-            unknown=_first_items(found.unknown, MOST_HOSTS),
+            unknown=_select_first_items(found.unknown, MOST_HOSTS),
         )
     )
 
@@ -41,7 +41,7 @@ def _round(data: Data) -> Data:
     return type(data).from_json(round_fractions(data.to_json()))
 
 
-def _first_items(found: Mapping[str, Value], count: int) -> dict[str, Value]:
+def _select_first_items(found: Mapping[str, Value], count: int) -> dict[str, Value]:
     return {name: found[name] for name in sorted(found)[:count]}
 
 
@@ -55,14 +55,14 @@ def keep_steps(measurement: Measurement) -> tuple[StepBreakdown | None, WorkerTi
     steps = next((run.step_breakdown for run in both if run.step_breakdown), None)
     timings = next((run.worker_timings for run in both if run.worker_timings), None)
     if steps:
-        tasks, clocks = _first_tasks(steps.tasks), _first_tasks(steps.clock_error_s)
+        tasks, clocks = _select_first_tasks(steps.tasks), _select_first_tasks(steps.clock_error_s)
         steps = _round(replace(steps, tasks=tasks, clock_error_s=clocks))
     if timings:
-        timings = _round(replace(timings, workers=_first_tasks(timings.workers)))
+        timings = _round(replace(timings, workers=_select_first_tasks(timings.workers)))
     return steps, timings
 
 
-def _first_tasks(found: Mapping[str, Value]) -> dict[str, Value]:
+def _select_first_tasks(found: Mapping[str, Value]) -> dict[str, Value]:
     return {task: found[task] for task in sorted(found) if int(task.partition(":")[2] or 0) < MOST_TASKS}
 
 
@@ -144,10 +144,10 @@ class Entry(JsonData):
         """(largest - smallest) / median of the samples."""
         return (max(self.samples) - min(self.samples)) / self.images_per_sec
 
-    def foreign_to(self, fingerprint: Fingerprint, hosts: int) -> list[str]:
+    def list_differences(self, fingerprint: Fingerprint, hosts: int) -> list[str]:
         """Return what forbids a comparison with a measurement on so many hosts with that fingerprint; empty if nothing does."""
         spread_out = [f"hosts: {self.hosts} before, {hosts} after"] if self.hosts != hosts else []
-        return must_match(self.fingerprint, fingerprint) + spread_out
+        return list_forbidden_differences(self.fingerprint, fingerprint) + spread_out
 
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:

@@ -22,7 +22,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.json_schema import json_schema, name_definition
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.datamodel.fingerprint import COMPARED
-from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.errors import BaselineFileError, describe_unknown_name
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
@@ -90,7 +90,7 @@ def validate(content: FileContent, data: Any, where: str) -> None:
     try:
         validator = _validator(content)  # type: ignore[arg-type]  # mypy asks instances of the class for __hash__
         errors = sorted(validator.iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
-        message = printable(_sentence(errors[0])) if errors else ""
+        message = printable(_format_error(errors[0])) if errors else ""
     except RecursionError as exc:
         raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
     if errors:
@@ -157,7 +157,7 @@ def _items(validator: "Validator", rule: Any, instance: Any, schema: Any) -> Ite
     yield from Draft202012Validator.VALIDATORS["items"](validator, rule, instance, schema)
 
 
-def _sentence(error: "ValidationError") -> str:
+def _format_error(error: "ValidationError") -> str:
     rule: Any = error.validator_value
     schema: Any = error.schema
     return _path(error.absolute_path) + _message(str(error.validator), rule, schema, error.instance)
@@ -167,7 +167,7 @@ def _message(keyword: str, rule: Any, schema: Any, value: Any) -> str:
     match keyword:
         case "additionalProperties":
             unknown = next(name for name in value if name not in schema["properties"])
-            return unknown_name("key", unknown, schema["properties"])
+            return describe_unknown_name("key", unknown, schema["properties"])
         case "dependentRequired":
             given, needed = next((key, names) for key, names in rule.items() if key in value and not value.keys() >= set(names))
             return f"where there are {given}, there must be {', '.join(needed)}, too"
@@ -276,7 +276,7 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield problems that JSON Schema cannot express."""
     for key, entries in data.get("entries", {}).items():
         where = f"entries[{json.dumps(key)}]"
-        if problem := _about_key(key):
+        if problem := _describe_impossible_key(key):
             yield f"{where}: {problem}"
         for number, entry in enumerate(entries):
             dates = {part: entry[part]["date"] for part in ("provenance", "noise") if part in entry}
@@ -284,7 +284,7 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{where}[{number}].{part}.date: {date!r} is no date" for part, date in wrong.items())
     for number, series in enumerate(data.get("references", ())):
         if series["source"] not in data.get("sources", {}):
-            yield f"references[{number}].source: {unknown_name('source', series['source'], data.get('sources', {}))}"
+            yield f"references[{number}].source: {describe_unknown_name('source', series['source'], data.get('sources', {}))}"
     seen: set[tuple[str, int]] = set()
     for number, row in enumerate(data.get("thresholds", {}).get("efficiency", ())):
         case = row["model"], row["gpus"]
@@ -293,13 +293,13 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         seen.add(case)
 
 
-def _about_key(key: str) -> str | None:
+def _describe_impossible_key(key: str) -> str | None:
     """Return the problem of a key that no spec can have, because it would silently never be found."""
     pairs = [word.partition("=") for word in key.split(" ")]
     names = [name for name, _, _ in pairs]
     for name in names:
         if name not in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS):
-            return unknown_name("field of a spec", name, (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS))
+            return describe_unknown_name("field of a spec", name, (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS))
     if names != [*KEY_FIELDS, *(name for name in UNUSUAL_KEY_FIELDS if name in names)]:
         return (
             f"a key is {' '.join(f'{name}=...' for name in KEY_FIELDS)}, then what is not as usual, "

@@ -35,14 +35,14 @@ def _object_schema(cls: Any, definitions: dict[str, Schema]) -> Schema:
             required += inner["required"]
             continue
         is_required = not key.metadata.get("omit_empty")  # it is always written, and otherwise never null
-        hint = key.hint if is_required else _without_none(key.hint)
+        hint = key.hint if is_required else _remove_none(key.hint)
         properties[key.name] = _description(key.metadata) | _schema(hint, key.metadata, definitions)
         required += [key.name] * is_required
     rules = getattr(cls, "schema_rules", {})
     return {"type": "object", "additionalProperties": False, "required": required, "properties": properties, **rules}
 
 
-def _without_none(hint: Any) -> Any:
+def _remove_none(hint: Any) -> Any:
     """Return `X` of `X | None`, and other types as they are."""
     types = [each for each in get_args(hint) if each is not NoneType]
     return Union[tuple(types)] if get_origin(hint) in (Union, UnionType) else hint  # noqa: UP007 - of a list of types

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.files import published_folder, read_published_file
 from pytest_dtfperf.datamodel.measurement import scaling_efficiency
-from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.errors import BaselineFileError, describe_unknown_name
 from pytest_dtfperf.spec import Spec
 
 
@@ -101,14 +101,14 @@ def references(folder: Path | None = None) -> Sequence[Reference]:
 @cache
 def _load_references(folder: Path) -> tuple[Reference, ...]:
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    return tuple(reference for path in paths for reference in _of_file(read_published_file(path)))
+    return tuple(reference for path in paths for reference in _read_references(read_published_file(path)))
 
 
 def find(system: str, gpus: int, **wanted: Any) -> Reference:
     """Return the single published rate with these properties. Raises `BaselineFileError` if there is none, or more than one."""
     known = {reference.system for reference in references()}
     if system not in known:
-        raise BaselineFileError(unknown_name("published system", system, known))
+        raise BaselineFileError(describe_unknown_name("published system", system, known))
     found = [
         reference
         for reference in references()
@@ -122,7 +122,7 @@ def find(system: str, gpus: int, **wanted: Any) -> Reference:
     return found[0]
 
 
-def _of_file(data: Mapping[str, Any]) -> Iterable[Reference]:
+def _read_references(data: Mapping[str, Any]) -> Iterable[Reference]:
     sources = {name: _source(source) for name, source in data.get("sources", {}).items()}
     for series in data.get("references", []):
         settings = {

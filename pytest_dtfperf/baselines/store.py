@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pytest_dtfperf.baselines.comparability import other_hardware, same_but_for_exchange, system_name
+from pytest_dtfperf.baselines.comparability import is_same_but_for_exchange, list_hardware_differences, system_name
 from pytest_dtfperf.baselines.entry import BaselineChange, CalibratedNoise, Entry
 from pytest_dtfperf.baselines.files import (
     SCHEMA,
@@ -24,7 +24,7 @@ from pytest_dtfperf.baselines.files import (
 )
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Measurement
-from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import BaselineFileError, UsageError, describe_unknown_name
 from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 from pytest_dtfperf.spec.spec import format_value
@@ -61,8 +61,8 @@ class BaselineStore:
         """Return the entry for a spec: the latest comparable one, else of the same hardware, else of all."""
         entries = self._entries(system, spec.key)
         found = fingerprint or Fingerprint()
-        same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(found, hosts)]
-        near = [entry for entry in entries if entry.hosts == hosts and not other_hardware(entry.fingerprint, found)]
+        same = [entry for entry in entries if fingerprint is not None and not entry.list_differences(found, hosts)]
+        near = [entry for entry in entries if entry.hosts == hosts and not list_hardware_differences(entry.fingerprint, found)]
         return max(same or near or entries, key=lambda entry: entry.provenance.date, default=None)
 
     def find_for(self, measurement: Measurement) -> Entry | None:
@@ -76,7 +76,7 @@ class BaselineStore:
         return found or self._find_otherwise(system, measurement.spec.key)
 
     def _find_otherwise(self, system: str, key: str) -> Entry | None:
-        keys = [other for other in self._content(system).get("entries", {}) if same_but_for_exchange(other, key)]
+        keys = [other for other in self._content(system).get("entries", {}) if is_same_but_for_exchange(other, key)]
         entries = [entry for other in keys for entry in self._entries(system, other)]
         return max(entries, key=lambda entry: entry.provenance.date, default=None)
 
@@ -95,7 +95,7 @@ class BaselineStore:
     def best_num_ps(self, system: str, spec: Spec) -> int | None:
         """Return the fastest number of parameter servers of an otherwise equal training."""
         # With one server, the placement is irrelevant, and not part of the key.
-        wanted = {several: _split_num_ps(spec.but(num_ps=1 + several).key)[0] for several in (False, True)}
+        wanted = {several: _split_num_ps(spec.replace(num_ps=1 + several).key)[0] for several in (False, True)}
         rates: dict[int, float] = {}
         for key, found in self._content(system).get("entries", {}).items():
             rest, num_ps = _split_num_ps(key)
@@ -105,18 +105,18 @@ class BaselineStore:
 
     def margin(self, system: str) -> float | None:
         """Return the largest loss of rate that a system's file allows; None: not set."""
-        found: float | None = self._thresholds(system).get("margin")
+        found: float | None = self._get_thresholds(system).get("margin")
         return found
 
-    def least_efficiency(self, system: str, model: str, gpus: int) -> float | None:
+    def get_least_efficiency(self, system: str, model: str, gpus: int) -> float | None:
         """Return the least efficiency in a system's file for a model on exactly so many devices; None: not set."""
-        rows = self._thresholds(system).get("efficiency", ())
+        rows = self._get_thresholds(system).get("efficiency", ())
         return next((row["at_least"] for row in rows if (row["model"], row["gpus"]) == (model, gpus)), None)
 
     def systems_with_thresholds(self) -> list[str]:
         """Return the systems with values for `margin` or `least_efficiency`."""
         known = {*self.systems(), *_systems_in(published_folder())}
-        return sorted(system for system in known if self._thresholds(system))
+        return sorted(system for system in known if self._get_thresholds(system))
 
     def update(self, system: str, changes: Iterable[Entry]) -> list[BaselineChange]:
         """Replace or add only these entries, and return the changes.
@@ -136,7 +136,7 @@ class BaselineStore:
                 _put(stored[now.key], replace(now, noise=calibrated))
                 for entry, calibrated in found
                 for now in stored.get(entry.key, [])
-                if not now.foreign_to(entry.fingerprint, entry.hosts)
+                if not now.list_differences(entry.fingerprint, entry.hosts)
             ],
         )
 
@@ -193,7 +193,7 @@ class BaselineStore:
     def _entries(self, system: str, key: str) -> list[Entry]:
         return [Entry.from_json({"key": key, **entry}) for entry in self._content(system).get("entries", {}).get(key, ())]
 
-    def _thresholds(self, system: str) -> Mapping[str, Any]:
+    def _get_thresholds(self, system: str) -> Mapping[str, Any]:
         """Return the thresholds in its own file, else those in the package for a published system of that name."""
         own: Mapping[str, Any] | None = self._content(system).get("thresholds")
         if own is not None:
@@ -273,7 +273,7 @@ def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
 def _put(entries: list[Entry], new: Entry) -> BaselineChange:
     """Replace the comparable entry, keeping its calibrated noise, or add one."""
     for index, old in enumerate(entries):
-        if not old.foreign_to(new.fingerprint, new.hosts):
+        if not old.list_differences(new.fingerprint, new.hosts):
             entries[index] = new.with_noise_of(old)
             return BaselineChange(old, entries[index])
     entries.append(new)
@@ -299,7 +299,7 @@ class BaselinePattern:
             if not equals or not value:
                 raise UsageError(f"{word!r} is no FIELD=VALUE: write FIELD=VALUE, as model=resnet50 or gpus=8")
             if name not in PATTERN_FIELDS:
-                raise UsageError(unknown_name("field of a spec", name, PATTERN_FIELDS))
+                raise UsageError(describe_unknown_name("field of a spec", name, PATTERN_FIELDS))
             if name in wanted:
                 raise UsageError(f"{name} is given twice, {wanted[name]} and {value}: both must match. Use *, ? or [...]")
             wanted[name] = value

@@ -37,7 +37,7 @@ class ComparisonPolicy(JsonData):
 
     def question(self, floor: float, *noises: Noise, ceiling: float | None = None) -> Question:
         """Ask whether a ratio of rates reaches `floor`. `noises`: of the sides that get runs."""
-        least = min(self.least or max(map(least_runs, noises)), self.most)
+        least = min(self.least or max(map(get_least_runs, noises)), self.most)
         above: dict[str, Any] = {} if ceiling is None else {"ceiling": ceiling}
         return Question(
             floor=floor,
@@ -49,12 +49,12 @@ class ComparisonPolicy(JsonData):
         )
 
 
-def least_runs(noise: Noise) -> int:
+def get_least_runs(noise: Noise) -> int:
     """Return two, for a spread, or one if the spread is known well enough."""
     return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else verdict.LEAST_RUNS
 
 
-def least_runs_to_confirm(false_alarm: float) -> int:
+def count_runs_to_confirm(false_alarm: float) -> int:
     """Return how many runs are needed to confirm a loss, given the probability of a false alarm."""
     return max(runs_to_confirm(false_alarm), verdict.LEAST_RUNS + 1)
 

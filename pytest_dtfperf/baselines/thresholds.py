@@ -9,26 +9,26 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from pytest_dtfperf.baselines.comparability import other_hosts
+from pytest_dtfperf.baselines.comparability import list_host_differences
 from pytest_dtfperf.baselines.compare import (
     NO_INTERVAL,
     VERDICTS,
     explain_no_answer,
     find_disturbed,
     find_misplaced,
+    get_noise,
     interval,
     judge,
-    noise_of,
 )
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement, describe_estimate
-from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
+from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, get_least_runs
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Verdict
 from pytest_dtfperf.datamodel.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
-from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_drifting, against_each_other
+from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, compare_alternating, compare_drifting
 from pytest_dtfperf.stats.noise import Noise
 
 
@@ -52,29 +52,29 @@ def compare_in_turns(
     """
     question = terms.question(floor, *noises)
     if are_in_turn(measurement, other):
-        estimate = against_each_other(measurement.rates, other.rates, *noises, question)
+        estimate = compare_alternating(measurement.rates, other.rates, *noises, question)
         return Comparison(measurement=measurement, other=other, estimate=estimate)
     half = replace(question, false_alarm=question.false_alarm / 2, missed=question.missed / 2)
     if shared := shared_rounds(measurement, other):
-        one, two = _of_rounds(measurement, shared), _of_rounds(other, shared)
+        one, two = _select_rounds(measurement, shared), _select_rounds(other, shared)
         note = "only runs that were made in turn are compared"
         if one is None or two is None:
-            return _unknown(measurement, other, note)
-        estimate = against_each_other(one.rates, two.rates, *noises, half)
+            return _make_unknown(measurement, other, note)
+        estimate = compare_alternating(one.rates, two.rates, *noises, half)
         return Comparison(measurement=one, other=two, estimate=estimate, note=note)
     for first, second in ((other, measurement), (measurement, other)):
-        before, after = _around(first, second, runs_around(noises))
+        before, after = _select_around(first, second, runs_around(noises))
         if before and after:
             groups = [[run.images_per_sec for run in runs] for runs in (before, after)]
             bracketing, between = replace(first, runs=[*before, *after]), second.rates
             if first is other:
-                estimate, sides = against_drifting([between], groups, *noises, half), (measurement, bracketing)
+                estimate, sides = compare_drifting([between], groups, *noises, half), (measurement, bracketing)
             else:
-                estimate, sides = against_drifting(groups, [between], *noises, half), (bracketing, other)
+                estimate, sides = compare_drifting(groups, [between], *noises, half), (bracketing, other)
             moved = sum(groups[1]) / len(groups[1]) / (sum(groups[0]) / len(groups[0])) - 1
             note = f"{first.spec.label} was measured before and after it ({change(moved)})"
             return Comparison(measurement=sides[0], other=sides[1], estimate=estimate, note=note)
-    return _unknown(
+    return _make_unknown(
         measurement, other, "they were not measured in turn, so that a change of the machine would count as a difference"
     )
 
@@ -92,7 +92,7 @@ def shared_rounds(measurement: Measurement, other: Measurement) -> set[float | N
 
 def runs_around(noises: tuple[Noise, Noise]) -> int:
     """Return how many runs of one side are compared before the other, and as many after it: one, if the noise is known."""
-    return max(map(least_runs, noises))
+    return max(map(get_least_runs, noises))
 
 
 def to_measure_again(measurement: Measurement, other: Measurement, least: int) -> Measurement | None:
@@ -100,14 +100,14 @@ def to_measure_again(measurement: Measurement, other: Measurement, least: int) -
     if are_in_turn(measurement, other) or shared_rounds(measurement, other):
         return None
     for first, second in ((measurement, other), (other, measurement)):
-        before, after = _around(first, second, least)
+        before, after = _select_around(first, second, least)
         if before and len(after) >= least:
             return None
     ordered = sorted((measurement, other), key=lambda each: min(run.round_s or 0.0 for run in each.samples))
     return ordered[0]
 
 
-def _around(first: Measurement, second: Measurement, least: int) -> tuple[list[Run], list[Run]]:
+def _select_around(first: Measurement, second: Measurement, least: int) -> tuple[list[Run], list[Run]]:
     """Return the nearest runs of `first` before all of `second`, and after them: up to `least` of each."""
     rounds = [run.round_s or 0.0 for run in second.samples]
     before = [run for run in first.samples if (run.round_s or 0.0) < min(rounds)]
@@ -115,7 +115,7 @@ def _around(first: Measurement, second: Measurement, least: int) -> tuple[list[R
     return before[-least:], after[:least]
 
 
-def _of_rounds(measurement: Measurement, rounds: set[float | None]) -> Measurement | None:
+def _select_rounds(measurement: Measurement, rounds: set[float | None]) -> Measurement | None:
     runs: Sequence[Run] = [run for run in measurement.runs if run.round_s in rounds and not run.disturbances]
     return replace(measurement, runs=runs) if runs else None
 
@@ -124,7 +124,7 @@ def _rounds(measurement: Measurement) -> set[float | None]:
     return {run.round_s for run in measurement.runs}
 
 
-def _unknown(measurement: Measurement, other: Measurement, note: str) -> Comparison:
+def _make_unknown(measurement: Measurement, other: Measurement, note: str) -> Comparison:
     ratio = measurement.images_per_sec / other.images_per_sec
     estimate = RatioEstimate(ratio=ratio, low=0.0, high=float("inf"), spread=0.0, degrees_of_freedom=0.0, answer=Answer.OPEN)
     return Comparison(measurement=measurement, other=other, estimate=estimate, note=note)
@@ -146,7 +146,7 @@ def judge_efficiency(
     if not 0 < at_least <= MOST_EFFICIENT:
         raise UsageError(f"at_least must be more than 0 and at most {MOST_EFFICIENT:g}, not {at_least!r}: 0.9 means 90 %")
     _check_anchor(measurement, anchor)
-    if reason := find_misplaced(measurement, anchor) or _elsewhere(
+    if reason := find_misplaced(measurement, anchor) or _describe_elsewhere(
         anchor, measurement, "the 1-device anchor ran on other hosts"
     ):
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
@@ -159,7 +159,7 @@ def judge_efficiency(
         return Judgement(
             verdict, f"{text}, required at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
-    noises = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
+    noises = get_noise(measurement, entry), get_noise(anchor, anchor_entry)
     found = compare_in_turns(measurement, anchor, noises, at_least * gpus, terms)
     estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
     reason = f"{text}: {interval(estimate, gpus)}, required at least {percent(at_least)}; {_runs(found)}"
@@ -194,13 +194,13 @@ def judge_overhead(
     if not 0 <= at_most < 1:
         raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
     _check_same(synthetic, real, but=("data",))
-    if reason := find_misplaced(synthetic, real) or _elsewhere(
+    if reason := find_misplaced(synthetic, real) or _describe_elsewhere(
         synthetic, real, "the synthetic input was measured on other hosts"
     ):
         return Judgement(Verdict.INCOMPARABLE, reason)
     if tainted := find_disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
-    noises = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
+    noises = get_noise(real, entry), get_noise(synthetic, synthetic_entry)
     compared = compare_in_turns(real, synthetic, noises, 1 - at_most, terms)
     estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
@@ -272,8 +272,8 @@ def _threshold(terms: ComparisonPolicy) -> float:
     return terms.threshold
 
 
-def _elsewhere(one: Measurement, other: Measurement, what: str) -> str:
-    found = other_hosts(one.fingerprint, other.fingerprint)
+def _describe_elsewhere(one: Measurement, other: Measurement, what: str) -> str:
+    found = list_host_differences(one.fingerprint, other.fingerprint)
     return f"{what}: {'; '.join(found)}" if found else ""
 
 
@@ -302,23 +302,23 @@ class Effort:
     trained_s: float  # only of measured steps
 
 
-def effort_of(measurement: Measurement) -> Effort | None:
+def find_effort(measurement: Measurement) -> Effort | None:
     """Return the effort; None if a run never reached the target. Raises `SpecError` if the spec has none."""
     target = measurement.spec.stop_at_top_1_accuracy
     if target is None:
         raise SpecError(f"{measurement.spec.label} has no target: set stop_at_top_1_accuracy")
-    efforts = _efforts(measurement, target)
+    efforts = _list_efforts(measurement, target)
     if len(efforts) < len(measurement.runs):
         return None
     return Effort(statistics.median(e.steps for e in efforts), statistics.median(e.trained_s for e in efforts))
 
 
-def _efforts(measurement: Measurement, target: float) -> list[Effort]:
+def _list_efforts(measurement: Measurement, target: float) -> list[Effort]:
     """Return the efforts of the runs that have reached the target."""
-    return [effort for run in measurement.runs if (effort := _effort(run, target))]
+    return [effort for run in measurement.runs if (effort := _find_effort(run, target))]
 
 
-def _effort(run: Run, target: float) -> Effort | None:
+def _find_effort(run: Run, target: float) -> Effort | None:
     return next(
         (Effort(evaluation.step, evaluation.trained_s) for evaluation in run.evaluations if evaluation.score.top_1 >= target),
         None,
@@ -336,7 +336,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
         raise UsageError(f"at_most must be more than 0, not {at_most!r}: 1.5 means half as many steps again")
     if measurement.spec.stop_at_top_1_accuracy != anchor.spec.stop_at_top_1_accuracy:
         raise SpecError(f"{measurement.spec.label} and {anchor.spec.label} have different targets")
-    usual, found = effort_of(anchor), effort_of(measurement)
+    usual, found = find_effort(anchor), find_effort(measurement)
     aim = measurement.spec.stop_at_top_1_accuracy or 0.0
     target = f"top-1 accuracy of {percent(aim)}"
     if usual is None:
@@ -347,7 +347,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
         return Judgement(Verdict.REGRESSED, f"{measurement.spec.label} never reached a {_best(measurement, target)}")
     value = found.steps / usual.steps
     (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
-    estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
+    estimate = compare_alternating(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
     ends = describe_estimate(estimate, lambda ratio: 1 / ratio)
     known = f"{ends['low']:.2f} to {ends['high']:.2f}" if estimate.has_interval else NO_INTERVAL
     reason = (
@@ -361,7 +361,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
 
 def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:
     """Return the inverse of each run's steps, and the least noise of these: the resolution is the interval of evaluations."""
-    steps = [effort.steps for effort in _efforts(measurement, target)]
+    steps = [effort.steps for effort in _list_efforts(measurement, target)]
     apart = measurement.spec.eval_during_training_every_n_steps or 0
     return [1 / each for each in steps], Noise(run=max(ASSUMED.run, apart / math.sqrt(12) / statistics.median(steps)))
 

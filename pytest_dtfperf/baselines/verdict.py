@@ -192,7 +192,7 @@ class Verdict(RowEnum):
         return self.row.accepted or f"{self}, accepted"
 
 
-def gravest_first(verdict: Verdict | None) -> int:
+def sort_by_severity(verdict: Verdict | None) -> int:
     """Return a sort key by severity; unjudged records come last."""
     return len(Verdict) if verdict is None else verdict.severity
 

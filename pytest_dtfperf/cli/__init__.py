@@ -15,7 +15,7 @@ from pytest_dtfperf.cli.options import COMPLETING, CUT_OFF, FAILED, INTERRUPTED,
 from pytest_dtfperf.cli.output import print_remark, reserve_stdout
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 from pytest_dtfperf.formats import DEGRADE
-from pytest_dtfperf.session.signals import leaving
+from pytest_dtfperf.session.signals import raise_exit
 
 JUDGING = (["qualify"], ["isolate"])  # commands of which exit code 1, as of a traceback, means a slow host
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of an output that is full or broken
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with suppress(OSError):  # it reads the position of a redirected file, which may fail
                 stream.reconfigure(errors=DEGRADE)
     try:
-        with leaving():
+        with raise_exit():
             return _run(arguments)
     except (UsageError, SessionFileError, HistoryError) as error:
         return _report_error(error, USAGE)

@@ -32,7 +32,7 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import confirm, print_json
 from pytest_dtfperf.clusters.file import PERF_TESTS
-from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
+from pytest_dtfperf.errors import SessionFileError, UsageError, quote_lines
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.module_command import make_project_command
@@ -176,11 +176,11 @@ def _make_finding_json(found: "AuditFinding") -> dict[str, str]:
 def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
     """Return the sessions' comparisons with baselines, and notes on missing data."""
     from pytest_dtfperf.baselines.audit import Sighting
-    from pytest_dtfperf.records.session import each_once, session_folders
+    from pytest_dtfperf.records.session import drop_copies, session_folders
 
     found: list[Sighting] = []
     notes: list[str] = []
-    folders = each_once(session_folders(results), notes.append)
+    folders = drop_copies(session_folders(results), notes.append)
     if not folders:
         notes.append(f"{results} has no sessions, so cases without a baseline and beaten baselines are not known (--results)")
     for folder in folders:
@@ -230,7 +230,7 @@ def _collect_tests(paths: Sequence[str]) -> list[str]:
             raise UsageError(f"pytest has not collected {' '.join(paths)} in {COLLECTION_S:.0f} s") from exc
         if ended.returncode not in (COLLECTED, NOTHING_COLLECTED):
             last = (ended.stdout + ended.stderr).strip().splitlines()[-LAST_LINES:]
-            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):{quoted_lines(last)}")
+            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):{quote_lines(last)}")
         return file.read_text(encoding="utf-8").splitlines()
 
 

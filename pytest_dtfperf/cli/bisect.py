@@ -121,7 +121,7 @@ def run_bisect(args: argparse.Namespace) -> int:
             make_spec(session, wanted[0]),
             BisectionPolicy(**{name: value for name, value in given.items() if value is not None}),
             secrets.randbits(32) if args.seed is None else args.seed,
-            session.progress.remark,
+            session.progress.show_remark,
         )
         if args.resume:
             search.resume(args.resume)

@@ -128,13 +128,13 @@ def run_calibrate(args: argparse.Namespace) -> int:
         )
     from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
     from pytest_dtfperf.baselines.store import BaselineStore
-    from pytest_dtfperf.records.session import SessionFolder, each_once
+    from pytest_dtfperf.records.session import SessionFolder, drop_copies
 
     store = BaselineStore(folder)
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _find_new_sessions(args, folder)
     named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may match one twice
-    sessions = each_once(named, print_remark)
+    sessions = drop_copies(named, print_remark)
     copies = len(named) - len(sessions)
     cases = cases_of([seen for session in sessions for seen in _load_measured(session)])
     found = calibrate(cases, store.entries, store.margin)

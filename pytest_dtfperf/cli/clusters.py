@@ -23,7 +23,7 @@ from pytest_dtfperf.cli.options import (
     set_completer,
 )
 from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import ClusterFileError, UsageError, describe_unknown_name
 from pytest_dtfperf.formats import NONE, format_count
 
 if TYPE_CHECKING:
@@ -199,5 +199,5 @@ def _load_clusters(args: argparse.Namespace) -> "tuple[Path | None, Mapping[str,
 
 def _find_cluster(clusters: "Mapping[str, ClusterConfig]", name: str) -> "ClusterConfig":
     if name not in clusters:
-        raise UsageError(unknown_name("cluster", name, clusters))
+        raise UsageError(describe_unknown_name("cluster", name, clusters))
     return clusters[name]

@@ -22,8 +22,8 @@ from pytest_dtfperf.cli.options import (
     add_command,
     add_group,
     add_json,
+    is_colour_wanted,
     is_terminal,
-    wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import DataError, UsageError
@@ -141,7 +141,9 @@ def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True, markup=False, force_terminal=is_terminal(sys.stderr), no_color=not wants_colour(sys.stderr))
+    console = Console(
+        stderr=True, markup=False, force_terminal=is_terminal(sys.stderr), no_color=not is_colour_wanted(sys.stderr)
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -15,9 +15,9 @@ from pytest_dtfperf.cli.options import (
     add_command,
     add_json,
     count_columns,
+    is_colour_wanted,
     is_terminal,
     load_cluster,
-    wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.clusters.named import BACKENDS
@@ -106,7 +106,7 @@ def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None =
     if as_json:
         print_json({"cluster": seen.cluster, "hosts": make_rows(seen), "findings": [asdict(finding) for finding in found]})
         return FAILED if any(finding.wrong for finding in found) else DONE
-    print(format_report(seen, found, width=count_columns(sys.stdout), colour=wants_colour(sys.stdout)), end="")
+    print(format_report(seen, found, width=count_columns(sys.stdout), colour=is_colour_wanted(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 
 

@@ -14,7 +14,7 @@ from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError, UsageError
-from pytest_dtfperf.formats import format_count, in_minutes
+from pytest_dtfperf.formats import format_count, format_minutes
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _inspect_regions(
     answering: list[str] = []
     for region in regions:
         try:
-            account = Account.in_region(region)
+            account = Account.open_region(region)
             found += [(account, each) for each in inspect(account)]
             answering.append(account.region)
         except AllocationError as error:
@@ -288,7 +288,7 @@ def _make_instance_json(account: "Account", row: "RunningInstance", now: float) 
 
 
 def _format_duration(seconds: float) -> str:
-    return "?" if seconds == float("inf") else in_minutes(max(0, int(seconds // 60)))
+    return "?" if seconds == float("inf") else format_minutes(max(0, int(seconds // 60)))
 
 
 def run_ssh(args: argparse.Namespace) -> int:

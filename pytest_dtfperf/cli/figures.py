@@ -20,7 +20,7 @@ from pytest_dtfperf.cli.options import (
     set_completer,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark, write_file
-from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.errors import UsageError, describe_unknown_name
 
 if TYPE_CHECKING:
     from pytest_dtfperf.report.charts import NamedFigure
@@ -65,7 +65,7 @@ def run_figures(args: argparse.Namespace) -> int:
     formats = args.format.split(",")
     for given in formats:
         if given not in FORMATS:
-            raise UsageError(unknown_name("format of a picture", given, FORMATS))
+            raise UsageError(describe_unknown_name("format of a picture", given, FORMATS))
     try:
         figures = [_write_figure(drawing, args.out, formats) for drawing in _draw_figures(args)]
     except ImportError as exc:

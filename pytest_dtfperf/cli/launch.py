@@ -19,8 +19,8 @@ from pytest_dtfperf.cli.options import (
     add_cluster,
     add_command,
     add_json,
+    is_colour_wanted,
     load_cluster,
-    wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
@@ -92,7 +92,7 @@ def run_launch(args: argparse.Namespace) -> int:
     from pytest_dtfperf.records.session import new_session_id
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
-    from pytest_dtfperf.session.signals import leaving
+    from pytest_dtfperf.session.signals import raise_exit
 
     args.program = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not args.program:
@@ -112,7 +112,7 @@ def run_launch(args: argparse.Namespace) -> int:
     logs = args.logs or Path("dtfperf_launches") / session
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
     show = _print_lines if args.json else LaunchOutput(_parse_names(args)).show
-    with DoctorProgress() as progress, leaving():
+    with DoctorProgress() as progress, raise_exit():
 
         def show_lines(task: str, lines: Sequence[str], left_out: int) -> None:
             progress.clear()
@@ -210,7 +210,7 @@ class LaunchOutput:
     """Lines on stdout, prefixed by the names of their tasks."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
-        width, coloured = max(map(len, tasks)), wants_colour(sys.stdout)
+        width, coloured = max(map(len, tasks)), is_colour_wanted(sys.stdout)
         self._begins = {
             task: f"\x1b[{COLOURS[number % len(COLOURS)]}m{task:{width}} |\x1b[0m " if coloured else f"{task:{width}} | "
             for number, task in enumerate(tasks)

@@ -74,7 +74,7 @@ def run_notebook(args: argparse.Namespace) -> int:
     from pytest_dtfperf.records.session import new_session_id
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
-    from pytest_dtfperf.session.signals import leaving
+    from pytest_dtfperf.session.signals import raise_exit
 
     if not 0 <= args.port <= _MOST_PORT:
         raise UsageError(f"--port must be a number from 0 to {_MOST_PORT}, not {args.port}")
@@ -87,7 +87,7 @@ def run_notebook(args: argparse.Namespace) -> int:
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
-    with DoctorProgress() as progress, leaving(), sweep.make_temporary_folder() as folder, Tunnel(args.port) as tunnel:
+    with DoctorProgress() as progress, raise_exit(), sweep.make_temporary_folder() as folder, Tunnel(args.port) as tunnel:
         allocations = AllocationManager(config, session=session, on_status=progress.show)
         try:
             with allocations.measuring(spec, "dtfperf notebook"):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 from pytest_dtfperf.cli.project import find_configured_path
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import DtfPerfError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, describe_unknown_name
 from pytest_dtfperf.formats import printable
 
 # Modules of this package. Each has `add_parser(commands)`, which adds the parsers of its commands and sets `run`, a function
@@ -230,7 +230,7 @@ def complete_fields(prefix: str, fields: Iterable[str]) -> list[str]:
     return [f"{name}={value}" for value in known.get(name, ())]
 
 
-def wants_colour(stream: TextIO) -> bool:
+def is_colour_wanted(stream: TextIO) -> bool:
     """Return whether to write colours and bold letters there, by the same rules as pytest."""
     if os.environ.get("NO_COLOR"):  # https://no-color.org: any value that is not empty
         return False
@@ -249,7 +249,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from pytest_dtfperf.report.tables import make_table, render
 
     drawn = make_table(headings, rows, [None] * len(headings), text_columns=range(len(headings)))
-    print(render([drawn], count_columns(sys.stdout), wants_colour(sys.stdout)), end="")
+    print(render([drawn], count_columns(sys.stdout), is_colour_wanted(sys.stdout)), end="")
 
 
 def count_columns(stream: TextIO) -> int:
@@ -329,7 +329,7 @@ class Parser(argparse.ArgumentParser):
         """Raise an error with the nearest choice, where argparse would list all of them."""
         if action.choices is not None and value not in action.choices:
             kind = "command" if isinstance(action, argparse._SubParsersAction) else "value"
-            raise argparse.ArgumentError(action, unknown_name(kind, value, action.choices).removesuffix("."))
+            raise argparse.ArgumentError(action, describe_unknown_name(kind, value, action.choices).removesuffix("."))
 
     def _hint(self) -> str:
         """Return the commands if one is missing, or the option that is nearest to the first unknown one."""

@@ -128,7 +128,7 @@ def run_predict(args: argparse.Namespace) -> int:
     measured = _list_measured(args, base, hosts, records)
     try:
         predictor = Predictor(measured, hosts)
-        found = [predictor.predict(_choose_servers(predictor, base.but(gpus=gpus), args.num_ps)) for gpus in args.gpus]
+        found = [predictor.predict(_choose_servers(predictor, base.replace(gpus=gpus), args.num_ps)) for gpus in args.gpus]
         gains = predictor.list_gains(found[-1].spec) if found[-1].spec.gpus > 1 else []
     except SpecError as error:
         raise UsageError(f"{base.model} cannot be predicted: {error}") from error
@@ -193,7 +193,7 @@ def _find_link(args: argparse.Namespace, records: "Sequence[Record]") -> "LinkRa
         return LinkRange.from_data_sheet(args.link, "--link, of a data sheet")
     if probed := find_probed_link(records):
         return probed
-    return find_hosts(args.published).link if args.published else LinkRange.unknown()
+    return find_hosts(args.published).link if args.published else LinkRange.make_unknown()
 
 
 def _list_measured(args: argparse.Namespace, base: "Spec", hosts: "Hosts", records: "Sequence[Record]") -> "list[MeasuredRate]":
@@ -205,7 +205,7 @@ def _list_measured(args: argparse.Namespace, base: "Spec", hosts: "Hosts", recor
     found = []
     for gpus, servers, images_per_sec in points:
         try:
-            spec = base.but(gpus=gpus, num_ps=base.num_ps if servers is None else servers)
+            spec = base.replace(gpus=gpus, num_ps=base.num_ps if servers is None else servers)
             found.append(MeasuredRate(spec=spec, layout=hosts.place(spec), images_per_sec=images_per_sec))
         except SpecError as error:
             raise UsageError(f"--measured={gpus}/{servers}: {error}") from error
@@ -221,7 +221,7 @@ def _list_measured(args: argparse.Namespace, base: "Spec", hosts: "Hosts", recor
 def _choose_servers(predictor: "Predictor", spec: "Spec", num_ps: int | str) -> "Spec":
     if spec.gpus == 1 or not spec.mode.parameter_servers:
         return spec
-    return predictor.choose_num_ps(spec) if num_ps == BEST else spec.but(num_ps=num_ps)
+    return predictor.choose_num_ps(spec) if num_ps == BEST else spec.replace(num_ps=num_ps)
 
 
 def _find_measured(measured: "Sequence[MeasuredRate]", found: "PredictedRate") -> float | None:

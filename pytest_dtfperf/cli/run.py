@@ -23,8 +23,8 @@ from pytest_dtfperf.cli.options import (
     find_baselines_folder,
     find_clusters_file,
     find_results_folder,
+    is_colour_wanted,
     set_completer,
-    wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import (
@@ -34,7 +34,7 @@ from pytest_dtfperf.errors import (
     SpecError,
     TimeBudgetSpent,
     UsageError,
-    unknown_name,
+    describe_unknown_name,
 )
 from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_json_value, parse_time_budget
 from pytest_dtfperf.history.where import NEVER
@@ -278,7 +278,7 @@ def _raise_unknown(name: str) -> str:
     if is_own_model_name(name):  # labels contain this name, which does not distinguish a module from a class
         module, _, attribute = name.rpartition(".")
         return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
-    return unknown_name("model", name, MODELS)
+    return describe_unknown_name("model", name, MODELS)
 
 
 def make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
@@ -316,7 +316,7 @@ def _print_summary(session: "Session", args: argparse.Namespace, failures: Seque
             records,
             find_published_rates(records) if args.verbose else (),
             width=count_columns(sys.stdout),
-            colour=wants_colour(sys.stdout),
+            colour=is_colour_wanted(sys.stdout),
             verbose=args.verbose,
             folder=session.folder.path,
             accepted=notes.list_accepted_baselines(session.acceptance, records),

@@ -19,8 +19,8 @@ from pytest_dtfperf.cli.options import (
     complete_session_folders,
     count_columns,
     find_results_folder,
+    is_colour_wanted,
     set_completer,
-    wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import SessionFileError, UsageError
@@ -108,7 +108,7 @@ def run_judge(args: argparse.Namespace) -> int:
         text = terminal.format_summary(
             after,
             width=count_columns(sys.stdout),
-            colour=wants_colour(sys.stdout),
+            colour=is_colour_wanted(sys.stdout),
             folder=folder.path,
             remarks=remarks,
             budget=budget,
@@ -195,7 +195,7 @@ def run_explain(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session.explanation import ComparisonSource, find_records
 
     records = find_records(args.session, args.measurement, find_results_folder(args))
-    other = ComparisonSource.at(args.against) if args.against else None
+    other = ComparisonSource.read_path(args.against) if args.against else None
     explanations_found = [_make_explained(record, other) for record in records]
     if args.json:
         print_json({"measurements": [_make_explained_json(each) for each in explanations_found]})
@@ -261,7 +261,7 @@ def _make_explained_json(stored: StoredExplanation) -> dict[str, Any]:
 def _list_lines(stored: StoredExplanation) -> Iterator[str]:
     from pytest_dtfperf.report import explanations
 
-    width, coloured = count_columns(sys.stdout), wants_colour(sys.stdout)
+    width, coloured = count_columns(sys.stdout), is_colour_wanted(sys.stdout)
     yield f"{printable(stored.record.id)}: {stored.record.spec.label}"
     if stored.explanation:
         yield "\n".join(

@@ -241,11 +241,11 @@ class Child:
         self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
         return self._stderr.read()
 
-    def last_lines(self) -> list[bytes]:
-        """Return the lines of its stderr; complete once `how_it_ended` has waited for its end."""
+    def get_last_lines(self) -> list[bytes]:
+        """Return the lines of its stderr; complete once `wait_for_end` has waited for its end."""
         return self.stderr().splitlines()
 
-    def how_it_ended(self) -> Lost:
+    def wait_for_end(self) -> Lost:
         """Return how it ended. A process that has closed its pipes may still run."""
         code = self.exit_code(LEAVE_S)
         return (
@@ -302,7 +302,7 @@ class ChildrenChannel:
         with self._sending:
             listening = [child.write(line + b"\n") for child in self._children]
         if not any(listening):
-            how = self._latest or self._children[-1].how_it_ended()
+            how = self._latest or self._children[-1].wait_for_end()
             raise HostLost(f"{self._empty_message}: {how.description}")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
@@ -310,7 +310,7 @@ class ChildrenChannel:
             self._listen(timeout_s)
         return self._arrived.popleft() if self._arrived else None
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         """Return None: nothing more is known of a silent host while the connection to it exists."""
         return None
 
@@ -338,8 +338,8 @@ class ChildrenChannel:
             else:
                 self._arrived += [(child.host, line) for line in lines]
         for child in deaf:
-            how = child.how_it_ended()
-            self._lose(child, how, child.last_lines())
+            how = child.wait_for_end()
+            self._lose(child, how, child.get_last_lines())
 
     def _lose(self, child: Child, how: Lost, last_lines: Sequence[bytes] = ()) -> None:
         self._selector.unregister(child.stdout)

@@ -112,7 +112,11 @@ class LocalAllocation:
         session = uuid.uuid4().hex
         # The whole environment of this process: a process that can read the agents' environment can read this one's, too.
         inherited = {**os.environ, **self._folders}
-        env = {**select_variables(inherited, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
+        env = {
+            **select_variables(inherited, ["*"], self._environment),
+            sweep.SESSION: session,
+            sweep.OWNER: Owner.read_own().text,
+        }
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []

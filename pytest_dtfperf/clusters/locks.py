@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import in_minutes, printable
+from pytest_dtfperf.formats import format_minutes, printable
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
@@ -94,9 +94,9 @@ class LockHolder:
     since: float  # seconds since 1970
 
     @classmethod
-    def me(cls, session: str, what: str) -> Self:
+    def make_own(cls, session: str, what: str) -> Self:
         """Return the entry of this process, from now on."""
-        return cls(Owner.me(), session, what, time.time())
+        return cls(Owner.read_own(), session, what, time.time())
 
     def __str__(self) -> str:
         return f"process {self.owner.pid} ({self.what} since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
@@ -119,7 +119,7 @@ class LockWait:
             parts.append(f"{self.ahead} came before")
         if self.waited_s >= 60:
             minutes = 1 << (int(self.waited_s // 60).bit_length() - 1)  # 1, 2, 4, 8, ...
-            parts.append(f"for {in_minutes(minutes)} by now")
+            parts.append(f"for {format_minutes(minutes)} by now")
         return ", ".join(parts)
 
 
@@ -207,8 +207,8 @@ class _TicketQueue:
 
     def draw(self, holder: LockHolder) -> _Ticket:
         """Add a ticket after all existing ones."""
-        with self._alone():
-            others = [number for number, _, _ in self._others(None)]
+        with self._lock_exclusively():
+            others = [number for number, _, _ in self._list_others(None)]
             number = max(others, default=0) + 1
             # A foreign file of another user cannot be deleted in a shared folder.
             while any(os.path.lexists(self._path(number, state)) for state in (_WAITS, _HOLDS)):
@@ -223,8 +223,8 @@ class _TicketQueue:
 
     def try_take(self, ticket: _Ticket, slots: int) -> tuple[Sequence[LockHolder | None], int] | None:
         """Take the host if it is this ticket's turn; otherwise return its holders and the number of earlier tickets."""
-        with self._alone():
-            others = self._others(ticket)
+        with self._lock_exclusively():
+            others = self._list_others(ticket)
             holders = [path for _, state, path in others if state == _HOLDS]
             ahead = [path for number, state, path in others if state == _WAITS and number < ticket.number]
             waiting = [path for path in ahead if not _is_stopped(path)]  # a stopped process would block all others
@@ -239,12 +239,12 @@ class _TicketQueue:
 
     def give_back(self, ticket: _Ticket) -> None:
         """Release the host, or withdraw the ticket."""
-        with self._alone():
+        with self._lock_exclusively():
             ticket.path.unlink(missing_ok=True)
             fcntl.flock(ticket.file, fcntl.LOCK_UN)  # also in processes that were forked since
             ticket.file.close()
 
-    def _others(self, mine: _Ticket | None) -> list[tuple[int, str, Path]]:
+    def _list_others(self, mine: _Ticket | None) -> list[tuple[int, str, Path]]:
         """Return number, state and file of the other living processes' tickets for this host. Deletes those of dead ones."""
         found = []
         for path in self._folder.iterdir():
@@ -270,7 +270,7 @@ class _TicketQueue:
             ticket.file.flush()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_exclusively(self) -> Iterator[None]:
         try:
             handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

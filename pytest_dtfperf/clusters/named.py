@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.file import CODE, COMMAND, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Allocation, Cluster, Resources
-from pytest_dtfperf.errors import ClusterFileError, SpecError, UsageError, show_value, unknown_name
+from pytest_dtfperf.errors import ClusterFileError, SpecError, UsageError, describe_unknown_name, show_value
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import MODELS, Spec
@@ -288,7 +288,9 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
     tables = file.read_cluster_file(path) if path else {}
     if name not in {"local", *tables}:
         where = f"Read from {path}." if path else f"{file.format_searched(starts).capitalize()}: name one with --clusters-file."
-        raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}")
+        raise ClusterFileError(
+            f"--cluster: {describe_unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}"
+        )
     for other, table in tables.items():
         if not isinstance(table, dict):  # the file describes no clusters, and may belong to another program
             _parse(str(path), other, table)
@@ -308,7 +310,7 @@ def make_cluster_options(config: ClusterConfig) -> list[str]:
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
     """Return the cluster of that name if it can be used. Raises `ClusterFileError`."""
     if name not in clusters:
-        raise ClusterFileError(unknown_name("cluster", name, clusters))
+        raise ClusterFileError(describe_unknown_name("cluster", name, clusters))
     config = clusters[name]
     requires = BACKENDS[config.backend].requires
     if requires and importlib.util.find_spec(requires[0]) is None:
@@ -348,7 +350,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
     _raise_all(_find_problems(where, {"backend": table["backend"]}, KEYS))
     if table["backend"] not in BACKENDS:
-        raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
+        raise ClusterFileError(f"{where} {describe_unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
     inner = (table.get(key, {}) for key in ("limits", "training", "models"))
     limits, training, models = (each if isinstance(each, dict) else {} for each in inner)  # KEYS reports other types
@@ -400,7 +402,7 @@ def _raise_all(problems: Iterable[str]) -> None:
 def _find_problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> Iterator[str]:
     for key, value in table.items():
         if key not in kinds:
-            yield f"{where} {unknown_name('key', key, kinds)}"
+            yield f"{where} {describe_unknown_name('key', key, kinds)}"
         elif not kinds[key].accepts(value):
             yield f"{where} {key} must be {kinds[key].what}, not {show_value(value)}"
 
@@ -409,7 +411,7 @@ def _find_training_problems(path: str, name: str, training: Mapping[str, Any], m
     yield from _find_setting_problems(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
         if model not in MODELS and not is_own_model_name(model):
-            yield f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}"
+            yield f"{path}: [{name}.models] {describe_unknown_name('model', model, MODELS)}"
         elif not isinstance(settings, dict):
             yield f"{path}: [{name}.models.{model}] must be a table, not {show_value(settings)}"
         else:
@@ -419,7 +421,7 @@ def _find_training_problems(path: str, name: str, training: Mapping[str, Any], m
 def _find_setting_problems(where: str, settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         if key not in TRAINING_KEYS:
-            yield f"{where} {unknown_name('key', key, TRAINING_KEYS)}"
+            yield f"{where} {describe_unknown_name('key', key, TRAINING_KEYS)}"
         elif key in MEASURING_KEYS:
             yield from _find_problems(where, {key: value}, MEASURING_KEYS)
         else:

@@ -110,7 +110,7 @@ class Channel(Protocol):
         Lines that are not JSON may come before it: the end of the lost process's stderr.
         """
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         """Return why a host is silent, if the cluster knows. Called before a silent host is treated as lost."""
 
     def close(self) -> None:

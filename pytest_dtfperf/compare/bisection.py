@@ -378,7 +378,7 @@ class BisectionPosterior:
         key = tuple(gaps), index
         if key not in self._weights:
             first, last = self._find_segment(gaps, index)
-            self._weights[key] = self._weigh_given_noise(first, last) * self._noise_of(tuple(gaps))[:, None]
+            self._weights[key] = self._weigh_given_noise(first, last) * self._get_noise(tuple(gaps))[:, None]
         return self._weights[key]
 
     def _weigh_given_noise(self, first: int, last: int) -> Array:
@@ -402,7 +402,7 @@ class BisectionPosterior:
     def _weights(self) -> dict[tuple[tuple[int, ...], int], Array]:
         return {}
 
-    def _noise_of(self, gaps: tuple[int, ...]) -> Array:
+    def _get_noise(self, gaps: tuple[int, ...]) -> Array:
         """Return the probabilities of the noises in a configuration."""
         position = self._positions[gaps]
         return np.asarray(self._joint[position] / max(self._joint[position].sum(), 1e-300))

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.file import Validator
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig
 from pytest_dtfperf.codec import JsonData, describe
-from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
+from pytest_dtfperf.errors import SpecError, UsageError, describe_unknown_name, show_value
 from pytest_dtfperf.formats import parse_json_value
 from pytest_dtfperf.spec import Spec
 
@@ -96,7 +96,7 @@ class Variant:
     def apply_to_spec(self, spec: Spec) -> Spec:
         """Return the training with this variant's fields. Raises `UsageError` if it is impossible."""
         try:
-            return spec.but(**self.fields) if self.fields else spec
+            return spec.replace(**self.fields) if self.fields else spec
         except SpecError as error:
             raise UsageError(f"variant {self.name}: {error}") from error
 
@@ -192,7 +192,7 @@ def _check_setting(key: str, value: Any) -> str | None:
         return f"{key} cannot differ between variants: name it with the training"
     if key not in STACK_KEYS:
         if key not in FIELDS:
-            return unknown_name("key", key, [*STACK_KEYS, *SOURCE_KEYS, *FIELDS])
+            return describe_unknown_name("key", key, [*STACK_KEYS, *SOURCE_KEYS, *FIELDS])
         try:
             Spec.check_field(key, tuple(value) if isinstance(value, list) else value)
         except SpecError as error:

@@ -105,9 +105,9 @@ class HostChannels:
             return self._arrived.get(timeout=timeout_s) if timeout_s > 0 else self._arrived.get_nowait()
         return None
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         channel = self._channels.get(host)
-        return channel.why_silent(0) if channel else None
+        return channel.explain_silence(0) if channel else None
 
     def close(self) -> None:
         self._over.set()
@@ -224,6 +224,6 @@ def _lock_cluster(config: ClusterConfig, resources: Resources) -> AbstractContex
     return lock_hosts(
         shared or [f"cluster-{config.name}"],
         slots=1 if shared else config.jobs_at_once,
-        holder=LockHolder.me(session=resources.session, what="dtfperf doctor"),
+        holder=LockHolder.make_own(session=resources.session, what="dtfperf doctor"),
         on_wait=waiting,
     )

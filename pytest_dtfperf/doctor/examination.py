@@ -263,7 +263,7 @@ class Examination:
         now = time.monotonic()
         for host in self.seen.present:
             if now - self._received_at.get(host, now) > self._limits.silence_s:
-                how = self._channel.why_silent(host)
+                how = self._channel.explain_silence(host)
                 self._mark_missing(host, printable(how.description) if how else f"silent for {self._limits.silence_s:g} s")
         return events
 

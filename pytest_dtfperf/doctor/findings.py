@@ -22,7 +22,7 @@ from pytest_dtfperf.doctor.diagnosis import (
     indent_lines,
     join_groups,
 )
-from pytest_dtfperf.errors import AllocationError, quoted_lines
+from pytest_dtfperf.errors import AllocationError, quote_lines
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import NetworkInterface, Protection
@@ -67,7 +67,7 @@ def list_findings(seen: Diagnosis, expected: ExpectedHardware) -> list[Finding]:
 def _find_missing(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
-            last_lines = quoted_lines(host.last_lines)
+            last_lines = quote_lines(host.last_lines)
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
@@ -116,7 +116,7 @@ def _check_tensorflow(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[F
     for host, trial, facts in tried:
         if trial.error and host not in absent:
             version = facts.tensorflow if facts else ""
-            last_lines = quoted_lines(trial.last_lines)
+            last_lines = quote_lines(trial.last_lines)
             yield Finding(
                 f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{last_lines}",
                 f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",

@@ -130,15 +130,15 @@ def _round_trip_s(seen: Diagnosis, host: int) -> float | None:
     return _median(link.round_trip_s for link in seen.links if link.source == host)
 
 
-def _out(seen: Diagnosis, host: int) -> str:
-    return _rate(_sends(seen, host))
+def _format_out(seen: Diagnosis, host: int) -> str:
+    return _rate(_find_send_rate(seen, host))
 
 
-def _sends(seen: Diagnosis, host: int) -> float | None:
+def _find_send_rate(seen: Diagnosis, host: int) -> float | None:
     return _median(link.bits_per_s for link in seen.links if link.source == host)
 
 
-def _in(seen: Diagnosis, host: int) -> str:
+def _format_in(seen: Diagnosis, host: int) -> str:
     return _rate(_receives(seen, host))
 
 
@@ -191,8 +191,8 @@ COLUMNS = (
     Column("interface", _interface, begins=True),
     Column("ports", _ports, number=True),
     Column("round trip", _round_trip, number=True),
-    Column("sends", _out, number=True),
-    Column("receives", _in, number=True),
+    Column("sends", _format_out, number=True),
+    Column("receives", _format_in, number=True),
     Column("protection", _protection),
     Column("files", _files),
 )
@@ -224,7 +224,7 @@ def _make_row(seen: Diagnosis, index: int, host: HostDiagnosis) -> dict[str, Any
         "ports_tried": tried,
         "ports_reached": reached,
         "round_trip_s": _round_trip_s(seen, index),
-        "sends_bits_per_s": _sends(seen, index),
+        "sends_bits_per_s": _find_send_rate(seen, index),
         "receives_bits_per_s": _receives(seen, index),
         "protection": get_protection(seen, host, facts) if facts else None,
         "files": _count_sharing(seen, index),

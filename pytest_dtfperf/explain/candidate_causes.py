@@ -167,18 +167,22 @@ def name_slow_parts(
         seconds[_pair(ends)] += sum(of_link.values())
     conclusive = _find_conclusive_pairs(now)
     most = max(seconds.values(), default=0.0)
-    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > thresholds.MIN_SHARE_OF_LARGEST_LINK * most}
+    slower = {
+        pair: _compute_slowdown(pair, then, now)
+        for pair in seconds
+        if seconds[pair] > thresholds.MIN_SHARE_OF_LARGEST_LINK * most
+    }
     least = max(
         thresholds.MIN_LINK_INCREASE,
         thresholds.MIN_SHARE_OF_SLOWEST_LINK * max((slower[pair] for pair in slower if pair in conclusive), default=0.0),
     )
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
-    slow |= {pair for pair in conclusive & set(others) if slow and _slower(pair, then, now) > least}
+    slow |= {pair for pair in conclusive & set(others) if slow and _compute_slowdown(pair, then, now) > least}
     for _ in range(thresholds.MAX_NETWORK_LOCATIONS):
         if slow.isdisjoint(seconds):
             return
         found = _largest(slow, conclusive | slow, seconds, hosts)
-        pairs = [pair for pair in seconds if found is None or pair in found.pairs or _touches(pair, found.location, hosts)]
+        pairs = [pair for pair in seconds if found is None or pair in found.pairs or _is_link_end(pair, found.location, hosts)]
         location = found.location if found else None
         if found and len(found.pairs) == 1:
             location = _end_of_more(found.pairs[0], conclusive, now, hosts, probed) or _direction(pairs, shared)
@@ -219,7 +223,7 @@ def _largest(
     candidates = [SlowNetworkPart(None, [pair]) for pair in sorted(slow)]
     tasks = sorted({end for pair in conclusive for end in pair})
     for end in (*tasks, *sorted({*hosts.values()} - {*tasks})):
-        of_end = [pair for pair in sorted(conclusive) if _touches(pair, end, hosts)]
+        of_end = [pair for pair in sorted(conclusive) if _is_link_end(pair, end, hosts)]
         if len(of_end) > 1 and slow.issuperset(of_end):
             candidates.append(SlowNetworkPart(end, of_end))
     best = max(candidates, key=lambda each: (round(sum(seconds.get(pair, 0.0) for pair in each.pairs), 9), -len(each.pairs)))
@@ -234,12 +238,12 @@ def _find_conclusive_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     return {pair for pair, size in sizes.items() if size > thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
 
 
-def _slower(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
+def _compute_slowdown(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     """Return by what fraction a link is busy longer, in its slower direction."""
-    return max(_longer(ends, then, now) for ends in (pair, pair[::-1]))
+    return max(_compute_growth(ends, then, now) for ends in (pair, pair[::-1]))
 
 
-def _longer(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
+def _compute_growth(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     worker = next((end for end in ends if not is_server(end)), ends[0])
     before, after = (_busy(ends, worker, side) for side in (then, now))
     return after / before - 1 if before else math.inf if after else 0.0
@@ -254,7 +258,7 @@ def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]
     return f"{one}>{other}" if there > back else f"{other}>{one}"
 
 
-def _touches(pair: Pair, end: str | None, hosts: Mapping[str, str]) -> bool:
+def _is_link_end(pair: Pair, end: str | None, hosts: Mapping[str, str]) -> bool:
     """Return whether a task is one end of the link, or a host has one end and not the other."""
     return end is not None and (end in pair or [hosts.get(each) == end for each in pair].count(True) == 1)
 
@@ -322,7 +326,7 @@ def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str])
 
 def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
     """Return the standard error of the change of one worker's mean."""
-    return math.hypot(both.then.error(kinds), both.now.error(kinds))
+    return math.hypot(both.then.compute_error(kinds), both.now.compute_error(kinds))
 
 
 def compute_least_residual(both: ComparedTimes) -> float:

@@ -81,7 +81,7 @@ def settle_seconds(
 
     `shorter_s` are the seconds by which other work became significantly shorter: they hide as much that became longer.
     """
-    return _within(_distribute_difference(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
+    return _scale_down(_distribute_difference(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
 
 
 def _distribute_difference(
@@ -95,19 +95,19 @@ def _distribute_difference(
         return found
     missing *= variance / (variance + change_error_s**2)
     if missing < 0:
-        return _less(found, errors, -missing)
+        return _subtract_excess(found, errors, -missing)
     added = min(missing, thresholds.STANDARD_ERRORS * math.sqrt(variance))
     return [each + added * error**2 / variance for each, error in zip(found, errors, strict=True)]
 
 
-def _within(seconds: Sequence[float], most_s: float) -> list[float]:
+def _scale_down(seconds: Sequence[float], most_s: float) -> list[float]:
     """Scale the positive seconds down until they add up to at most `most_s`, as causes cannot exceed the change."""
     longer = sum(max(0.0, each) for each in seconds)
     part = min(1.0, max(0.0, most_s) / longer) if longer else 1.0
     return [each * part if each > 0 else each for each in seconds]
 
 
-def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> list[float]:
+def _subtract_excess(seconds: list[float], errors: Sequence[float], too_much: float) -> list[float]:
     """Subtract `too_much` from the positive parts, and let none of them become negative."""
     found = list(seconds)
     most = [
@@ -148,12 +148,12 @@ def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | 
 def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
     both = compare_times(then, now)
     if not both:
-        late = list(_late(then, now, change_s, noise))
+        late = list(_find_late_workers(then, now, change_s, noise))
         yield from late or _list_single_difference(then, now, change_s, noise)
         return
     candidates = merge_causes(find_candidate_causes(both, then, now), both, then, now)
     found = compute_gains(both.then, candidates)
-    errors = [_error_of(candidate, both) for candidate in candidates]
+    errors = [_compute_error(candidate, both) for candidate in candidates]
     shorter_s = _compute_decrease_s(candidates[-1], both)
     seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / thresholds.STANDARD_ERRORS, shorter_s)
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
@@ -168,11 +168,11 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
                 words=reason.words,
                 evidence=[*reason.evidence, _bounds(gain)],
                 confidence=reason.confidence,
-                next=_next(case, reason),
+                next=_get_next_command(case, reason),
             )
 
 
-def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
+def _find_late_workers(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
     """Yield the workers that the others wait for, where only their lateness is known and not the parts of their steps.
 
     That is so of programs that report when their steps begin and end.
@@ -228,7 +228,7 @@ def _list_single_difference(
         )
 
 
-def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
+def _compute_error(candidate: CandidateCause, both: ComparedTimes) -> float:
     """Return the standard error of the seconds that a candidate adds to a step."""
     kinds = {kind for _, kind in candidate.cells}
     return compute_error(both, sorted(kinds)) + (
@@ -251,7 +251,7 @@ def _bounds(gain: Gain) -> str:
     return f"added to the faster step, it costs {added} ms; removed from the slower one, it saves {removed} ms"
 
 
-def _next(case: ExplainCase, reason: Reason) -> str | None:
+def _get_next_command(case: ExplainCase, reason: Reason) -> str | None:
     """Return the doctor's command for a cause of hosts or links, with one host for comparison beside a single one."""
     if not case.now.cluster or not reason.kind.row.doctor:
         return None
@@ -322,12 +322,12 @@ def compute_changes(before: StepBreakdown, after: StepBreakdown) -> Sequence[Cha
 
     They are not by location: which of several equal workers is on the path is random, and differs from step to step.
     """
-    then, now = _by_location(before), _by_location(after)
+    then, now = _group_by_location(before), _group_by_location(after)
     changes = [_change(kind, then.get(kind, {}), now.get(kind, {})) for kind in {**then, **now}]
     return sorted(changes, key=lambda change: (-abs(change.seconds), change.kind))
 
 
-def _by_location(breakdown: StepBreakdown) -> Mapping[str, Mapping[str | None, float]]:
+def _group_by_location(breakdown: StepBreakdown) -> Mapping[str, Mapping[str | None, float]]:
     found: dict[str, Counter[str | None]] = {}
     for part in breakdown.parts:
         found.setdefault(part.kind, Counter())[part.location] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers

@@ -88,11 +88,11 @@ def plan_experiments(
     `spec` is the explained spec as JSON. `spare_hosts` is the number of allocated hosts that it does not use.
     """
     ordered = sorted(subjects, key=lambda subject: -subject.seconds)
-    found = [first for subject in ordered for first in list(_possible(subject, spec, spare_hosts))[:1]]
+    found = [first for subject in ordered for first in list(_iterate_possible(subject, spec, spare_hosts))[:1]]
     return found[:most]
 
 
-def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[PlannedExperiment]:
+def _iterate_possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[PlannedExperiment]:
     for trial in (TRIALS[name] for name in subject.kind.row.trials):
         if trial.applies(spec, subject.location) and (spare_hosts > 0 or not trial.leaves_out):
             yield PlannedExperiment(subject, trial)
@@ -112,7 +112,7 @@ def judge_experiment(
     subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
     enough = MIN_SHARE_OF_CAUSE * subject.seconds
-    message = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
+    message = f"{_describe_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     outcome: Outcome = "open"
     if seconds is None:
         verdict = "open, for what a worker's own work takes in what it was compared with is not known"
@@ -125,7 +125,7 @@ def judge_experiment(
 
 def report_failed_experiment(plan: PlannedExperiment, instead_of_s: float, why: str) -> ExperimentResult:
     """Return the result of an experiment without a measured step."""
-    message = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
+    message = f"{_describe_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
     return _describe_trial(plan, None, instead_of_s, "open", message)
 
 
@@ -145,7 +145,7 @@ def compute_own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) 
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
 
 
-def _subject(subject: ExperimentSubject) -> str:
+def _describe_subject(subject: ExperimentSubject) -> str:
     return f"{subject.kind} at {subject.location}" if subject.location else subject.kind
 
 

@@ -45,7 +45,9 @@ def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Se
         found += _clocks(then, now)
         found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
         slower = find_slower(then.probes, now.probes)
-        found += [_slower(each) for each in slower if not (_is_due_to_clock(each, slower) or _is_due_to_core(each, slower))]
+        found += [
+            _describe_slower(each) for each in slower if not (_is_due_to_clock(each, slower) or _is_due_to_core(each, slower))
+        ]
     return found
 
 
@@ -55,7 +57,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
     for host, state in now.states.items():
         before = then.states.get(host)
         kept, usual = (_limited_part(each) for each in (state, before))
-        if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _had_quota(host, then, now):
+        if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _has_same_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             message = f"a quota kept it from its cores for {_percent(kept)} of the run"
             yield HostPressure(
@@ -67,7 +69,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
         if now.program_changes:  # another program may wait differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
-        if waited is None or usual is None or (waited > thresholds.MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _stood_idle(state)):
+        if waited is None or usual is None or (waited > thresholds.MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _was_idle(state)):
             continue
         if waited - usual > max(thresholds.MIN_RUN_QUEUE_INCREASE, thresholds.MIN_RELATIVE_RUN_QUEUE_INCREASE * usual):
             longer[host] = waited, usual
@@ -80,7 +82,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
             yield HostPressure([host], CauseKind.OTHERS, message, is_cpu_starved=True)
 
 
-def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
+def _has_same_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
     """Return whether the host had a quota before that was not larger, as far as is known, and no stored effect of it.
 
     A baseline has its hosts' limits, but not the counts of their kernels.
@@ -113,7 +115,7 @@ def _waited_for_each(state: HostState | None) -> float | None:
     return state.cpu.waited_s / state.cpu.own_s
 
 
-def _stood_idle(state: HostState) -> bool:
+def _was_idle(state: HostState) -> bool:
     """Return whether its cores were idle most of the time, and no quota kept the run from them."""
     cores_s = state.window_s * state.cores
     if not cores_s or state.quota or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
@@ -134,11 +136,11 @@ def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
     """Return whether a link lost no more than the arithmetic of one of its hosts without a free core during the probe."""
     ends = list_ends(found.location)
-    starved = [each for each in slower if each.location in ends and _had_no_core(each)]
+    starved = [each for each in slower if each.location in ends and _has_no_core(each)]
     return found.name == LINK and any(found.loss < each.loss for each in starved)
 
 
-def _had_no_core(found: Slower) -> bool:
+def _has_no_core(found: Slower) -> bool:
     return found.cpu_share is not None and found.cpu_share < thresholds.MIN_CPU_SHARE_OF_PROBE
 
 
@@ -164,12 +166,12 @@ def _make_limit_strain(found: ChangedLimit, when: str) -> HostPressure:
     return HostPressure([found.host], LIMITS[found.name], message)
 
 
-def _slower(found: Slower) -> HostPressure:
+def _describe_slower(found: Slower) -> HostPressure:
     lost = f"{found.words} {100 * found.loss:.0f} % slower than {found.against} was, when probed"
     if found.name == LINK:
         return HostPressure(
             [end for end in list_ends(found.location) if end != ALL], CauseKind.LINK, f"{found.location}: {lost}"
         )
     kinds = {"memory": CauseKind.MEMORY, "input": CauseKind.INPUT}
-    kind = CauseKind.OTHERS if _had_no_core(found) else kinds.get(found.name, CauseKind.COMPUTE)
+    kind = CauseKind.OTHERS if _has_no_core(found) else kinds.get(found.name, CauseKind.COMPUTE)
     return HostPressure([found.location], kind, f"{found.location}: {lost}")

@@ -136,7 +136,7 @@ class Times:
     def seconds(self, worker: str, kinds: Collection[str]) -> float:
         return sum(seconds for kind, seconds in self.own.get(worker, {}).items() if kind in kinds)
 
-    def error(self, kinds: Collection[str]) -> float:
+    def compute_error(self, kinds: Collection[str]) -> float:
         return math.sqrt(sum(error**2 for kind, error in self.error_s.items() if kind in kinds))
 
 
@@ -156,14 +156,14 @@ class CandidateCause:
     @property
     def largest_s(self) -> float:
         """Return the largest change of any worker's own work, in seconds."""
-        return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.residual_s)
+        return max((abs(self.sum_worker(worker)) for worker in self.workers), default=0.0) + abs(self.residual_s)
 
     def largest_of(self, kinds: Collection[str]) -> float:
         """Return the largest change of any worker's work of these kinds, in seconds."""
         sums = [sum(s for (each, kind), s in self.cells.items() if each == worker and kind in kinds) for worker in self.workers]
         return max(map(abs, sums), default=0.0)
 
-    def of(self, worker: str) -> float:
+    def sum_worker(self, worker: str) -> float:
         return sum(seconds for (each, _), seconds in self.cells.items() if each == worker)
 
 
@@ -190,7 +190,7 @@ def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence
     """Return how much each candidate adds to the step; the gains add up to what all candidates add together."""
     assert len(candidates) <= thresholds.MAX_CANDIDATES + 1
     base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}
-    changes = [{worker: candidate.of(worker) for worker in candidate.workers} for candidate in candidates]
+    changes = [{worker: candidate.sum_worker(worker) for worker in candidate.workers} for candidate in candidates]
     everyone = range(len(candidates))
     steps: dict[frozenset[int], float] = {}
     for size in range(len(candidates) + 1):
@@ -242,7 +242,9 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
     coordinated = now.coordinated
     if then.step_breakdown and now.step_breakdown:
         traced = _read_traced_times(then.step_breakdown, coordinated), _read_traced_times(now.step_breakdown, coordinated)
-        return _of_traces(traced, (then.step_breakdown, now.step_breakdown), (then.worker_timings, now.worker_timings))
+        return _compare_traced_times(
+            traced, (then.step_breakdown, now.step_breakdown), (then.worker_timings, now.worker_timings)
+        )
     if (
         then.worker_timings
         and now.worker_timings
@@ -263,7 +265,7 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
-def _of_traces(
+def _compare_traced_times(
     traced: tuple[Times, Times],
     breakdowns: tuple[StepBreakdown, StepBreakdown],
     timestamps: tuple[WorkerTimings | None, WorkerTimings | None],
@@ -280,7 +282,7 @@ def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
     """Return the comparison. A worker that is only on the current side is compared with a typical one."""
     if not then.own or not now.own:
         return None
-    typical = _typical(then.own.values())
+    typical = _get_median_worker(then.own.values())
     return ComparedTimes(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
 
 
@@ -289,7 +291,7 @@ def make_peer_times(now: Times) -> Times:
     best = {
         worker: {
             kind: min(seconds, now.own[worker].get(kind, 0.0))
-            for kind, seconds in _typical(parts for other, parts in now.own.items() if other != worker).items()
+            for kind, seconds in _get_median_worker(parts for other, parts in now.own.items() if other != worker).items()
         }
         for worker in now.own
     }
@@ -309,14 +311,14 @@ def is_single_session(breakdown: StepBreakdown | None) -> bool:
 
 
 def _read_traced_times(breakdown: StepBreakdown, coordinated: bool) -> Times:
-    own = {task: _own(parts, coordinated) for task, parts in select_worker_parts(breakdown).items()}
+    own = {task: _remove_waiting(parts, coordinated) for task, parts in select_worker_parts(breakdown).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
     # A breakdown's step is its slowest worker's, for which no other waits where a coordinator gives steps out.
     step_s = compute_step_s([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else breakdown.wall_s
-    return Times(own, step_s, {kind: _error(kind, own, breakdown) for kind in kinds}, coordinated)
+    return Times(own, step_s, {kind: _estimate_error(kind, own, breakdown) for kind in kinds}, coordinated)
 
 
-def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
+def _remove_waiting(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
     """Return the parts without waiting for others.
 
     A coordinator gives a worker its next step when its gradients have arrived, and has it ready by then. So the time between
@@ -326,7 +328,7 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
     return found | {WorkKind.SEND: found.get(WorkKind.SEND, 0.0) + parts.get(WorkKind.WAIT, 0.0)} if coordinated else found
 
 
-def _error(kind: str, own: Mapping[str, Mapping[str, float]], breakdown: StepBreakdown) -> float:
+def _estimate_error(kind: str, own: Mapping[str, Mapping[str, float]], breakdown: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
     error = max(breakdown.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
     if kind in (WorkKind.RECEIVE, WorkKind.SEND):  # between two clocks; the bounds of their difference are this far apart
@@ -424,7 +426,7 @@ def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
     return _as_given_out(Times(own, scores.step_s, error_s, coordinated), scores)
 
 
-def _typical(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+def _get_median_worker(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
     """Return the median worker's seconds of each kind."""
     found: Sequence[Mapping[str, float]] = list(of_workers)
     kinds = sorted({kind for parts in found for kind in parts})

@@ -140,7 +140,7 @@ def explain_compute(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.COMPUTE)
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
     slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.than}"
-    evidence = [seconds, *_same_graph(case)]
+    evidence = [seconds, *_list_same_graph(case)]
     for kind in (CauseKind.CLOCK, CauseKind.MEMORY):
         if found := case.describe_host_pressures(kind):
             return case.reason(kind, f"{slower}; {found[0]}", evidence, found)
@@ -234,7 +234,7 @@ def get_cpu_s(side: MeasurementProfile, worker: str) -> float | None:
     return task.cpu_s if task else None
 
 
-def _same_graph(case: ExplainCase) -> Iterator[str]:
+def _list_same_graph(case: ExplainCase) -> Iterator[str]:
     if case.then.graph is not None and case.then.graph == case.now.graph and not case.now.program_changes:
         yield "the same graph with the same settings: it is its arithmetic that takes longer"
 
@@ -342,7 +342,7 @@ def _merge_starved(
             for each in left
             if each.kind != CandidateKind.FLOOR and (each.kind != CandidateKind.TRANSFER or not slow_links)
         ]
-        return _join(CandidateKind.STARVED, None, _in_proportion(everywhere, both), left), rest
+        return _join(CandidateKind.STARVED, None, _select_proportional(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
     for host in sorted(
@@ -355,7 +355,7 @@ def _merge_starved(
             if _is_at(each, {host, *tasks}) and not (each.kind == CandidateKind.TRANSFER and host in slow_links)
         ]
         if workers or not tasks:
-            there = _in_proportion(there, both)
+            there = _select_proportional(there, both)
             exchange, without = _exchange_of(rest)
             has_it = is_single_session(now.step_breakdown) and all(
                 each in there for each in _select(left, CandidateKind.TRANSFER)
@@ -383,7 +383,7 @@ def _exchange_of(rest: CandidateCause) -> tuple[CandidateCause, CandidateCause]:
     return replace(rest, cells=exchanged), replace(rest, cells=own, residual_s=0.0)
 
 
-def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list[CandidateCause]:
+def _select_proportional(parts: Sequence[CandidateCause], both: ComparedTimes) -> list[CandidateCause]:
     """Return the parts that became longer in proportion to arithmetic, as a host without free cores makes all work slower.
 
     A part that grew far more has a reason of its own: a worker that sleeps on a busy host sleeps.

@@ -153,7 +153,7 @@ def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
         for name, reading in probe.readings.items():
             own = before.hosts[host].readings.get(name) if host in before.hosts else None
             all_of = [each.readings[name] for each in before.hosts.values() if name in each.readings]
-            if slower := _slower(host, name, own, all_of, reading, thresholds.MIN_PROBE_LOSS):
+            if slower := _find_slower(host, name, own, all_of, reading, thresholds.MIN_PROBE_LOSS):
                 yield slower
 
 
@@ -161,7 +161,7 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
     for link, reading in now.links.items():
         own = before.links.get(link)
         all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
-        if slower := _slower(link, LINK, own, all_of, reading, thresholds.MIN_LINK_PROBE_LOSS):
+        if slower := _find_slower(link, LINK, own, all_of, reading, thresholds.MIN_LINK_PROBE_LOSS):
             yield slower
         if own and own.how == reading.how and len(reading.streams) > 1:
             yield from (slower for slower in _streams(link, own, reading) if slower.location not in now.links)
@@ -175,7 +175,7 @@ def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
             yield Slower(link.replace(ALL, host), LINK, then, per_s, thresholds.MIN_STREAM_PROBE_LOSS, f"its part of {link}")
 
 
-def _slower(
+def _find_slower(
     location: str, name: str, own: Reading | None, all_of: Sequence[Reading], now: Reading, least: float
 ) -> Slower | None:
     alike = [each for each in ([own] if own else all_of) if each.how == now.how and each.per_s > 0]

@@ -30,7 +30,9 @@ def explain_link(case: ExplainCase) -> Reason:
     rate = _rate(case)
     seconds = _seconds(case)
     found = case.describe_host_pressures(CauseKind.LINK)
-    return case.reason(CauseKind.LINK, f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
+    return case.reason(
+        CauseKind.LINK, f"{_describe_subject(case)} {rate or _describe_growth(case)}", [seconds], [*found, *_growth(case, rate)]
+    )
 
 
 def explain_server(case: ExplainCase) -> Reason:
@@ -43,7 +45,7 @@ def explain_server(case: ExplainCase) -> Reason:
     some = f"each parameter server of {server}" if server else "every parameter server"
     subject = add_host(server, case.hosts) if is_server(server) else some
     if case.candidate.largest_of(GROUPS[CandidateKind.TRANSFER]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
-        message = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
+        message = f"{subject} answers late: {_describe_direction(case)} {rate or _describe_growth(case)}"
     elif (
         case.candidate.largest_of((WorkKind.APPLY,)) + abs(case.candidate.residual_s)
         >= thresholds.MIN_MAIN_SHARE * case.candidate.largest_s
@@ -100,7 +102,7 @@ def _seconds(case: ExplainCase, what: CandidateKind = CandidateKind.TRANSFER) ->
     return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
-def _longer(case: ExplainCase) -> str:
+def _describe_growth(case: ExplainCase) -> str:
     before, after = case.seconds(CandidateKind.TRANSFER)
     return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
 
@@ -109,7 +111,7 @@ def _growth(case: ExplainCase, rate: str) -> list[str]:
     return [f"the rate of its bytes: {rate}"] if rate else []
 
 
-def _subject(case: ExplainCase) -> str:
+def _describe_subject(case: ExplainCase) -> str:
     """Return both ends of the link and its direction."""
     ends = [add_host(end, case.hosts) for end in list_ends(case.location)]
     if len(ends) == 2:
@@ -149,8 +151,8 @@ def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
 def _rate(case: ExplainCase) -> str:
     """Return `at 2.1 instead of 9.8 Gbit/s`, for the candidate's slower links; empty text if one side does not know them."""
     before, after = _read_links(case.then.step_breakdown), _read_links(case.now.step_breakdown)
-    both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
-    slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
+    both = [ends for ends in after if ends in before and _is_between(ends, case.location)]
+    slower = [ends for ends in both if _compute_rate(after[ends]) < _compute_rate(before[ends])]
     if not slower or case.both.basis != "traces":
         return ""
     rates = [sum(side[ends][0] for ends in slower) / sum(side[ends][1] for ends in slower) for side in (after, before)]
@@ -165,11 +167,11 @@ def _read_links(breakdown: StepBreakdown | None) -> _Links:
     return {(link.source, link.destination): (link.size_bytes, link.busy_s) for link in links if link.busy_s}
 
 
-def _per_s(found: tuple[float, float]) -> float:
+def _compute_rate(found: tuple[float, float]) -> float:
     return found[0] / found[1]
 
 
-def _concerns(ends: tuple[str, str], location: str | None) -> bool:
+def _is_between(ends: tuple[str, str], location: str | None) -> bool:
     named = list_ends(location)
     if len(named) < 2:
         return not named or named[0] in ends
@@ -226,7 +228,7 @@ def _host(case: ExplainCase) -> Reason:
 
 
 def _waiting(case: ExplainCase) -> Reason:
-    before, after = (_exchanging(side) for side in (case.then, case.now))
+    before, after = (_find_exchange_time(side) for side in (case.then, case.now))
     if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
         message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         message += f"{ms(before)} ms {case.then.when}"
@@ -242,7 +244,7 @@ def _waiting(case: ExplainCase) -> Reason:
     )
 
 
-def _exchanging(side: MeasurementProfile) -> float | None:
+def _find_exchange_time(side: MeasurementProfile) -> float | None:
     """Return the seconds of all-reduces without waiting: those of the worker that spent the shortest time in them.
 
     None: no step has a breakdown.

@@ -75,7 +75,7 @@ def find_critical_path(step: ClusterStep) -> list[Stretch]:
     while event and id(event) not in seen:
         seen.add(id(event))
         walk.back(WorkKind.HOST, location, event.end)
-        until, before = _before(event, ended)
+        until, before = _find_begin(event, ended)
         walk.back(event.kind, event.location, until, event)
         session, location, event = event.session, event.task, before
     (worker,) = (worker for worker in step.workers if worker.task == session)
@@ -125,7 +125,7 @@ def _threads(event: Event) -> tuple[str, ...]:
     return (event.task if "/CPU:" in event.device else event.device,)
 
 
-def _before(event: Event, ended: _OperationsByEnd) -> tuple[int, Event | None]:
+def _find_begin(event: Event, ended: _OperationsByEnd) -> tuple[int, Event | None]:
     """Return where an event begins on the path, and the event before it."""
     cause = max(event.causes, key=lambda cause: cause.end, default=None)
     if event.source:
@@ -153,7 +153,7 @@ def split_worker_steps(step: ClusterStep) -> dict[str, Counter[WorkKind]]:
     events: dict[str, list[Event]] = {worker.task: [] for worker in step.workers}
     for event in step.events:
         events[event.session].append(event)
-    return {worker.task: _of_worker(worker, events[worker.task], worker.task in step.blind) for worker in step.workers}
+    return {worker.task: _sum_worker(worker, events[worker.task], worker.task in step.blind) for worker in step.workers}
 
 
 def split_server_steps(step: ClusterStep) -> dict[str, Counter[WorkKind]]:
@@ -162,7 +162,7 @@ def split_server_steps(step: ClusterStep) -> dict[str, Counter[WorkKind]]:
     spans: dict[str, list[Span]] = {}
     for event in step.events:
         for task in {event.task, event.source.partition("/")[0]} - workers - {""}:
-            if span := _at_server(task, event):
+            if span := _find_server_span(task, event):
                 spans.setdefault(task, []).append(span)
     return {
         task: split_by_kind(of_task, step.begin, step.last.end, rest=WorkKind.WAIT) for task, of_task in sorted(spans.items())
@@ -183,7 +183,7 @@ def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: WorkKind) -
     at = begin
     for moment, change, rank in marks:
         if moment > at:
-            spent[_first(active, rest)] += moment - at
+            spent[_select_first(active, rest)] += moment - at
             at = moment
         active[rank] += change
     if end > at:
@@ -195,19 +195,19 @@ _RANKED = (*WORK, WorkKind.UNKNOWN)
 _RANK: Mapping[WorkKind, int] = {kind: rank for rank, kind in enumerate(_RANKED)}
 
 
-def _first(active: Sequence[int], rest: WorkKind) -> WorkKind:
+def _select_first(active: Sequence[int], rest: WorkKind) -> WorkKind:
     return next((kind for kind, count in zip(_RANKED, active, strict=True) if count > 0), rest)
 
 
-def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[WorkKind]:
-    spans = [span for event in events if (span := _in_session(worker.task, event))]
+def _sum_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[WorkKind]:
+    spans = [span for event in events if (span := _find_session_span(worker.task, event))]
     called = min(max(worker.called, worker.begin), worker.end)
     spent = split_by_kind(spans, called, worker.end, rest=WorkKind.UNKNOWN if blind else WorkKind.HOST)
     spent[WorkKind.PYTHON] += called - worker.begin
     return +spent
 
 
-def _in_session(worker: str, event: Event) -> Span | None:
+def _find_session_span(worker: str, event: Event) -> Span | None:
     """Return the kind of work that an event of its session is to a worker."""
     kind = event.kind
     if event.source:
@@ -220,7 +220,7 @@ def _in_session(worker: str, event: Event) -> Span | None:
     return event.start, event.end, kind
 
 
-def _at_server(task: str, event: Event) -> Span | None:
+def _find_server_span(task: str, event: Event) -> Span | None:
     if event.source:
         return event.start, event.end, WorkKind.RECEIVE if event.task == task else WorkKind.SEND
     return None if event.kind == WorkKind.WAIT else (event.start, event.end, event.kind)
@@ -305,7 +305,7 @@ class _Sums:
         for worker in step.workers:
             if worker.cpu is not None:
                 self._cpu[worker.task] += worker.cpu
-        for link, events in _by_link(step.events).items():
+        for link, events in _group_by_link(step.events).items():
             sizes = self._bytes.setdefault(link, Counter())
             for event in events:
                 sizes[event.variable] += event.size_bytes
@@ -331,10 +331,10 @@ class _Sums:
             tasks={task: self._task(task, parts) for task, parts in sorted(self._tasks.items())},
             links=list(self._links(clocks)) if edges else [],
             clock_error_s={t: round(error / 1e6, _DIGITS) for t, error in sorted(clocks.error_us.items())} if edges else {},
-            error_s=self._errors(),
+            error_s=self._compute_errors(),
         )
 
-    def _errors(self) -> Mapping[str, float]:
+    def _compute_errors(self) -> Mapping[str, float]:
         """Return the standard errors by kind; empty for a single step, which has no scatter."""
         largest: dict[str, float] = {}
         for (task, kind), squares in self._squares.items() if self._steps > 1 else ():
@@ -375,7 +375,7 @@ class _Sums:
             )
 
 
-def _by_link(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
+def _group_by_link(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
     """Return the transfers between tasks, by link."""
     found: dict[tuple[str, str], list[Event]] = {}
     for event in events:

@@ -118,15 +118,15 @@ def _bounds(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for of_step in zip(*(trace.steps for trace in traces), strict=False):
         for trace, step in zip(traces, of_step, strict=True):
-            for later, earlier, most in (*_of_session(trace, step), *_of_transfers(trace, step)):
+            for later, earlier, most in (*_order_session(trace, step), *_order_transfers(trace, step)):
                 if later != earlier:
                     found[later, earlier] = min(found.get((later, earlier), _FAR), most)
-        for later, earlier, most in _of_exchanges(traces, of_step):
+        for later, earlier, most in _order_exchanges(traces, of_step):
             found[later, earlier] = min(found.get((later, earlier), _FAR), most)
     return found
 
 
-def _of_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
+def _order_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
     devices = [get_task(operation.device) for operation in trace.operations]
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -139,7 +139,7 @@ def _of_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, 
         yield trace.task, task, step.end_us - last[task]
 
 
-def _of_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
+def _order_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
     ended = {(o.device, o.name): r.end_us for r in step.ran for o in (trace.operations[r.operation],)}
     for received in step.received:
         tensor = trace.tensors[received.tensor]
@@ -147,7 +147,7 @@ def _of_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str
             yield get_task(tensor.destination), get_task(tensor.source), received.end_us - sent
 
 
-def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
+def _order_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
     parts: dict[str, dict[str, tuple[int, int]]] = {}
     for trace, step in zip(traces, steps, strict=True):
         for ran in step.ran:
@@ -314,7 +314,7 @@ class _Session:
                 if cause := self._input(event.device, name):
                     event.causes.append(cause)
                     if cause.source and cause.variable is None:
-                        cause.variable = self._brought_for(operation)
+                        cause.variable = self._find_gradient_variable(operation)
 
     def _input(self, device: str, name: str) -> Event | None:
         if found := self._by_location.get((device, name)):
@@ -334,21 +334,21 @@ class _Session:
             if operation.type == "ReadVariableOp" and operation.inputs:
                 return operation.inputs[0]
             if operation.type == "QueueDequeueV2" and operation.inputs:
-                return self._of_queue(operation.inputs[0])
+                return self._find_queue_variable(operation.inputs[0])
             if operation.type not in _UNCHANGED or not operation.inputs:
                 return None
             name = operation.inputs[0]
         return None
 
-    def _brought_for(self, operation: Operation) -> str | None:
+    def _find_gradient_variable(self, operation: Operation) -> str | None:
         """Return the variable of the gradient that this operation takes."""
         if not operation.inputs:
             return None
         if operation.type == "QueueEnqueueV2":
-            return self._of_queue(operation.inputs[0])
+            return self._find_queue_variable(operation.inputs[0])
         return operation.inputs[0] if "Apply" in operation.type else None
 
-    def _of_queue(self, name: str) -> str | None:
+    def _find_queue_variable(self, name: str) -> str | None:
         shared = self.queues.get(name, "")
         return next((found[1] for pattern in _QUEUES if (found := pattern.match(shared))), None)
 
@@ -357,18 +357,18 @@ def _link_queues(sessions: Sequence[_Session]) -> None:
     """Link each element taken out of a queue with the operation that put it there; of several, with the last."""
     puts: dict[tuple[str, str], list[Event]] = {}
     for session in sessions:
-        for queue, event in _at_queues(session, "QueueEnqueueV2"):
+        for queue, event in _iterate_queue_events(session, "QueueEnqueueV2"):
             puts.setdefault(queue, []).append(event)
     for of_queue in puts.values():
         of_queue.sort(key=lambda put: put.end)
     ends = {queue: [put.end for put in of_queue] for queue, of_queue in puts.items()}
     for session in sessions:
-        for queue, event in _at_queues(session, "QueueDequeueV2"):
+        for queue, event in _iterate_queue_events(session, "QueueDequeueV2"):
             if queue in puts:
                 event.partner = puts[queue][max(0, bisect.bisect_right(ends[queue], event.end) - 1)]
 
 
-def _at_queues(session: _Session, type_: str) -> Iterator[tuple[tuple[str, str], Event]]:
+def _iterate_queue_events(session: _Session, type_: str) -> Iterator[tuple[tuple[str, str], Event]]:
     for operation, event in session.ran:
         if operation.type == type_ and operation.inputs and (shared := session.queues.get(operation.inputs[0])):
             yield (event.task, shared), event
@@ -408,7 +408,7 @@ def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks,
             kept = _select_events(make_cluster_step(stepping, number, clocks).events, room, whole=number > 0)
             left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
             room -= len(kept)
-            for row in rows.of(kept):
+            for row in rows.make_events(kept):
                 packed.write(json.dumps(row, separators=(",", ":")).encode() + b",")
         about = {"ph": "M", "name": "dtfperf", "pid": 0, "args": {"steps": steps, "events left out": left_out}}
         packed.write(json.dumps(about).encode() + b"]}")
@@ -429,7 +429,7 @@ class _PerfettoRows:
         self._lanes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # task and group -> a heap of lanes by their last end
         self._zero: int | None = None
 
-    def of(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
+    def make_events(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
         ordered = sorted(events, key=lambda event: event.start)
         if self._zero is None and ordered:
             self._zero = ordered[0].start

@@ -45,7 +45,7 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 def compute_excess(durations: Numbers) -> Numbers:
     """Return by how much each duration is above the median of those around it; negative if it is below."""
     excess = durations.copy()
-    for within in _stretches(len(durations)):
+    for within in _split_stretches(len(durations)):
         known = durations[within][np.isfinite(durations[within])]
         excess[within] -= np.median(known) if len(known) else 0.0
     return excess
@@ -56,7 +56,7 @@ def find_long_steps(durations: Numbers) -> Indices:
     if len(durations) < thresholds.MIN_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
-    for within in _stretches(len(durations)):
+    for within in _split_stretches(len(durations)):
         theirs = durations[within]
         usual = np.median(theirs)
         spread = _OF_NORMAL * np.median(np.abs(theirs - usual))
@@ -64,7 +64,7 @@ def find_long_steps(durations: Numbers) -> Indices:
     return np.flatnonzero(out)
 
 
-def _stretches(steps: int) -> Iterator[slice]:
+def _split_stretches(steps: int) -> Iterator[slice]:
     """Yield stretches of `_AROUND` steps each; the last has up to twice as many."""
     count = max(1, steps // _AROUND)
     for number in range(count):
@@ -151,8 +151,8 @@ def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bo
     if not series:
         return None
     together = lockstep and len({len(each.step) for each in series}) == 1
-    against = _against_others(series) if together and len(series) > 1 else {}
-    pauses = list(_pauses(series, together=together))
+    against = _compare_with_others(series) if together and len(series) > 1 else {}
+    pauses = list(_iterate_pauses(series, together=together))
     return WorkerTimings(
         steps=max(len(each.step) for each in series),
         step_s=_mean(np.concatenate([each.step for each in series])),
@@ -210,7 +210,7 @@ def _score(series: _Series, against: Mapping[str, float | None] | None) -> Worke
         finish_s=_mean(series.finish),
         cpu_s=_mean(series.cpu),
         ready_s=_mean(series.ready),
-        ready_error_s=_error(series.ready),
+        ready_error_s=_compute_error(series.ready),
         **(against or {}),
     )
 
@@ -225,7 +225,7 @@ def count_blocks(steps: int) -> int:
     return min(_MOST_BLOCKS, steps // _OF_STEPS)
 
 
-def _error(values: Numbers) -> float | None:
+def _compute_error(values: Numbers) -> float | None:
     """Return the standard error of the mean, from the means of blocks; None if there are fewer than two."""
     known = values[np.isfinite(values)]
     count = count_blocks(len(known))
@@ -235,7 +235,7 @@ def _error(values: Numbers) -> float | None:
     return round(float(np.std(means, ddof=1) / np.sqrt(count)), _DIGITS)
 
 
-def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
+def _compare_with_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
     """Return `last`, `late_s`, `late_error_s` and `behind` of each worker, over the steps that are known of all workers."""
     waits = _reported_waits(series) if np.isfinite(series[0].between).any() else np.stack([each.finish for each in series])
     known = np.isfinite(waits).all(axis=0)
@@ -250,7 +250,7 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
         each.worker: {
             "last": round(float(last[at]), _DIGITS),
             "late_s": _mean(late[at]),
-            "late_error_s": _error(late[at]),
+            "late_error_s": _compute_error(late[at]),
             "behind": round(float((late[at] > clearly).mean()), _DIGITS),
         }
         for at, each in enumerate(series)
@@ -266,12 +266,16 @@ def _reported_waits(series: Sequence[_Series]) -> Numbers:
     """
     steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
     ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
-    if _apart(begins) >= thresholds.MIN_RATIO_OF_SPREADS * _apart(ends):
+    if _mean_deviation(begins) >= thresholds.MIN_RATIO_OF_SPREADS * _mean_deviation(ends):
         return steps
-    return -steps if _apart(ends) >= thresholds.MIN_RATIO_OF_SPREADS * _apart(begins) else np.full_like(steps, np.nan)
+    return (
+        -steps
+        if _mean_deviation(ends) >= thresholds.MIN_RATIO_OF_SPREADS * _mean_deviation(begins)
+        else np.full_like(steps, np.nan)
+    )
 
 
-def _apart(intervals: Numbers) -> float:
+def _mean_deviation(intervals: Numbers) -> float:
     return float(np.abs(intervals - np.median(intervals, axis=0)).mean()) if intervals.size else 0.0
 
 
@@ -288,7 +292,7 @@ def _median_of_others(values: Numbers) -> Numbers:
     return median
 
 
-def _pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
+def _iterate_pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
     for durations, mine in _durations(series, together=together):
         indices, excess = find_long_steps(durations), compute_excess(durations)
         for at, worker in zip(indices, _find_workers(mine, indices, excess), strict=True):
@@ -372,9 +376,9 @@ def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
     """Format `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
     where = f" ({host})" if host else ""
     often = (
-        f"was last in {_whole(straggler.last)} of steps"
+        f"was last in {_format_percent(straggler.last)} of steps"
         if straggler.last >= thresholds.MIN_LATE_STEPS
-        else f"was late in {_whole(straggler.behind)} of steps, and the last in {_whole(straggler.last)}"
+        else f"was late in {_format_percent(straggler.behind)} of steps, and the last in {_format_percent(straggler.last)}"
     )
     parts = sorted(straggler.parts.items(), key=lambda part: -part[1])
     longer = [f"{part} +{_ms(seconds)}" for part, seconds in parts if seconds >= 0.1 * straggler.late_s]
@@ -391,7 +395,7 @@ def compute_lateness_increases(then: WorkerTimings | None, now: WorkerTimings) -
     return {each.worker: more for each in find_late_workers(now) if (more := each.late_s - late_s[each.worker]) > 0}
 
 
-def _whole(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     return f"{100 * fraction:.0f} %"
 
 

@@ -4,12 +4,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtfperf.baselines.comparability import describe_notes, describe_replacements, must_match, other_hardware
+from pytest_dtfperf.baselines.comparability import (
+    describe_notes,
+    describe_replacements,
+    list_forbidden_differences,
+    list_hardware_differences,
+)
 from pytest_dtfperf.baselines.terms import ASSUMED
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.stats.comparison import Question, against_stored
+from pytest_dtfperf.stats.comparison import Question, compare_with_stored
 from pytest_dtfperf.stats.noise import Noise
 
 Rates = Mapping[tuple[str, str], Sequence[float]]  # images/sec of each run, by session and measurement
@@ -79,7 +84,7 @@ def _compare_training(
 ) -> ComparedTraining:
     before, after = rates[baseline["session"], baseline["id"]], rates[current["session"], current["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(after), most=len(after))
-    estimate = against_stored(after, before, _read_noise(current) or _read_noise(baseline) or assumed, question)
+    estimate = compare_with_stored(after, before, _read_noise(current) or _read_noise(baseline) or assumed, question)
     low, high = estimate.convert_interval(lambda ratio: ratio - 1) or (None, None)
     fingerprints = contents[baseline["fingerprint"]], contents[current["fingerprint"]]
     hosts = [f"hosts: {baseline['hosts']} before, {current['hosts']} after"] if baseline["hosts"] != current["hosts"] else []
@@ -91,9 +96,9 @@ def _compare_training(
         change=estimate.ratio - 1,
         low=low,
         high=high,
-        foreign=must_match(*fingerprints) + hosts,
+        foreign=list_forbidden_differences(*fingerprints) + hosts,
         noted=describe_notes(*fingerprints),
-        replaced=[] if hosts or other_hardware(*fingerprints) else describe_replacements(*fingerprints),
+        replaced=[] if hosts or list_hardware_differences(*fingerprints) else describe_replacements(*fingerprints),
     )
 
 

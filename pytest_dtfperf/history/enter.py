@@ -69,7 +69,9 @@ def _find_changes(folder: SessionFolder, address: Address) -> HistoryEntry:
         hosts = store.read_host_names(connection, folder.id)
     today = datetime.now(UTC)
     least = (today - SHOWN).isoformat()
-    ours = [event for event in watched.events if watched.concerns(event, folder.id, hosts) and event["first_bad_at"] >= least]
+    ours = [
+        event for event in watched.events if watched.is_affected(event, folder.id, hosts) and event["first_bad_at"] >= least
+    ]
     new = [event for event in watched.new if event["found"] == folder.id]
     changes = find_last_changes(watched.events)
     pasts = make_pasts(map_nights(watched.all_series)[folder.id], changes, [row for row in rows if row["in_series"]])

@@ -113,12 +113,12 @@ def _make_measurement_row(session: str, position: int, record: Record) -> Row:
         "baseline": record.baseline,
         "change": record.change,
         "accepted": record.accepted,
-        "in_series": enters_series(record),
+        "in_series": is_in_series(record),
         "step_breakdown": traced[-1].to_json() if traced else None,
     }
 
 
-def enters_series(record: Record) -> bool:
+def is_in_series(record: Record) -> bool:
     """Return whether the rate may be compared with that of other nights.
 
     False for measurements that are INVALID, were disturbed, ran on other hosts than requested, or have an injected slow-down.

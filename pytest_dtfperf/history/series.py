@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtfperf.baselines.comparability import describe_replacements, must_match, other_hardware
+from pytest_dtfperf.baselines.comparability import describe_replacements, list_forbidden_differences, list_hardware_differences
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.history.rows import Row
@@ -95,7 +95,7 @@ class ComparabilityCheck:
         if then == now:
             return True
         if (then, now) not in self._known:
-            self._known[then, now] = not must_match(self._contents[then], self._contents[now])
+            self._known[then, now] = not list_forbidden_differences(self._contents[then], self._contents[now])
         return self._known[then, now]
 
 
@@ -169,6 +169,6 @@ class Successions:
                 each
                 for each in self._of_training[series.spec_key, series.hosts]
                 if each.points[0]["started"] < first["started"]
-                and not other_hardware(*(self._contents[point["fingerprint"]] for point in (each.points[0], first)))
+                and not list_hardware_differences(*(self._contents[point["fingerprint"]] for point in (each.points[0], first)))
             ]
         return self._known[id(series)]

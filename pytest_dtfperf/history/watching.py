@@ -34,7 +34,7 @@ class ChangeSearch:
     measured: Mapping[str, Set[str]]  # session -> its series
     all_series: Sequence[Series] = ()
 
-    def concerns(self, event: Row, session: str, hosts: Set[str]) -> bool:
+    def is_affected(self, event: Row, session: str, hosts: Set[str]) -> bool:
         """Return whether a session has measured a series of the event. `hosts`: those with readings of the session."""
         measured = self.measured.get(session, ())
         return any(member["series"] in measured or member.get("host") in hosts for member in event["members"])
@@ -92,7 +92,7 @@ def _watch_series(
     alive = 0
     for night in _list_nights(all_series, order, begin):
         alive = _count_alive(all_series, night[0])
-        watching.night(night[1], alive, _find_ended_series(watching, by_name, night, successions))
+        watching.add_night(night[1], alive, _find_ended_series(watching, by_name, night, successions))
     latest = max((series.points[-1]["started"] for series in all_series), default=None)
     return _SeriesWatch(watching, all_series, alive or _count_alive(all_series, latest))
 
@@ -154,7 +154,7 @@ def _list_changes(watch: _SeriesWatch, contents: Mapping[str, Fingerprint], orde
         "share": watch.watching.promise.share,
         "nights": watch.watching.promise.nights,
         "series": watch.alive,
-        "is_noise_known": watch.watching.knows_noise(),
+        "is_noise_known": watch.watching.is_noise_known(),
     }
     return make_events(found, order, contents, promise)
 
@@ -168,7 +168,7 @@ def _make_result(rates: _SeriesWatch, events: Sequence[Row], order: Mapping[str,
             measured.setdefault(point["session"], set()).add(series.name)
     watching = rates.watching
     return ChangeSearch(
-        events, new, watching.promise, rates.alive, watching.knows_noise(), measured, all_series=rates.all_series
+        events, new, watching.promise, rates.alive, watching.is_noise_known(), measured, all_series=rates.all_series
     )
 
 

@@ -70,7 +70,7 @@ class Agents:
         """Accept from now on only events of a new run, of these tasks on these hosts, and of a tunnel to one of them."""
         self._receiver.expect(run, tasks, tunnel)
 
-    def next_event(self, timeout_s: float) -> Event | None:
+    def wait_for_event(self, timeout_s: float) -> Event | None:
         """Return the next event, or None after `timeout_s`.
 
         The loss of a host is an event, too: "lost", with `how` it was lost and its `last_lines`. No other follows.
@@ -96,14 +96,14 @@ class Agents:
         self._given_up.add(host)
         return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "last_lines": ()}
 
-    def why_silent(self, host: int) -> Event | None:
+    def explain_silence(self, host: int) -> Event | None:
         """Return the loss of a host that has been silent for too long, if the cluster knows of it."""
-        how = self._channel.why_silent(host)
+        how = self._channel.explain_silence(host)
         return {"event": "lost", "host": host, "how": how, "last_lines": self._receiver.last_lines(host)} if how else None
 
     def are_well(self) -> bool:
         """Return whether all agents are still there, between two runs: a pytest that was stopped for a while has lost them."""
-        while event := self.next_event(0.0):
+        while event := self.wait_for_event(0.0):
             if event["event"] == "lost":
                 return False
         return not self._given_up
@@ -122,7 +122,7 @@ class Agents:
         hellos: dict[int, Event] = {}
         deadline = self.clock() + within_s
         while len(hellos) < len(self._names):
-            event = self.next_event(max(0.0, deadline - self.clock()))
+            event = self.wait_for_event(max(0.0, deadline - self.clock()))
             if event is None:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", hosts=missing)
@@ -244,7 +244,7 @@ def start_order(
     """
     return {
         "tunnel": tunnel,
-        "cold": cold or _must_start_cold(spec),
+        "cold": cold or _is_cold_start(spec),
         "isolated": isolated,
         "free_ports": bool(spec.command),  # so that programs can bind them without SO_REUSEPORT
         "common": {
@@ -264,7 +264,7 @@ def start_order(
                 "task": task.name,
                 "order": {
                     **_make_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
-                    "stays": roles.stays(task),
+                    "stays": roles.is_kept(task),
                 },
                 # CUDA_VISIBLE_DEVICES: empty, not absent: absent means all of them
                 "env": {**_make_host_environment(hosts[task.host], spec), "CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},
@@ -306,7 +306,7 @@ def _make_host_environment(host: HostView, spec: Spec) -> dict[str, str]:
     return {name: value for name, value in host.environment if name not in of_spec}
 
 
-def _must_start_cold(spec: Spec) -> bool:
+def _is_cold_start(spec: Spec) -> bool:
     """Return whether a task's environment may be read while TensorFlow is imported: then no zygote can be forked.
 
     TF_ENABLE_ONEDNN_OPTS is read then, and there is no list of the others. NCCL reads its own variables when it is first used,

@@ -118,7 +118,7 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
         return [_is_alone(each) for each in make_ring(workers)]
     alone = [worker for worker in workers if worker not in servers] if len(servers) > 1 else []
     turns = [*_take_turns(servers, workers, MOST_TURNS), *_take_turns(alone, servers, MOST_WORKERS_TURNS)]
-    found = [fans for turn in turns for fans in _in_and_out(turn)]
+    found = [fans for turn in turns for fans in _split_directions(turn)]
     rounds = [*found, *(_is_alone(each) for each in split(_list_pairs(servers, workers)))] if pairs else found
     servers_of, workers_of = (Counter(task.host for task in tasks if task.job == job) for job in ("ps", "worker"))
     return [
@@ -163,7 +163,7 @@ def _take_turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) 
     return [turn for turn in found if turn]
 
 
-def _in_and_out(turn: Sequence[tuple[int, list[int]]]) -> list[Round]:
+def _split_directions(turn: Sequence[tuple[int, list[int]]]) -> list[Round]:
     fan_in = [Fan(None, centre, tuple((other, centre) for other in others)) for centre, others in turn]
     fan_out = [Fan(centre, None, tuple((centre, other) for other in others)) for centre, others in turn]
     return [fan_in, fan_out]

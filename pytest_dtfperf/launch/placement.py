@@ -319,7 +319,7 @@ class Roles:
             return replace(task, job="evaluator", index=0)
         return replace(task, index=task.index - self.chief)
 
-    def stays(self, task: PlacedTask) -> bool:
+    def is_kept(self, task: PlacedTask) -> bool:
         """Return whether a task stays until it is ended, even if its program has ended before."""
         return task.job in ("ps", "evaluator") or (self.chief and task.job == "worker")
 

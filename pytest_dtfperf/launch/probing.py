@@ -370,10 +370,10 @@ class Probing:
     def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
         deadline = self._clock() + within_s
         while not enough() and self._clock() < deadline:
-            event = self._agents.next_event(_POLL_S)
+            event = self._agents.wait_for_event(_POLL_S)
             while event is not None and self._clock() < deadline:  # `enough` looks at all hosts: not for each of their events
                 self._receive(event)
-                event = self._agents.next_event(0.0)
+                event = self._agents.wait_for_event(0.0)
 
     def _receive(self, event: Event) -> None:
         host = event["host"]

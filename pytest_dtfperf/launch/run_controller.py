@@ -62,7 +62,7 @@ class RunController:
         self._began = self._last_exit = self._clock()
         self._task_hosts = {task.name: task.host for task in tasks}
         agents.expect(self.id, self._task_hosts, tunnel_host)
-        self._staying = [task for task in tasks if roles.stays(task)]
+        self._staying = [task for task in tasks if roles.is_kept(task)]
         names, staying = [host.name for host in agents.hosts], [task.name for task in self._staying]
         self._watch = Watch(self._task_hosts, names, config.limits, self._began, staying=staying)
         self._launch_s: dict[str, float] = {}
@@ -81,16 +81,16 @@ class RunController:
         with self._phase("fork"):
             self._watch.enter("start", self._clock())
             self._start(cluster)
-            self._until(lambda: self._watch.all_started)
+            self._run_until(lambda: self._watch.all_started)
         with self._phase("ready"):
-            self._until(lambda: self._watch.all_ready)
+            self._run_until(lambda: self._watch.all_ready)
         self._watch.enter("train", self._clock())
         self._notify("go", self._tasks)
-        self._until(lambda: self._watch.workers_done)
+        self._run_until(lambda: self._watch.workers_done)
         with self._phase("stop"):
             self._watch.enter("leave", self._clock())
             self._notify("leave", self._staying)
-            self._until(lambda: self._watch.all_done)
+            self._run_until(lambda: self._watch.all_done)
         self._last_exit = self._clock()
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class RunController:
             peers=exposure.find_peers(self._config, self._agents.hosts),
         )
         self._order("reserve", **order)
-        self._until(lambda: self._watch.ports(hosts) is not None)
+        self._run_until(lambda: self._watch.ports(hosts) is not None)
         return make_task_addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
 
     def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
@@ -169,12 +169,12 @@ class RunController:
         yield
         self._launch_s[name] = self._clock() - began
 
-    def _until(self, done: Callable[[], bool]) -> None:
+    def _run_until(self, done: Callable[[], bool]) -> None:
         """Receive events until it is done, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
             self._receive_all(_POLL_S)
             for host in self._watch.list_silent_hosts(self._clock()):
-                if loss := self._agents.why_silent(host):
+                if loss := self._agents.explain_silence(host):
                     self._receive(loss)
             self._check_connection()
             self._watch.check(self._clock())
@@ -191,7 +191,7 @@ class RunController:
     def _receive_all(self, timeout_s: float) -> None:
         """Receive all pending events, so that no host with some of them counts as silent."""
         enough = self._clock() + _BUSY_S
-        while self._clock() < enough and (event := self._agents.next_event(timeout_s)) is not None:
+        while self._clock() < enough and (event := self._agents.wait_for_event(timeout_s)) is not None:
             self._receive(event)
             timeout_s = 0.0
 

@@ -26,7 +26,7 @@ from pytest_dtfperf.errors import (
     TaskFailed,
     TaskStopped,
     format_exit,
-    quoted_lines,
+    quote_lines,
 )
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.messages.received import append_last_lines, format_given_up
@@ -182,7 +182,7 @@ class Watch:
     def _on_zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         self._note_signal(event)
-        message = quoted_lines(event["last_lines"])
+        message = quote_lines(event["last_lines"])
         self._fail(
             FailureCause.ZYGOTE,
             now,

@@ -107,34 +107,34 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
         of_host = [worker for worker in layout.workers if layout.hosts[worker] == host]
         count = sum(devices[worker] for worker in of_host)
         if gpus:
-            peak, why = _of_gpu(spec, host, probes, gpus)
+            peak, why = _get_gpu_rate(spec, host, probes, gpus)
             needed, what = each, "on each GPU"
         else:
             cores = sum(layout.threads.get(worker, 0) for worker in of_host)
-            peak, why = _of_cores(spec, host, probes, cores)
+            peak, why = _get_cores_rate(spec, host, probes, cores)
             needed, what = each * count, f"on {format_count(cores, 'core')}"
         if peak is None:
             yield why
         else:
-            needs = f"{_at(needed, 'FLOP', peak, 'FLOP/s')} {what} ({why})"
+            needs = f"{_format_rate(needed, 'FLOP', peak, 'FLOP/s')} {what} ({why})"
             yield Bound(resource=GPUS if gpus else CORES, host=host, step_s=needed / peak, needs=needs)
 
 
-def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float | None, str]:
+def _get_cores_rate(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float | None, str]:
     """Return the FLOP/s of `cores` cores together and the source of this number, or None and the reason."""
     if spec.precision != "fp32":
         return None, f"cores were probed in fp32, and this computes in {spec.precision}"
     if not cores:
         return None, "how many cores each worker had is not recorded"
-    one, together = (_fastest(probes, host, f"{family}.") for family in ("core", "cores"))
+    one, together = (_get_fastest(probes, host, f"{family}.") for family in ("core", "cores"))
     found = [rate for rate in (one and one * cores, together) if rate]
-    return (min(found), "as probed") if found else (None, _not_probed(probes, host))
+    return (min(found), "as probed") if found else (None, _describe_unprobed(probes, host))
 
 
-def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tuple[float | None, str]:
+def _get_gpu_rate(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tuple[float | None, str]:
     """Return the FLOP/s of a host's fastest GPU, probed or from its data sheet, and the source; or None and the reason."""
     is_as_probed = spec.precision == "fp32" and NO_TF32 not in spec.environment
-    if is_as_probed and (found := _fastest(probes, host, "gpu.")):
+    if is_as_probed and (found := _get_fastest(probes, host, "gpu.")):
         return found, "as probed"
     names = sorted(set(gpus))
     peak = peak_of(names[0], spec.precision, spec.environment) if len(names) == 1 else None
@@ -143,7 +143,7 @@ def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tup
     return None, f"no peak in {spec.precision} is known of {', '.join(names)}"
 
 
-def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
+def _get_fastest(probes: Probes, host: str, prefix: str) -> float | None:
     """Return the higher rate of matrix products and convolutions; for an unprobed host, the median of all probed ones.
 
     A probe that other processes disturbed had only a fraction of its cores' time: its rate is divided by this fraction.
@@ -160,10 +160,10 @@ def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
             default=None,
         )
 
-    return _own_or_median(probes, host, of)
+    return _get_own_or_median(probes, host, of)
 
 
-def _own_or_median(probes: Probes, host: str, of: Callable[[HostProbe], float | None]) -> float | None:
+def _get_own_or_median(probes: Probes, host: str, of: Callable[[HostProbe], float | None]) -> float | None:
     if host in probes.hosts:
         return of(probes.hosts[host])
     return _median(filter(None, map(of, probes.hosts.values())))
@@ -181,12 +181,12 @@ def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
         sent, received = sum(flow.sent for flow in flows), sum(flow.received for flow in flows)
         if not sent + received:
             continue
-        out, into = links.out(host), links.into(host)
+        out, into = links.out(host), links.get_into(host)
         if (sent and out is None) or (received and into is None):
-            yield f"the link of {host} was not probed{_because(probes, host)}"
+            yield f"the link of {host} was not probed{_format_reason(probes, host)}"
         if step_s := sum(links.flow_s(host, flow) for flow in flows):
             ways = ((sent, "sent", out), (received, "received", into))
-            known = (_at(size, f"B {word}", per_s, "B/s") for size, word, per_s in ways if size and per_s)
+            known = (_format_rate(size, f"B {word}", per_s, "B/s") for size, word, per_s in ways if size and per_s)
             yield Bound(resource=LINK, host=host, step_s=step_s, needs=", ".join(known))
 
 
@@ -198,18 +198,18 @@ class Links:
 
     def __init__(self, probes: Probes) -> None:
         self._probed = probes.hosts.keys()
-        self._out, self._into = (_by_host(probes, outward=outward) for outward in (True, False))
+        self._out, self._into = (_list_host_rates(probes, outward=outward) for outward in (True, False))
         self._usual_out, self._usual_into = (_median(rates.values()) for rates in (self._out, self._into))
 
     def out(self, host: str) -> float | None:
         return self._out.get(host) if host in self._probed else self._usual_out
 
-    def into(self, host: str) -> float | None:
+    def get_into(self, host: str) -> float | None:
         return self._into.get(host) if host in self._probed else self._usual_into
 
     def flow_s(self, host: str, flow: Flow) -> float:
         """Return the seconds of a flow, in both directions at the same time. A direction that was not probed takes no time."""
-        out, into = self.out(host), self.into(host)
+        out, into = self.out(host), self.get_into(host)
         return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
 
     def phase_s(self, phase: Phase) -> float:
@@ -217,15 +217,15 @@ class Links:
         return max((self.flow_s(host, flow) for host, flow in phase.items()), default=0.0)
 
 
-def _by_host(probes: Probes, *, outward: bool) -> dict[str, float]:
+def _list_host_rates(probes: Probes, *, outward: bool) -> dict[str, float]:
     rates: dict[str, float] = {}
     for name, link in probes.links.items():
-        for end in _ends(name, link, outward=outward):
+        for end in _list_measured_ends(name, link, outward=outward):
             rates[end] = max(rates.get(end, 0.0), link.per_s)
     return rates
 
 
-def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
+def _list_measured_ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
     """Return the hosts for which a reading is the rate of their whole link.
 
     If several hosts share the link of one host, their readings are only shares of it, and not the rates of their own links.
@@ -238,24 +238,24 @@ def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
 
 def _memory(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
     for host, touched in compute_update_bytes(spec, layout).items():
-        per_s = _own_or_median(probes, host, lambda probe: found.per_s if (found := probe.readings.get(MEMORY)) else None)
+        per_s = _get_own_or_median(probes, host, lambda probe: found.per_s if (found := probe.readings.get(MEMORY)) else None)
         if per_s is None:
-            yield _not_probed(probes, host)
+            yield _describe_unprobed(probes, host)
         else:
-            needs = _at(touched, "B of updates", per_s, "B/s")
+            needs = _format_rate(touched, "B of updates", per_s, "B/s")
             yield Bound(resource=MEMORY, host=host, step_s=touched / per_s, needs=needs)
 
 
-def _at(amount: float, what: str, per_s: float, unit: str) -> str:
+def _format_rate(amount: float, what: str, per_s: float, unit: str) -> str:
     """Return an amount with its rate, as `190 MB sent at 117 MB/s`."""
     return f"{with_prefix(amount, what)} at {with_prefix(per_s, unit)}"
 
 
-def _not_probed(probes: Probes, host: str) -> str:
-    return f"{host} was not probed{_because(probes, host)}"
+def _describe_unprobed(probes: Probes, host: str) -> str:
+    return f"{host} was not probed{_format_reason(probes, host)}"
 
 
-def _because(probes: Probes, host: str) -> str:
+def _format_reason(probes: Probes, host: str) -> str:
     why = probes.unknown.get(host) or probes.unknown.get(ALL)
     return f": {why}" if why else ""
 
@@ -301,7 +301,9 @@ def estimate_compute_s(spec: Spec, layout: Layout, links: Links, measured_s: flo
 def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute_s: float) -> dict[int, float]:
     """Return images/sec by number of parameter servers, each with its layout."""
     images = spec.gpus * spec.batch_size
-    return {count: images / predict_step(spec.but(num_ps=count), layout, links, compute_s) for count, layout in layouts.items()}
+    return {
+        count: images / predict_step(spec.replace(num_ps=count), layout, links, compute_s) for count, layout in layouts.items()
+    }
 
 
 def choose_counts(rates: Mapping[int, float]) -> list[int]:

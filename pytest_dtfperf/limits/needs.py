@@ -32,13 +32,13 @@ class Layout:
 
     @cached_property
     def workers(self) -> list[str]:
-        return self._of("worker")
+        return self._list_tasks("worker")
 
     @cached_property
     def servers(self) -> list[str]:
-        return self._of("ps")
+        return self._list_tasks("ps")
 
-    def _of(self, job: str) -> list[str]:
+    def _list_tasks(self, job: str) -> list[str]:
         return sorted((task for task in self.hosts if task.startswith(f"{job}:")), key=lambda task: int(task.partition(":")[2]))
 
 
@@ -77,9 +77,9 @@ def compute_traffic(spec: Spec, layout: Layout) -> list[Phase]:
         return []
     if layout.servers:
         down, up = compute_server_traffic(spec, layout)
-        return [down, up] if needs_values_before_gradients(spec) else [_together(down, up)]
+        return [down, up] if needs_values_before_gradients(spec) else [_add_phases(down, up)]
     if spec.mode.workers_communicate and spec.mode.lockstep and not spec.forward_only:
-        return [_all_reduce(spec, layout)]
+        return [_count_all_reduce(spec, layout)]
     return []
 
 
@@ -119,7 +119,7 @@ def compute_server_traffic(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
     return down, {} if spec.forward_only else {host: Flow(flow.received, flow.sent) for host, flow in down.items()}
 
 
-def _together(one: Phase, other: Phase) -> Phase:
+def _add_phases(one: Phase, other: Phase) -> Phase:
     none = Flow()
     return {
         host: Flow(a.sent + b.sent, a.received + b.received)
@@ -128,7 +128,7 @@ def _together(one: Phase, other: Phase) -> Phase:
     }
 
 
-def _all_reduce(spec: Spec, layout: Layout) -> Phase:
+def _count_all_reduce(spec: Spec, layout: Layout) -> Phase:
     """Return 2 (n - 1) / n of the gradients through the link of each of n hosts, the least of any algorithm.
 
     Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, ValidationError, format_short
-from pytest_dtfperf.errors import quoted_lines
+from pytest_dtfperf.errors import quote_lines
 from pytest_dtfperf.formats import printable, printable_bytes, printable_lines
 from pytest_dtfperf.node import wire
 
@@ -348,4 +348,4 @@ def format_given_up(host: str, why: str) -> str:
 
 def append_last_lines(what: str, lines: Sequence[str]) -> str:
     """Return a message about a host, followed by its last output."""
-    return what + quoted_lines(lines)
+    return what + quote_lines(lines)

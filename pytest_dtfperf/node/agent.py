@@ -205,10 +205,10 @@ class Agent:
         if zygote is self._warm:
             self._warm = None  # the next run starts a new one
         if not self._hello_sent:
-            raise Leave(f"cannot import {self._entry}:\n" + "\n".join(zygote.log.last_lines()), 1)
+            raise Leave(f"cannot import {self._entry}:\n" + "\n".join(zygote.log.read_last_lines()), 1)
         if self._run and not self._run.is_over:
             how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-            self._emit("zygote_died", run=self._run.id, **how, last_lines=zygote.log.last_lines())
+            self._emit("zygote_died", run=self._run.id, **how, last_lines=zygote.log.read_last_lines())
 
     # What goes out
 

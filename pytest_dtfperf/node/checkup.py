@@ -81,9 +81,9 @@ class Checkup:
         if order["order"] == "clock":  # at once: every delay is uncertainty
             self._emit("clock", round=order["round"], arrived_s=arrived_s, left_s=time.time())
         elif order["order"] != "ping" and self._host in order.get("only", [self._host]):
-            threading.Thread(target=self._answer, args=(order,), daemon=True).start()
+            threading.Thread(target=self._send_answer, args=(order,), daemon=True).start()
 
-    def _answer(self, order: Mapping[str, Any]) -> None:
+    def _send_answer(self, order: Mapping[str, Any]) -> None:
         try:
             found = ORDERS[order["order"]](self, order)
         except Exception as exc:  # a check that fails must not end the others
@@ -100,7 +100,7 @@ class Checkup:
     def _facts(self, order: Mapping[str, Any]) -> dict[str, Any]:
         return read_facts()
 
-    def _trial(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _try_import(self, order: Mapping[str, Any]) -> dict[str, Any]:
         return import_tensorflow(order["within_s"])
 
     def _write(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Checkup:
 
 ORDERS: Mapping[str, Callable[[Checkup, Mapping[str, Any]], dict[str, Any]]] = {
     "facts": Checkup._facts,
-    "trial": Checkup._trial,
+    "trial": Checkup._try_import,
     "write": Checkup._write,
     "list_files": Checkup._list_files,
     "remove": Checkup._remove,

@@ -80,7 +80,7 @@ class Owner(_Names):
         return (cls.parse(text) if isinstance(text, str) else None) or cls("an unknown machine", "", "", 1, 0)
 
     @classmethod
-    def me(cls) -> Self:
+    def read_own(cls) -> Self:
         """Return the owner that is this process."""
         myself = processes.inspect("self")
         return cls(socket.gethostname(), *_read_namespace(), os.getpid(), myself.started if myself else 0)

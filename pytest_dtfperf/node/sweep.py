@@ -49,7 +49,7 @@ def make_run_folder(parent: str | None = None) -> str:
 def set_folder_owner(path: str) -> None:
     """Make this process the owner of the folder, which is removed after it has ended. Raises `OSError`."""
     with open(os.path.join(path, _OWNER_FILE), "w") as file:
-        file.write(Owner.me().text)
+        file.write(Owner.read_own().text)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Log:
     def fileno(self) -> int:
         return self.file.fileno()
 
-    def last_lines(self) -> list[str]:
+    def read_last_lines(self) -> list[str]:
         size = self._size()
         return self._read_range(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
 
@@ -101,7 +101,7 @@ class Task:
 
     @property
     def last_lines(self) -> list[str]:
-        return self.reason or self.log.last_lines()
+        return self.reason or self.log.read_last_lines()
 
     def send(self, message: Mapping[str, Any]) -> None:
         # It has ended, or is stopped with a full buffer: its exit or its state will show it.

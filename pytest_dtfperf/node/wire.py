@@ -88,7 +88,7 @@ class Connection:
 
     def wait(self) -> str:
         """Wait for the controller's next order, "go" or "leave", and return it."""
-        return str(self._next()["word"])
+        return str(self._read_next()["word"])
 
     def counters(self) -> Counters:
         """Return the counters of this host's interfaces and this process.
@@ -100,10 +100,10 @@ class Connection:
 
     def order(self) -> dict[str, Any]:
         """Return this task's order, which is always its first message."""
-        order: dict[str, Any] = self._next()["order"]
+        order: dict[str, Any] = self._read_next()["order"]
         return order
 
-    def _next(self) -> dict[str, Any]:
+    def _read_next(self) -> dict[str, Any]:
         line = self._incoming.readline()
         if not line:
             raise ConnectionError("the agent is gone")

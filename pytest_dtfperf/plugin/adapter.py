@@ -156,7 +156,7 @@ class SessionAdapter:
         if not self.options.dry_run:
             self.session.check_runnable()
 
-    def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
+    def explain_skip(self, test: Mapping[str, Any]) -> str | None:
         """Return why a test with these parameters cannot run here, or None."""
         config, cluster = self.session.config, self.cluster
         unfit = explain_lack(test, cluster.name, capacity.count_devices(config), cluster.devices_per_host)
@@ -225,11 +225,11 @@ class SessionAdapter:
         """Return one line if fewer runs are allowed than confirm a loss; None: enough are allowed."""
         if not self.session.tests or self.options.dry_run or self.options.update_baselines:
             return None
-        from pytest_dtfperf.baselines.terms import least_runs_to_confirm, share
+        from pytest_dtfperf.baselines.terms import count_runs_to_confirm, share
 
         repeats = self.session.plan_repeats("").repeats
         false_alarm = share(self.options.false_alarms, tests=self.session.tests, red=0, check=0)
-        needed = least_runs_to_confirm(false_alarm)
+        needed = count_runs_to_confirm(false_alarm)
         if repeats >= needed:
             return None
         return (

@@ -191,7 +191,7 @@ def _explain_skip(perf: "SessionAdapter", item: pytest.Item) -> str | None:
     if any(value is TOO_FEW for value in _get_all_parameters(item).values()):
         asked = ",".join(map(str, perf.options.gpus or (perf.cluster.devices,)))
         return f"for min_gpus={get_marker(item).min_gpus} devices and more, gpus={asked} is too few"
-    return perf.cannot_hold(parameters)
+    return perf.explain_skip(parameters)
 
 
 def _get_parameters(item: pytest.Item) -> Mapping[str, Any]:

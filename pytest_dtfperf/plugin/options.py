@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 import pytest
 
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
-from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value, unknown_name
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, describe_unknown_name, show_value
 from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_number, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
@@ -118,7 +118,7 @@ def _parse_variable_updates(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in VARIABLE_UPDATES:
-            raise UsageError(unknown_name("variable update", name, VARIABLE_UPDATES))
+            raise UsageError(describe_unknown_name("variable update", name, VARIABLE_UPDATES))
     return names
 
 
@@ -236,24 +236,24 @@ def add_options(parser: pytest.Parser) -> None:
 
 def is_given(config: pytest.Config) -> bool:
     """Return whether the command line or the ini file sets an option of this plugin."""
-    return any(_text(config, option) is not None for option in OPTIONS)
+    return any(_read_text(config, option) is not None for option in OPTIONS)
 
 
 def read_options(config: pytest.Config) -> Options:
     """Return the options as one object. Raises `UsageError` with the option and its allowed values."""
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        text = _text(config, option, os.environ)
+        text = _read_text(config, option, os.environ)
         if text is None:
             continue
         try:
             values[option.field] = _read_by(config, option, text)
         except UsageError as error:
-            raise UsageError(f"{_where(config, option)} {error}") from None
+            raise UsageError(f"{_format_source(config, option)} {error}") from None
     return Options(**values)
 
 
-def _text(config: pytest.Config, option: Option, environment: Mapping[str, str] = {}) -> str | None:
+def _read_text(config: pytest.Config, option: Option, environment: Mapping[str, str] = {}) -> str | None:
     given: str | list[str] | None = config.getoption(f"dtfperf_{option.field}")
     if given is not None:
         return given if isinstance(given, str) else "\n".join(given)
@@ -272,7 +272,7 @@ def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
     return folder / value if isinstance(value, Path) else value
 
 
-def _where(config: pytest.Config, option: Option) -> str:
+def _format_source(config: pytest.Config, option: Option) -> str:
     if config.getoption(f"dtfperf_{option.field}") is not None:
         return name_of(config, option)
     if option.variable and os.environ.get(option.variable):
@@ -308,7 +308,7 @@ class GivenOption:
     value: str | None  # None: a required value is missing
     apart: bool = False  # its value is the next argument
 
-    def word(self, name: str) -> str:
+    def format_word(self, name: str) -> str:
         """Return the option as one argument, by that name."""
         return name if self.value is None else f"{name}={self.value}"
 
@@ -380,7 +380,7 @@ def _is_value(option: Option, word: str) -> bool:
 
 def _make_arguments(found: Iterable[GivenOption | str]) -> list[str]:
     """Return the arguments for pytest's parser, which knows the long names."""
-    return [each if isinstance(each, str) else each.word(PREFIX + each.option.name) for each in found]
+    return [each if isinstance(each, str) else each.format_word(PREFIX + each.option.name) for each in found]
 
 
 def find_unregistered(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> Callable[[str], bool]:
@@ -421,13 +421,15 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     ]
     if not taken:
         return
-    in_one = [[each if isinstance(each, str) else each.word(each.name) for each in arguments] for arguments in (own, added)]
+    in_one = [
+        [each if isinstance(each, str) else each.format_word(each.name) for each in arguments] for arguments in (own, added)
+    ]
     start = len(sys.orig_argv) - len(given[0])
     if os.path.basename(sys.argv[0]) not in PYTESTS or sys.orig_argv[start:] != given[0]:
         one = taken[0]
         raise UsageError(
             f"{one.name} {one.value}: pytest takes a value after a blank for a test, and reads the ini file above it: "
-            f"write {one.word(one.name)}"
+            f"write {one.format_word(one.name)}"
         )
     _start_anew(folder, [*sys.orig_argv[:start], *in_one[0]], shlex.join(in_one[1]))
 

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT
-from pytest_dtfperf.errors import UsageError, show_value, unknown_name
+from pytest_dtfperf.errors import UsageError, describe_unknown_name, show_value
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -34,7 +34,7 @@ class Marker:
         known = [field.name for field in fields(cls)]
         for name in arguments:
             if name not in known:
-                raise UsageError(f"{where}: {unknown_name('argument of the dtfperf marker', name, known)}")
+                raise UsageError(f"{where}: {describe_unknown_name('argument of the dtfperf marker', name, known)}")
         given = {name: value for name, value in arguments.items() if value is not None}
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         for name, value in values.items():
@@ -43,7 +43,7 @@ class Marker:
                 raise UsageError(f"{where}: the dtfperf marker's {name} must be {what}, not {show_value(arguments[name])}")
         for mode in values.get("variable_update", ()):
             if mode not in VARIABLE_UPDATES:
-                raise UsageError(f"{where}: {unknown_name('variable update', mode, VARIABLE_UPDATES)}")
+                raise UsageError(f"{where}: {describe_unknown_name('variable update', mode, VARIABLE_UPDATES)}")
         return cls(**values)
 
 

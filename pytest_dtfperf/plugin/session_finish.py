@@ -24,7 +24,7 @@ from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import get_verdict, skips
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.records.stored import Budget, line_of
+from pytest_dtfperf.records.stored import Budget, encode_record
 from pytest_dtfperf.report import notes, terminal
 from pytest_dtfperf.report.comparisons import TITLE, format_comparisons
 from pytest_dtfperf.session.session import Completion
@@ -59,7 +59,9 @@ class Ending:
         if xdist.is_worker(session.config):
             if self.perf.session.write_error:
                 folder = self.perf.session.folder
-                xdist.hand_over_unwritten(session.config, [line_of(record).decode() for record in folder.unwritten], folder.why)
+                xdist.hand_over_unwritten(
+                    session.config, [encode_record(record).decode() for record in folder.unwritten], folder.why
+                )
             return
         if self.perf.session.has_measured:
             self._end(session, self.perf.session.folder)
@@ -81,7 +83,7 @@ class Ending:
             self.budget = folder.session.budget
             self.remarks += terminal.list_costs(folder.session.costs)
         completion.finish(int(session.exitstatus), _count_verdicts(session.config))
-        gate = self._gate(session, completion.remembered)
+        gate = self._apply_gate(session, completion.remembered)
         sections = self._sections(session.config, completion.records)
         comparisons = [each.to_record() for each in self.perf.session.comparisons]
         self.sections = [(TITLE.lower(), format_comparisons(comparisons)), *sections] if comparisons else sections
@@ -95,7 +97,7 @@ class Ending:
         if self.perf.session.time_budget:
             self.remarks += self.perf.session.time_budget.describe()
 
-    def _gate(self, session: pytest.Session, remembered: HistoryEntry) -> list[str]:
+    def _apply_gate(self, session: pytest.Session, remembered: HistoryEntry) -> list[str]:
         """Fail the session for new changes over time, with --history-gate."""
         if not (remembered.new and self.perf.options.history_gate):
             return []

@@ -90,7 +90,7 @@ class StepModel:
             return compute_s
         least_s = self.busiest_link_bytes / network.link_bytes_per_s
         if not self.layout.servers:
-            return max(least_s, self._all_reduce_s(compute_s, network))
+            return max(least_s, self._find_all_reduce_end(compute_s, network))
         if not self.spec.cross_replica_sync:
             return max(least_s, self._with_servers_s(compute_s, network, alone=True))
         if self.spec.staged_vars and not self.spec.forward_only:
@@ -152,7 +152,7 @@ class StepModel:
         per_byte = (stream.receivers + state / self.wire) / network.memory_bytes_per_s
         return _serve(there, stream.sizes[::-1] * per_byte)
 
-    def _all_reduce_s(self, compute_s: float, network: NetworkRates) -> float:
+    def _find_all_reduce_end(self, compute_s: float, network: NetworkRates) -> float:
         ranks = Ranks(len(self._workers), max(self._workers.values()))
         ranges = parse(self.spec.all_reduce_spec or "xring")
         busy: dict[int, list[tuple[float, float]]] = defaultdict(list)  # by the link that a tensor occupies: ready, seconds

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import LINK
-from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
+from pytest_dtfperf.errors import SpecError, UsageError, describe_unknown_name
 from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, has_known_bytes
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import StepModel
@@ -45,7 +45,7 @@ def make_measured(row: Reference) -> MeasuredRate:
     """Return a published rate with its spec. tf_cnn_benchmarks packed no variables in 2017."""
     spec, layout = describe_published(row)
     if "agg_small_grads_max_bytes" in spec.mode.knows:
-        spec = spec.but(agg_small_grads_max_bytes=0)
+        spec = spec.replace(agg_small_grads_max_bytes=0)
     return MeasuredRate(spec=spec, layout=layout, images_per_sec=row.images_per_sec)
 
 
@@ -53,9 +53,9 @@ def find_hosts(system: str, link_bytes_per_s: float | None = None) -> Hosts:
     """Return the hosts of a published system. Raises `UsageError` if there is no such system."""
     known = {row.system: row for row in references()}
     if system not in known:
-        raise UsageError(unknown_name("published system", system, known))
+        raise UsageError(describe_unknown_name("published system", system, known))
     hardware, row = HARDWARE.get(system), known[system]
-    link = LinkRange.unknown()
+    link = LinkRange.make_unknown()
     if link_bytes_per_s:
         link = LinkRange.from_probe(link_bytes_per_s)
     elif hardware and hardware.link_bytes_per_s:
@@ -85,9 +85,9 @@ def select_measured(records: Iterable[Record], spec: Spec) -> list[MeasuredRate]
     for record in records:
         size, hosts = (record.spec.gpus, record.spec.num_ps), record.measurement.samples[-1].task_hosts
         layout = Layout(hosts) if hosts else Hosts(devices_per_host=size[0]).place(record.spec)
-        same = spec.but(gpus=size[0], num_ps=size[1], data_format=record.spec.data_format)
+        same = spec.replace(gpus=size[0], num_ps=size[1], data_format=record.spec.data_format)
         if len(set(layout.hosts.values())) == 1:
-            same = same.but(variable_placement=record.spec.variable_placement)
+            same = same.replace(variable_placement=record.spec.variable_placement)
         if record.is_valid and not record.measurement.injected_slowdowns and same.key == record.spec.key:
             rates = record.measurement.rates
             noise = statistics.stdev(rates) / record.images_per_sec / len(rates) ** 0.5 if len(rates) > 1 else 0.0
@@ -102,7 +102,7 @@ def find_probed_link(records: Iterable[Record]) -> LinkRange | None:
         if probes is None or not probes.links:
             continue
         links = Links(probes)
-        rates = [rate for host in probes.hosts for rate in (links.out(host), links.into(host)) if rate]
+        rates = [rate for host in probes.hosts for rate in (links.out(host), links.get_into(host)) if rate]
         if rates:
             return LinkRange.from_probe(statistics.median(rates), "probed in the session")
     return None
@@ -158,7 +158,7 @@ def _predict_gains(
     )
     measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=images_per_sec)
     if efficiency and spec.gpus > 1:
-        alone = spec.but(gpus=1, num_ps=min(spec.num_ps, 1))
+        alone = spec.replace(gpus=1, num_ps=min(spec.num_ps, 1))
         on_one = Layout(dict.fromkeys(("worker:0", *(["ps:0"] if alone.num_ps else [])), "host"))
         of_one = MeasuredRate(spec=alone, layout=on_one, images_per_sec=images_per_sec / spec.gpus / efficiency)
         predictor, expected = Predictor([of_one, measured], hosts), Predictor([of_one], hosts).predict(spec, layout)

@@ -43,7 +43,7 @@ class LinkRange:
     source: str
 
     @classmethod
-    def unknown(cls) -> "LinkRange":
+    def make_unknown(cls) -> "LinkRange":
         """Return the range from 0.4 to 100 Gbit/s."""
         return cls(low=0.05e9, high=12.5e9, source="not known: anything from 0.4 to 100 Gbit/s")
 
@@ -68,7 +68,7 @@ class Hosts:
     """The hosts of a cluster, all alike."""
 
     devices_per_host: int
-    link: LinkRange = field(default_factory=LinkRange.unknown)
+    link: LinkRange = field(default_factory=LinkRange.make_unknown)
     message_s: float = MESSAGE_S
     memory_bytes_per_s: float | None = None
     ps_on_worker_hosts: bool = True
@@ -186,7 +186,7 @@ class Predictor:
         model = StepModel(spec, layout) if layout else self._model(spec)
         layout, images = model.layout, spec.gpus * spec.batch_size
         steps = self._step_s(model)
-        error = self._error(spec.gpus) if spec.gpus != self._anchor.spec.gpus else self._anchor.noise
+        error = self._compute_error(spec.gpus) if spec.gpus != self._anchor.spec.gpus else self._anchor.noise
         low, rate, high = (images / each for each in self._quantiles(steps, error))
         if spec == self._anchor.spec and layout == self._anchor.layout:
             rate = self._anchor.images_per_sec
@@ -219,13 +219,13 @@ class Predictor:
         steps: dict[int, float] = {}
         compute = self._compute(self.link_bytes_per_s)
         for count in _list_counts(spec.gpus):
-            model = self._model(spec.but(num_ps=count))
+            model = self._model(spec.replace(num_ps=count))
             slowed = compute * (1 + self.jitter * _expect_slowest(model))
             steps[count] = model.step_s(slowed, self.network)
             fewest = min(each for each, step_s in steps.items() if step_s <= 1.01 * min(steps.values()))
             if steps[count] <= 1.01 * slowed or count >= 4 * fewest:
                 break
-        return spec.but(num_ps=min(each for each, step_s in steps.items() if step_s <= 1.01 * min(steps.values())))
+        return spec.replace(num_ps=min(each for each, step_s in steps.items() if step_s <= 1.01 * min(steps.values())))
 
     def list_gains(self, spec: Spec) -> list[Gain]:
         """Return what other placements, wires, modes and servers would bring, the best first, each with its best servers."""
@@ -292,7 +292,7 @@ class Predictor:
             found[row] = np.interp(slowed[row], tried, steps)
         return found
 
-    def _error(self, gpus: int) -> float:
+    def _compute_error(self, gpus: int) -> float:
         return ERROR + ERROR_PER_DOUBLING * max(0.0, math.log2(gpus / self.largest))
 
     def _quantiles(self, steps: Floats, error: float) -> tuple[float, float, float]:
@@ -321,7 +321,7 @@ def list_changes(spec: Spec) -> Iterator[tuple[str, Spec]]:
         mode = VARIABLE_UPDATES[str(change.get("variable_update", spec.variable_update))]
         servers = {"num_ps": max(1, spec.num_ps) if mode.parameter_servers else 0}
         try:
-            yield " ".join(f"{name}={value}" for name, value in change.items()), spec.but(**change, **servers)
+            yield " ".join(f"{name}={value}" for name, value in change.items()), spec.replace(**change, **servers)
         except SpecError:
             continue
 

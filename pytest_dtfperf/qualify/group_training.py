@@ -76,7 +76,7 @@ class GroupTrainer:
     def shrink(self, hosts: int) -> Spec:
         """Return the training on so many hosts, with its parameter servers in proportion."""
         servers = max(1, round(self._spec.num_ps * hosts / self._hosts)) if self._spec.num_ps else 0
-        return self._spec.but(gpus=-(-self._spec.gpus // self._hosts) * hosts, num_ps=servers)
+        return self._spec.replace(gpus=-(-self._spec.gpus // self._hosts) * hosts, num_ps=servers)
 
     def train(self, groups: Sequence[Group]) -> list[GroupRun]:
         """Train each group, as many at a time as there are slots.
@@ -162,7 +162,7 @@ class GroupTrainer:
         self, launchers: Sequence[Launcher], groups: Sequence[Group]
     ) -> list[GroupRun | InfrastructureError]:
         folders = [self._session.folder.new_logs(f"{self._test} {'+'.join(group)}") for group in groups]
-        with signals.held_back() as deliver_signals, ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
+        with signals.hold_signals() as deliver_signals, ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
             try:
                 jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
                 while wait(jobs, SIGNALS_S).not_done:

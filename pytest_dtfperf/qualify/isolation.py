@@ -14,7 +14,7 @@ from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
 from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
-from pytest_dtfperf.formats import format_count, in_minutes, percent
+from pytest_dtfperf.formats import format_count, format_minutes, percent
 from pytest_dtfperf.qualify.group_rates import UNKNOWN_NOISE, Group, SearchPolicy
 from pytest_dtfperf.qualify.group_training import GroupTrainer
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSet, SlowSetKind, estimate_cost
@@ -43,7 +43,7 @@ class IsolationCost(JsonData):
         text += f", about {most} in {self.rounds[1]} if one is"
         if self.seconds:
             minutes = [max(1, round(each / 60)) for each in self.seconds]
-            text += f": {in_minutes(minutes[0])}" + (f" to {in_minutes(minutes[1])}" if minutes[1] > minutes[0] else "")
+            text += f": {format_minutes(minutes[0])}" + (f" to {format_minutes(minutes[1])}" if minutes[1] > minutes[0] else "")
         return text
 
 
@@ -200,14 +200,14 @@ class HostIsolation:
             self._on_status(text)
         if suspects:
             self._on_status(f"2 rounds of 2 trainings can confirm {' and '.join(suspects)}; if not, all hosts are searched")
-        limit = f", at most until {in_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
+        limit = f", at most until {format_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
         self._on_status(f"the search takes {self._cost}{limit}")
 
     def _find_noise(self) -> Noise:
         """Return the calibrated scatter of this training on these hosts, or an assumed one."""
         system = system_name(self._fingerprint.hardware)
         entry = self._session.store.find(system, self._spec, self._fingerprint, len(self._hosts))
-        if entry is None or not entry.noise or entry.foreign_to(self._fingerprint, len(self._hosts)):
+        if entry is None or not entry.noise or entry.list_differences(self._fingerprint, len(self._hosts)):
             return UNKNOWN_NOISE
         self._on_status(f"runs of this training scatter by {percent(entry.noise.run)}, as its baseline was calibrated")
         return entry.noise

@@ -141,9 +141,12 @@ class PairReadings:
             partners[source, LINK_OUT][target] = level
             partners[target, LINK_IN][source] = level
 
-        def of_others(host: str, capacity: str, partner: str) -> float:
+        def compute_median_of_others(host: str, capacity: str, partner: str) -> float:
             others = [level for other, level in partners[host, capacity].items() if other != partner]
             return statistics.median(others) if len(others) > 1 else math.nan
 
-        found = {pair: (of_others(pair[0], LINK_OUT, pair[1]), of_others(pair[1], LINK_IN, pair[0])) for pair in self.rates}
+        found = {
+            pair: (compute_median_of_others(pair[0], LINK_OUT, pair[1]), compute_median_of_others(pair[1], LINK_IN, pair[0]))
+            for pair in self.rates
+        }
         return {pair: min(both) for pair, both in found.items() if not any(map(math.isnan, both))}

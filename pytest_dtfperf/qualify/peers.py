@@ -29,7 +29,7 @@ from itertools import pairwise
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
 from pytest_dtfperf.formats import format_count, percent
-from pytest_dtfperf.stats.noise import most_rare, t_quantile
+from pytest_dtfperf.stats.noise import compute_t_quantile, count_most_rare
 
 LEAST_PEERS = 3  # hosts of one kind, itself included: of two that differ, either could be slow
 PEERS_FOR_SPREAD = 8  # fewer do not show how much hosts of a kind differ
@@ -115,9 +115,9 @@ class _Group:
     def find_loss(self, host: str, readings: Sequence[float]) -> float:
         return self.centres[host] - _find_level(readings)
 
-    def error(self, host: str, readings: int) -> float:
+    def compute_error(self, host: str, readings: int) -> float:
         """Return the standard error of a host's loss."""
-        return max(self.noise, self.own_noise.get(host, 0.0)) * _level_error(readings)
+        return max(self.noise, self.own_noise.get(host, 0.0)) * _compute_level_error(readings)
 
 
 UNREAD = CapacityResult(verdict=HostVerdict.NOT_JUDGED, reason="it has no undisturbed reading")
@@ -236,7 +236,7 @@ class PeerComparison:
             series.close(replace(_describe(host, series, group), reason=_describe_disagreement(self._policy)))
         else:
             readings = list(group.readings[host].values())
-            may_be_slow = group.find_loss(host, readings) - SURE * group.error(host, len(readings)) > self._tolerance
+            may_be_slow = group.find_loss(host, readings) - SURE * group.compute_error(host, len(readings)) > self._tolerance
             series.result = self._describe_open(host, series, group)
             if not may_be_slow and self._is_fit(host, readings, group):
                 series.close(replace(_describe(host, series, group), verdict=HostVerdict.FIT))
@@ -251,7 +251,7 @@ class PeerComparison:
             series.close(replace(result, verdict=HostVerdict.SLOW, reason=f"{describe_loss(result.loss)} than its peers"))
         elif self._is_fit(host, readings, group):
             loss = group.find_loss(host, readings)
-            if loss - SURE * group.error(host, len(readings)) <= self._margin(group, decisions):
+            if loss - SURE * group.compute_error(host, len(readings)) <= self._margin(group, decisions):
                 series.close(replace(result, verdict=HostVerdict.FIT))
 
     def _describe_open(self, host: str, series: _Series, group: _Group) -> CapacityResult:
@@ -267,19 +267,21 @@ class PeerComparison:
         level = self._false_alarms / max(1, self._candidates) / len(self._policy.analyses)
         margin = self._margin(group, decisions)
         loss = group.find_loss(host, fresh)
-        if loss - t_quantile(level, group.degrees) * group.error(host, len(fresh)) <= margin:
+        if loss - compute_t_quantile(level, group.degrees) * group.compute_error(host, len(fresh)) <= margin:
             return False
-        steady = sorted(fresh)[most_rare(len(fresh), level) :]
+        steady = sorted(fresh)[count_most_rare(len(fresh), level) :]
         return bool(steady) and group.centres[host] - statistics.median(steady) > margin
 
     def _is_fit(self, host: str, readings: Sequence[float], group: _Group) -> bool:
         loss = group.find_loss(host, readings)
         level = MISSED_SHARE * self._policy.missed / (1 if self._is_at_screening else len(self._policy.analyses))
-        return loss + t_quantile(level, group.degrees) * group.error(host, len(readings)) < -math.log1p(-self._policy.slow)
+        return loss + compute_t_quantile(level, group.degrees) * group.compute_error(host, len(readings)) < -math.log1p(
+            -self._policy.slow
+        )
 
     def _margin(self, group: _Group, decisions: int) -> float:
         """Return the largest loss of a fit host: the tolerance, or by how much one of many hosts may differ by chance."""
-        return max(self._tolerance, t_quantile(self._false_alarms / decisions, len(group.readings) - 1) * group.spread)
+        return max(self._tolerance, compute_t_quantile(self._false_alarms / decisions, len(group.readings) - 1) * group.spread)
 
     @property
     def _is_at_screening(self) -> bool:
@@ -314,7 +316,7 @@ def _describe(host: str, series: _Series, group: _Group) -> CapacityResult:
         per_s=per_s,
         peers_per_s=per_s / (1 - loss),
         loss=loss,
-        error=group.error(host, len(readings)),
+        error=group.compute_error(host, len(readings)),
         readings=len(readings),
     )
 
@@ -332,7 +334,7 @@ def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Grou
     scatter = {host: MAD * statistics.median(abs(each - levels[host]) for each in values) for host, values in read.items()}
     centre = statistics.median(levels.values())
     distances = [abs(level - centre) for level in levels.values()]
-    of_level = noise * _level_error(round(statistics.median(map(len, read.values()))))
+    of_level = noise * _compute_level_error(round(statistics.median(map(len, read.values()))))
     is_known = len(read) >= PEERS_FOR_SPREAD
     spread = math.sqrt(max(0.0, (MAD * statistics.median(distances)) ** 2 - of_level**2)) if is_known else 0.0
     allowed = -math.log1p(-policy.tolerance) + 2 * of_level + spread
@@ -391,6 +393,6 @@ def _find_level(values: Sequence[float]) -> float:
     return math.fsum(counted) / len(counted)
 
 
-def _level_error(readings: int) -> float:
+def _compute_level_error(readings: int) -> float:
     """Return the standard error of a level, in standard deviations of a reading."""
     return (1.0 if readings < 3 else 1.18) / math.sqrt(readings)

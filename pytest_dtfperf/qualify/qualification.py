@@ -347,7 +347,7 @@ class HostQualification:
 
 def make_all_hosts_spec(session: SessionContext, spec: Spec, hosts: int, devices_per_host: int) -> Spec:
     """Return a training on so many hosts. Raises `UsageError` if it runs in one process."""
-    whole = spec.but(gpus=hosts * devices_per_host)
+    whole = spec.replace(gpus=hosts * devices_per_host)
     if whole.in_one_process and hosts > 1:
         raise UsageError(f"{whole.label} trains in one process, on one host: use another variable_update")
     return whole

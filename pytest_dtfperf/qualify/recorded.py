@@ -26,7 +26,7 @@ from pytest_dtfperf.qualify.peers import (
     describe_loss,
     describe_uncertainty,
 )
-from pytest_dtfperf.stats.noise import t_quantile
+from pytest_dtfperf.stats.noise import compute_t_quantile
 
 LEAST_RECORDED = 5  # sessions, or other hosts: the spread of fewer is not known
 MOST_SESSIONS = 30  # of the host: older ones may be of another kernel or firmware
@@ -123,9 +123,9 @@ def _compare(
     degrees = sum(squares) ** 2 / (squares[0] ** 2 / (len(rates) - 1) + squares[1] ** 2 / (len(own) - 1))
     loss = centre - statistics.median(own)
     lost = -math.expm1(-loss)
-    if loss - t_quantile(level, degrees) * error > -math.log1p(-policy.tolerance):
+    if loss - compute_t_quantile(level, degrees) * error > -math.log1p(-policy.tolerance):
         verdict, reason = HostVerdict.SLOW, f"{describe_loss(lost)} than {name}"
-    elif loss + t_quantile(MISSED_SHARE * policy.missed, degrees) * error < -math.log1p(-policy.slow):
+    elif loss + compute_t_quantile(MISSED_SHARE * policy.missed, degrees) * error < -math.log1p(-policy.slow):
         verdict, reason = HostVerdict.FIT, ""
     else:
         verdict, reason = HostVerdict.NOT_JUDGED, describe_uncertainty(lost, error, name, policy)

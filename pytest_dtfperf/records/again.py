@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_dtfperf.baselines.checks import ask_again
-from pytest_dtfperf.baselines.comparability import same_but_for_exchange
+from pytest_dtfperf.baselines.comparability import is_same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import SessionFileError, UsageError
-from pytest_dtfperf.records.record import Record, without_void_checks, without_void_efficiencies
+from pytest_dtfperf.records.record import Record, replace_void_checks, replace_void_efficiencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def judge_again(
     """
     measurements = {record.id: record.measurement for record in records}
     found = [_judge_again(record, measurements, changes or JudgementChanges(), on_status) for record in records]
-    return without_void_efficiencies(without_void_checks(found))
+    return replace_void_efficiencies(replace_void_checks(found))
 
 
 def _judge_again(
@@ -62,7 +62,7 @@ def _check_inputs(record: Record, judgement: Judgement, measurements: Mapping[st
         raise SessionFileError(f"{_name_record(record)} was compared with {judgement.other!r}, which is not in the session")
     other = measurements[judgement.other] if judgement.other is not None else record.measurement
     for measurement, entry in ((record.measurement, judgement.entry), (other, judgement.other_entry)):
-        if entry and not same_but_for_exchange(entry.key, measurement.spec.key):
+        if entry and not is_same_but_for_exchange(entry.key, measurement.spec.key):
             raise SessionFileError(f"{_name_record(record)} was compared with a baseline of another training, {entry.key!r}")
 
 

@@ -149,21 +149,21 @@ def share_of_peak(measurement: Measurement) -> float | None:
     return flops / (measurement.spec.gpus * found[1].flops_per_sec)
 
 
-def lines(measurements: Iterable[Measurement]) -> list[str]:
+def format_lines(measurements: Iterable[Measurement]) -> list[str]:
     """Return the fastest measurement of each model and precision, and what was counted. Nothing where nothing could be."""
     fastest: dict[_Kind, Measurement] = {}
     unknown: dict[str, None] = {}
     for measurement in measurements:
         kind = _Kind.of(measurement)
         if kind is None and measurement.spec.own_model:
-            unknown[_not_known(measurement)] = None
+            unknown[_describe_unknown(measurement)] = None
         if kind and (kind not in fastest or measurement.images_per_sec > fastest[kind].images_per_sec):
             fastest[kind] = measurement
-    lines = [_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
+    lines = [_format_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
     return [*lines, *unknown, *([WHAT_COUNTS] if lines else [])]
 
 
-def _not_known(measurement: Measurement) -> str:
+def _describe_unknown(measurement: Measurement) -> str:
     facts = _facts(measurement)
     why = facts.uncounted if facts else "no run has reported its operations"
     return f"{measurement.spec.model}: FLOP not known: {why}"
@@ -189,7 +189,7 @@ class _Kind:
         return f"{name}, an external command's, counted as ours" if self.is_external else name
 
 
-def _line(kind: _Kind, measurement: Measurement) -> str:
+def _format_line(kind: _Kind, measurement: Measurement) -> str:
     image = "image, forward only" if kind.forward_only else "training image"
     flops = kind.flop * measurement.images_per_sec
     text = (

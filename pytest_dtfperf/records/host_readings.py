@@ -17,7 +17,7 @@ from pytest_dtfperf.datamodel.qualification import HostVerdict, Qualification
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.records.stored import content_of, whole_lines
+from pytest_dtfperf.records.stored import content_of, list_whole_lines
 
 FILE = "hosts.jsonl"
 
@@ -81,7 +81,7 @@ def load_host_readings(folder: SessionFolder) -> list[HostReading]:
     if not os.path.lexists(path):
         return []
     found = []
-    for number, line in enumerate(whole_lines(content_of(path)), start=1):
+    for number, line in enumerate(list_whole_lines(content_of(path)), start=1):
         try:
             found.append(HostReading.from_json(json.loads(line)))
         except (ValidationError, ValueError) as exc:

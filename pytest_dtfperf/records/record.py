@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
-from pytest_dtfperf.baselines.comparability import other_hosts
+from pytest_dtfperf.baselines.comparability import list_host_differences
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.judgement import Judgement
-from pytest_dtfperf.baselines.verdict import Numbers, Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import Numbers, Verdict, sort_by_severity
 from pytest_dtfperf.codec import JsonData, describe, written
 from pytest_dtfperf.datamodel.explanation import ExperimentResult, Explanation, Limit, SweepState
 from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
@@ -184,11 +184,11 @@ class Record(JsonData):
         return self if self._is_void_by_run else self._with_graver(verdict, reason)
 
     def _with_graver(self, verdict: Verdict, reason: str) -> Self:
-        is_graver = gravest_first(verdict) < gravest_first(self.verdict)
+        is_graver = sort_by_severity(verdict) < sort_by_severity(self.verdict)
         return replace(self, verdict=verdict, reason=reason) if is_graver else self
 
 
-def without_size(label: str) -> str:
+def remove_size(label: str) -> str:
     """Return a spec's label without what differs along a scaling curve: `inception3 b8 parameter_server`."""
     return " ".join(word for word in label.split() if not word.startswith(tuple(f"{name}=" for name in SIZE)))
 
@@ -206,44 +206,43 @@ def with_efficiencies(records: Iterable[Record]) -> list[Record]:
     docs/numbers.md has the rule.
     """
     found = list(records)
-    void = _void(found)
+    void = _list_void(found)
     ones: dict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in found:
         if record.spec.gpus == 1 and record.is_valid:
             ones[configuration(record.spec)].append(record)
     return [
-        record if _was_judged(record, void) else _anchor_efficiency(record, ones[configuration(record.spec)])
-        for record in found
+        record if _is_judged(record, void) else _anchor_efficiency(record, ones[configuration(record.spec)]) for record in found
     ]
 
 
 def with_what_follows(records: Iterable[Record]) -> list[Record]:
     """Each as all of them leave it: with its efficiency, and without what rested on a measurement that has come to nothing."""
-    return with_efficiencies(without_void_checks(list(records)))
+    return with_efficiencies(replace_void_checks(list(records)))
 
 
-def without_void_checks(records: Sequence[Record]) -> list[Record]:
+def replace_void_checks(records: Sequence[Record]) -> list[Record]:
     """Return each with INCONCLUSIVE in the place of what a check has found that held it against what has come to nothing since.
 
     Its other checks stay as they are, the one of its rate against the baseline among them; the gravest gives the verdict.
     """
     void = {record.id: record for record in records if record.is_void}
-    return [record if record.is_void else _without_void_checks(record, void) for record in records]
+    return [record if record.is_void else _replace_void_checks(record, void) for record in records]
 
 
-def _without_void_checks(record: Record, void: Mapping[str, Record]) -> Record:
-    checks = tuple(_without_void(check, void) for check in record.checks)
+def _replace_void_checks(record: Record, void: Mapping[str, Record]) -> Record:
+    checks = tuple(_replace_void(check, void) for check in record.checks)
     if checks == record.checks:
         return record
-    gravest = min(checks, key=lambda check: gravest_first(check.verdict))
+    gravest = min(checks, key=lambda check: sort_by_severity(check.verdict))
     by_check = record.verdict in {check.verdict for check in record.checks}
-    stays = not by_check and gravest_first(record.verdict) <= gravest_first(gravest.verdict)
+    stays = not by_check and sort_by_severity(record.verdict) <= sort_by_severity(gravest.verdict)
     if stays or (gravest.verdict, gravest.reason) == (record.verdict, record.reason):
         return replace(record, checks=checks)
     return replace(record, checks=checks, verdict=gravest.verdict, reason=gravest.reason, **_WITHOUT_CAUSES)
 
 
-def _without_void(check: Judgement, void: Mapping[str, Record]) -> Judgement:
+def _replace_void(check: Judgement, void: Mapping[str, Record]) -> Judgement:
     other = void.get(check.other) if check.other else None
     if other is None or not check.verdict.row.compared:
         return check
@@ -252,20 +251,20 @@ def _without_void(check: Judgement, void: Mapping[str, Record]) -> Judgement:
     return replace(without_numbers, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
-def without_void_efficiencies(records: Sequence[Record]) -> list[Record]:
+def replace_void_efficiencies(records: Sequence[Record]) -> list[Record]:
     """Return each as it is, but recompute efficiencies with a measurement that has become void, from all others."""
-    void = _void(records)
+    void = _list_void(records)
     return [
         again if record.anchor and void & {record.id, record.anchor} else record
         for record, again in zip(records, with_efficiencies(records), strict=True)
     ]
 
 
-def _void(records: Iterable[Record]) -> set[str]:
+def _list_void(records: Iterable[Record]) -> set[str]:
     return {record.id for record in records if record.is_void}
 
 
-def _was_judged(record: Record, void: set[str]) -> bool:
+def _is_judged(record: Record, void: set[str]) -> bool:
     judged = (check.other for check in record.checks if check.kind == "efficiency")
     return record.anchor is not None and not void & {record.id, record.anchor} and record.anchor in judged
 
@@ -276,7 +275,7 @@ def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
     name: str | None = None
     if record.spec.gpus > 1 and record.is_valid:
         latest_first = ones[::-1]
-        ordered = sorted(latest_first, key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
+        ordered = sorted(latest_first, key=lambda one: _compare_numbers(one.spec.num_ps, record.spec.num_ps))
         anchor = next((one for one in ordered if not _differs(one.measurement, record.measurement)), None)
         if anchor:
             value, name = efficiency(record.measurement, anchor.measurement), anchor.id
@@ -285,14 +284,14 @@ def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
 
 def _differs(one: Measurement, many: Measurement) -> bool:
     """Return whether they ran on different hardware or software, so that their ratio would measure those."""
-    return bool(one.misplaced or many.misplaced or other_hosts(one.fingerprint, many.fingerprint))
+    return bool(one.misplaced or many.misplaced or list_host_differences(one.fingerprint, many.fingerprint))
 
 
-def _unlike(one: int, many: int) -> tuple[bool, int]:
+def _compare_numbers(one: int, many: int) -> tuple[bool, int]:
     """Return how unlike two numbers of parameter servers are: having none is unlike any number."""
     return (one == 0) != (many == 0), abs(one - many)
 
 
-def latest_of_each_spec(records: Iterable[Record]) -> list[Record]:
+def select_latest(records: Iterable[Record]) -> list[Record]:
     """Return the last valid record of each spec, in the order the specs were first measured."""
     return list({record.spec: record for record in records if record.is_valid}.values())

@@ -43,8 +43,8 @@ from pytest_dtfperf.records.stored import (
     SessionInfo,
     append,
     content_of,
-    line_of,
-    own_record,
+    encode_record,
+    read_own_record,
     record_of,
     session_of,
     write,
@@ -82,7 +82,7 @@ def file_stem(model: str, batch_size: int) -> str:
     return f"{os.fsencode(model)[: _MOST_STEM_BYTES - 40].decode(errors='ignore')}-{digest}_b{batch_size}"
 
 
-def next_folder(folder: Path) -> Path:
+def make_next_folder(folder: Path) -> Path:
     """Make `1` in it, then `2`, ..."""
     folder.mkdir(parents=True, exist_ok=True)
     number = 1
@@ -212,13 +212,13 @@ class SessionFolder:
     def _leave_last_lines(self, journal: Journal) -> None:
         """Leave one line a record. Where the disk refuses that, the lines stay as they are: nothing of them is lost."""
         with suppress(OSError):
-            write(self._lines, b"".join(map(line_of, journal.records.values())))
+            write(self._lines, b"".join(map(encode_record, journal.records.values())))
 
     def fail(self, exit_code: int) -> None:
         """Write down that a finished session ends otherwise after all."""
         self._change_session(lambda session: replace(session, exit_code=exit_code))
 
-    def spend(self, bill: Bill) -> None:
+    def add_cost(self, bill: Bill) -> None:
         """Write down what an allocation has cost. Each process of a session adds its own."""
         self._change_session(lambda session: replace(session, costs=[*session.costs, bill]))
 
@@ -285,7 +285,7 @@ class SessionFolder:
             self._make()
             with self._locked():
                 edited = self._edit_records(edit)
-                append(self._lines, b"".join(map(line_of, edited.values())))
+                append(self._lines, b"".join(map(encode_record, edited.values())))
                 journal = self._journal[0]
                 journal.refresh()
                 if journal.is_mostly_superseded:
@@ -341,7 +341,7 @@ class SessionFolder:
         """Records that are not on disk as they are: a process that ends must hand them over."""
         return list(self._unwritten.records.values())
 
-    def latest(self) -> Sequence[Record]:
+    def get_latest(self) -> Sequence[Record]:
         """Return all records as this process last knew them, should they be nowhere else."""
         return self._with_unwritten(self._journal[0].records if self._journal else {})
 
@@ -401,7 +401,7 @@ class SessionFolder:
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        written, unwritten = self._read_journal().of_spec(spec), self._unwritten.records
+        written, unwritten = self._read_journal().select_spec(spec), self._unwritten.records
         found = {record.id: record for record in written}
         found |= {record.id: record for record in unwritten.values() if record.spec == spec}
         usable = (record for record in reversed(found.values()) if record.is_valid)
@@ -415,13 +415,13 @@ class SessionFolder:
         """Make the folder for the logs of a test's next run: `logs/<test>/1`, then `2`, ..."""
         folder = self.logs_of(test)
         try:
-            return next_folder(folder)
+            return make_next_folder(folder)
         except OSError as exc:
             self.refuse("logs", exc)
             return folder
 
     def _record(self, number: int, line: bytes) -> Record:
-        return (own_record if self.is_ours else record_of)(line, f"{self._lines}:{number}: is no measurement")
+        return (read_own_record if self.is_ours else record_of)(line, f"{self._lines}:{number}: is no measurement")
 
     def _change_session(self, change: Callable[[SessionInfo], SessionInfo]) -> None:
         """Change session.json. A refused write stays a change, so that it takes back nothing that others write in between."""
@@ -462,7 +462,7 @@ def session_folders(root: Path) -> list[SessionFolder]:
     return [SessionFolder.open(path) for path in paths]
 
 
-def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
+def drop_copies(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
     """Return of a session's copies the folder with its own name, else the first; `on_status` gets each that is left out."""
     named = [(_session_id(folder), folder) for folder in folders]
     kept: dict[str, SessionFolder] = {}

@@ -103,7 +103,7 @@ def _check_content(kind: type[JsonData], content: bytes, where: str) -> Any:
     return data
 
 
-def line_of(record: Record) -> bytes:
+def encode_record(record: Record) -> bytes:
     """Return the record as it is written in measurements.jsonl."""
     return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
@@ -136,7 +136,7 @@ def _end_of_last_whole_line(file: FileIO) -> int:
     return 0
 
 
-def whole_lines(content: bytes) -> list[bytes]:
+def list_whole_lines(content: bytes) -> list[bytes]:
     """Return the lines that have their newline."""
     return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
@@ -148,7 +148,7 @@ def content_of(path: Path) -> bytes:
         raise SessionFileError(f"{path} cannot be read: {exc.strerror}") from exc
 
 
-def own_record(line: bytes, where: str) -> Record:
+def read_own_record(line: bytes, where: str) -> Record:
     """Without asking the schema, which would take milliseconds each time that a session looks for an anchor."""
     try:
         return Record.from_json(json.loads(line))
@@ -196,7 +196,7 @@ class Journal:
         if appended is None:
             self._forget()
             appended = content_of(self._path)
-        for line in whole_lines(appended):
+        for line in list_whole_lines(appended):
             record = self._read(self._lines + 1, line)
             if record.id not in self.records:
                 self._position[record.id] = len(self._position)
@@ -219,7 +219,7 @@ class Journal:
             raise SessionFileError(f"{self._path} cannot be read: {exc.strerror}") from exc
         return content[len(self._last_line) :] if content.startswith(self._last_line) else None
 
-    def of_spec(self, spec: Spec) -> list[Record]:
+    def select_spec(self, spec: Spec) -> list[Record]:
         """Return the records of exactly this spec, in the order in which they were added."""
         return [self.records[each] for each in self._by_spec.get(spec, ())]
 

@@ -11,7 +11,7 @@ from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import format_count, percent, printable, rate
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.records.stored import content_of, whole_lines
+from pytest_dtfperf.records.stored import content_of, list_whole_lines
 from pytest_dtfperf.report.explanations import describe_explanation
 from pytest_dtfperf.report.measurement_text import Grid
 from pytest_dtfperf.report.tables import make_table, render
@@ -64,7 +64,7 @@ def load_comparisons(folder: SessionFolder) -> list[ComparisonRecord]:
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(whole_lines(content_of(path)), start=1):
+    for number, line in enumerate(list_whole_lines(content_of(path)), start=1):
         where = f"{path}:{number}"
         try:
             data = load(line.decode(), where)

@@ -8,7 +8,7 @@ from pytest_dtfperf.datamodel.explanation import Cause, Confidence, Explanation
 from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, LinkTraffic, StepBreakdown, TaskTime
 from pytest_dtfperf.explain.causes import Change
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.formats import NONE, change_in_ms, format_count, in_ms, percent, printable
+from pytest_dtfperf.formats import NONE, change_in_ms, format_count, format_ms, percent, printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render
 
@@ -102,9 +102,9 @@ def compare_breakdowns(changes: Sequence[Change], before: str, *, path: bool, wi
     """Return a table of the changes against the measurement with the id `before`. `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_make_change_row(change) for change in changes if abs(change.seconds) >= _MIN_SHARE * max(then, now)]
-    rows.append(["the step", in_ms(then), in_ms(now), change_in_ms(now - then), ""])
+    rows.append(["the step", format_ms(then), format_ms(now), change_in_ms(now - then), ""])
     heading = (
-        f"A step takes {in_ms(now)} instead of {in_ms(then)} ms, {change_in_ms(now - then)} ms against {before}. "
+        f"A step takes {format_ms(now)} instead of {format_ms(then)} ms, {change_in_ms(now - then)} ms against {before}. "
         f"{'On its critical path' if path else 'Of the slowest worker'}:"
     )
     drawn = make_table(["kind", "ms before", "ms after", "change", "most of it"], rows, [None] * 5)
@@ -114,11 +114,11 @@ def compare_breakdowns(changes: Sequence[Change], before: str, *, path: bool, wi
 def _make_change_row(change: Change) -> list[str]:
     location = change.location
     where = f"{location} {change_in_ms(change.locations[location])}" if location else ""
-    return [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), where]
+    return [change.kind, format_ms(change.before_s), format_ms(change.after_s), change_in_ms(change.seconds), where]
 
 
 def _make_path_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
-    taken = f"{in_ms(breakdown.wall_s)} ms, the mean of {format_count(breakdown.steps, 'traced step')}"
+    taken = f"{format_ms(breakdown.wall_s)} ms, the mean of {format_count(breakdown.steps, 'traced step')}"
     if not breakdown.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
         return
@@ -130,13 +130,13 @@ def _make_path_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
             part.kind,
             part.location or "several",
             part.variable or "",
-            in_ms(part.seconds),
+            format_ms(part.seconds),
             _format_share(part.seconds, breakdown),
         ]
         for part in large
     ]
     if len(large) < len(breakdown.path):
-        rows.append(["all else", "", "", in_ms(small), _format_share(small, breakdown)])
+        rows.append(["all else", "", "", format_ms(small), _format_share(small, breakdown)])
     yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, text_columns=(0, 1, 2))
 
 
@@ -152,10 +152,10 @@ def _make_task_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
 
 
 def _list_times(task: TaskTime, kinds: Sequence[str]) -> Iterator[str]:
-    yield in_ms(task.wall_s)
-    yield NONE if task.cpu_s is None else in_ms(task.cpu_s)
+    yield format_ms(task.wall_s)
+    yield NONE if task.cpu_s is None else format_ms(task.cpu_s)
     for kind in kinds:
-        yield in_ms(task.parts[kind]) if kind in task.parts else ""
+        yield format_ms(task.parts[kind]) if kind in task.parts else ""
 
 
 def _make_link_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
@@ -169,12 +169,12 @@ def _make_link_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
             yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
     if any(breakdown.clock_error_s.values()):
         worst = max(breakdown.clock_error_s, key=lambda task: breakdown.clock_error_s[task])
-        error = in_ms(breakdown.clock_error_s[worst])
+        error = format_ms(breakdown.clock_error_s[worst])
         yield f"\nClocks are known to {error} ms or better; {printable(worst)} has the largest error."
 
 
 def _make_link_row(link: LinkTraffic) -> list[str]:
     rate = link.bytes_per_s
-    busy = NONE if link.busy_s is None else in_ms(link.busy_s)
+    busy = NONE if link.busy_s is None else format_ms(link.busy_s)
     name = f"{link.source}>{link.destination}"
     return [name, f"{link.size_bytes / 1e6:.3f}", busy, NONE if rate is None else f"{8 * rate / 1e9:.2f}"]

@@ -20,7 +20,7 @@ import numpy as np
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.formats import format_count, percent, printable_lines
-from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.record import Record, select_latest
 from pytest_dtfperf.report.explanations import format_largest_cause
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.sources import StoredSession
@@ -37,7 +37,7 @@ def find_valid_records(stored: StoredSession) -> dict[str, Record]:
 
     The labels of simulated measurements begin with their mark, so that no tracker takes them for a real benchmark's.
     """
-    found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
+    found = select_latest(record for record in stored.records if record.id in stored.comparable)
     named = labels(record.spec for record in found)
     return {
         f"{SIMULATED} {named[each.spec]}" if each.measurement.fingerprint.is_simulated else named[each.spec]: each

@@ -94,7 +94,7 @@ def _make_training_key(spec: Spec) -> tuple[object, ...]:
 
 
 def _replace_input(spec: Spec) -> Spec:
-    return spec.but(**{field.name: field.default for field in fields(Spec) if field.name in OF_INPUT})
+    return spec.replace(**{field.name: field.default for field in fields(Spec) if field.name in OF_INPUT})
 
 
 def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], ScalingPoint]]:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 from pytest_dtfperf.formats import NONE, change, percent, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
-from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.record import Record, select_latest
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.comparisons import TITLE, list_notes, load_comparisons, make_comparison_grid
@@ -36,7 +36,7 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
     `SessionFileError`.
     """
     session, records, comparisons = folder.session, folder.measurements(), load_comparisons(folder)
-    before = {record.spec: record for record in latest_of_each_spec(previous.measurements())} if previous else {}
+    before = {record.spec: record for record in select_latest(previous.measurements())} if previous else {}
     started = datetime.fromisoformat(session.started)
     lines = [f"# Performance on {session.cluster}, {started:%Y-%m-%d %H:%M} UTC", ""]
     lines += [f"{outcome}\n"] if outcome else []
@@ -45,11 +45,13 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
         lines += [f"## {TITLE}", "", *_format_grid(make_comparison_grid(comparisons)), ""]
         lines += [*(f"- {_escape_markdown(text)}" for text in list_notes(comparisons)), ""]
     if records:
-        ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
+        ordered = sorted(records, key=lambda record: sort_by_severity(record.verdict))
         measurements = [record.measurement for record in records]
         lines += [*_format_table(ordered, before, previous), "", f"{format_footnote(measurements)}.", ""]
         lines += [each for text in list_measurement_notes(measurements) for each in (f"{text}.", "")]
-        lines += [f"{_escape_markdown(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
+        lines += [
+            f"{_escape_markdown(text)}\n" for text in arithmetic.format_lines(r.measurement for r in records if r.is_valid)
+        ]
         lines += [f"{_escape_markdown(text)}\n" for text in measurement_text.list_limits(records)]
         lines += _format_grids(make_sweep_grids(records), ABOUT_SWEEPS)
         lines += _format_grids(make_learning_grids(records), ABOUT_LEARNING)
@@ -69,7 +71,7 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
 
 
 def _format_counts(verdicts: Mapping[Verdict, int], wall_s: float | None) -> str:
-    found = sorted(verdicts, key=gravest_first)
+    found = sorted(verdicts, key=sort_by_severity)
     counts = [f"{verdicts[name]} {name}" for name in found] or ["no verdicts"]
     if any(verdict.row.alarms for verdict in found):
         counts[0] = f"**{counts[0]}**"

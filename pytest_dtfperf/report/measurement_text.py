@@ -7,13 +7,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from pytest_dtfperf.baselines.thresholds import Effort, effort_of
+from pytest_dtfperf.baselines.thresholds import Effort, find_effort
 from pytest_dtfperf.datamodel.explanation import SweepState
 from pytest_dtfperf.datamodel.measurement import SIMULATED, Measurement
 from pytest_dtfperf.datamodel.task_report import Evaluation
 from pytest_dtfperf.formats import NONE, percent, rate
 from pytest_dtfperf.limits.limit import describe_limit
-from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.record import Record, select_latest
 from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import Spec, labels
 
@@ -131,7 +131,7 @@ class Grid:
 
 def make_learning_grids(records: Iterable[Record]) -> list[Grid]:
     """Return the effort to reach the target: a table for each model, input and target."""
-    targeted = [record for record in latest_of_each_spec(records) if record.spec.stop_at_top_1_accuracy is not None]
+    targeted = [record for record in select_latest(records) if record.spec.stop_at_top_1_accuracy is not None]
     return [
         Grid(
             (f"{model}, {data} to {percent(target)}", *SIZE_HEADINGS, "steps", "ratio", "seconds", "ratio", "best"),
@@ -143,7 +143,7 @@ def make_learning_grids(records: Iterable[Record]) -> list[Grid]:
 
 def make_score_grids(records: Iterable[Record]) -> list[Grid]:
     """Return final loss and accuracy on the test set: a table for each model and input."""
-    asked = [r for r in latest_of_each_spec(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
+    asked = [r for r in select_latest(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
     evaluated = [record for record in asked if _list_last_evaluations(record.measurement)]
     return [
         Grid(
@@ -174,7 +174,7 @@ def _find_anchor(spec: Spec, records: Iterable[Record]) -> Record | None:
 
 
 def _make_effort_row(record: Record, anchor: Record | None) -> list[str]:
-    effort, usual = effort_of(record.measurement), effort_of(anchor.measurement) if anchor else None
+    effort, usual = find_effort(record.measurement), find_effort(anchor.measurement) if anchor else None
     cells = [NONE] * 4 if effort is None else _make_effort_cells(effort, usual)
     if effort is None:
         cells[0] = "never"
@@ -225,7 +225,7 @@ ABOUT_SWEEPS = (
 
 def make_sweep_grids(records: Iterable[Record]) -> list[Grid]:
     """Return one table with a row for each sweep, smallest first; none without sweeps."""
-    found = [record for record in latest_of_each_spec(records) if record.sweep]
+    found = [record for record in select_latest(records) if record.sweep]
     ordered = sorted(found, key=lambda r: (r.spec.model, r.spec.batch_size, r.spec.variable_update, r.spec.gpus))
     headings = ("parameter servers", "gpus", "num_ps", "of", "images/sec", "efficiency", "short")
     return [Grid(headings, [_make_sweep_row(record) for record in ordered])] if ordered else []

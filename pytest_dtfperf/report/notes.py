@@ -9,7 +9,7 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.compare import find_other_hardware, hint
 from pytest_dtfperf.baselines.judgement import PublishedRate
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, sort_by_severity
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.predict.inputs import find_advice
@@ -37,7 +37,7 @@ class VerdictReason:
 def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
     """Return the reasons of all verdicts that are not green, the gravest first."""
     found: dict[tuple[Verdict, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
+    for record in sorted(records, key=lambda record: sort_by_severity(record.verdict)):
         verdict = record.verdict
         if verdict and verdict.row.outcome != "pass" and verdict.row.says_why and record.reason and not record.accepted:
             found.setdefault((verdict, record.reason), []).append(record)
@@ -53,7 +53,7 @@ def suggest_accepting(records: Sequence[Record], *, is_next_shown: bool = False)
         is_next_shown: Whether the command that accepts them is shown elsewhere (`list_next_steps`).
     """
     stored = {record.spec.key for record in records if record.accepted}  # by another measurement of the same training
-    left = [record for record in records if record.spec.key not in stored and _lacks_baseline(record)]
+    left = [record for record in records if record.spec.key not in stored and _has_no_baseline(record)]
     new = [each for each in left if not (each.measurement.misplaced or each.measurement.injected_slowdowns)]
     disturbed = [each for each in new if each.measurement.disturbances]
     lines = []
@@ -81,7 +81,7 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
         record
         for record in records
         if not record.accepted
-        and _lacks_baseline(record)
+        and _has_no_baseline(record)
         and not (record.is_disturbed or record.measurement.injected_slowdowns)
     ]
     if not lacking:
@@ -119,7 +119,7 @@ def list_published_rates(records: Iterable[Record]) -> list[str]:
 
 def _describe_published_rate(record: Record) -> str | None:
     spec, hardware = record.spec, record.measurement.fingerprint.hardware
-    if not (_lacks_baseline(record) and record.is_valid and hardware.gpus):
+    if not (_has_no_baseline(record) and record.is_valid and hardware.gpus):
         return None
     of_training = [
         each
@@ -145,7 +145,7 @@ def _count_without_baseline(number: int) -> str:
     return f"{number} measurement{'s have' if number > 1 else ' has'} no baseline."
 
 
-def _lacks_baseline(record: Record) -> bool:
+def _has_no_baseline(record: Record) -> bool:
     """Return whether the comparison with a baseline was not possible: other checks are INCOMPARABLE for other reasons."""
     verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
     return any(verdict and verdict.lacks_baseline for verdict in verdicts)

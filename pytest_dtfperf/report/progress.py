@@ -145,7 +145,7 @@ class Progress:
             self._print_line(f"{self._title}: {shown}, disturbed: {'; '.join(map(str, run.disturbances))}")
 
     @_ignore_errors
-    def remark(self, text: str) -> None:
+    def show_remark(self, text: str) -> None:
         """Show a line that stays, on a terminal, too."""
         self._erase()
         self._print_line(text)
@@ -213,17 +213,17 @@ class Progress:
             return self._make_phase_line()
         step = min(self._steps.values())
         if not self._of:
-            return _line(Text("  running", style="dim"), f"line {step}")
+            return _make_line(Text("  running", style="dim"), f"line {step}")
         message = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
-        return _line(ProgressBar(total=self._of, completed=step), message)
+        return _make_line(ProgressBar(total=self._of, completed=step), message)
 
     def _make_phase_line(self) -> Table:
         """Return the current phase, with the time that it has lasted if it is a wait."""
         waited = "" if self._waits_since is None else duration(self._clock() - self._waits_since)
-        return _line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)
+        return _make_line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)
 
 
-def _line(left: RenderableType, right: str) -> Table:
+def _make_line(left: RenderableType, right: str) -> Table:
     """Return both texts in one line; the left one is cut."""
     line = Table.grid(padding=(0, 2, 0, 0), expand=True)
     line.add_column(ratio=1)

@@ -19,7 +19,7 @@ from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import printable_lines
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
-from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.record import Record, select_latest
 from pytest_dtfperf.records.session import SessionFolder, file_stem
 from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.report import measurement_text
@@ -187,7 +187,7 @@ def escape_formula(value: object) -> object:
 
 def group_by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
     """Return the latest valid record of each spec, by model and batch size."""
-    ordered = sorted(latest_of_each_spec(records), key=lambda r: (r.spec.model, r.spec.batch_size))
+    ordered = sorted(select_latest(records), key=lambda r: (r.spec.model, r.spec.batch_size))
     return {key: list(group) for key, group in groupby(ordered, key=lambda r: (r.spec.model, r.spec.batch_size))}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, show_value
 from pytest_dtfperf.history.comparison import find_sessions
-from pytest_dtfperf.history.rows import KEPT, Row, enters_series
+from pytest_dtfperf.history.rows import KEPT, Row, is_in_series
 from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.records.session import SessionFolder, each_once, session_folders
+from pytest_dtfperf.records.session import SessionFolder, drop_copies, session_folders
 from pytest_dtfperf.records.stored import SessionInfo
 
 
@@ -47,7 +47,7 @@ def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambd
     if not folders:
         hint = "pytest perf_tests makes one in perf_results/"
         raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
-    return [_load_folder(folder) for folder in each_once(folders, on_status)]
+    return [_load_folder(folder) for folder in drop_copies(folders, on_status)]
 
 
 def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> list[StoredSession]:
@@ -77,7 +77,7 @@ def _make_session(row: Row) -> SessionInfo:
 
 def _load_folder(folder: SessionFolder) -> StoredSession:
     records = folder.measurements()
-    return StoredSession(folder.session, records, {record.id for record in records if enters_series(record)})
+    return StoredSession(folder.session, records, {record.id for record in records if is_in_series(record)})
 
 
 def _parse_address(given: str | Path) -> Address:

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.protocol import Bill
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
-from pytest_dtfperf.records.record import Record, without_size
+from pytest_dtfperf.records.record import Record, remove_size
 from pytest_dtfperf.records.stored import Budget
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import format_largest_cause, list_explanation, list_next_commands
@@ -180,7 +180,7 @@ def _make_detail_blocks(
     """Return the meaning of the numbers, learning, published rates, and error rates."""
     texts = [
         format_footnote(record.measurement for record in records),
-        *arithmetic.lines(r.measurement for r in records if r.is_valid),
+        *arithmetic.format_lines(r.measurement for r in records if r.is_valid),
         *measurement_text.list_limits(records),
         *list_error_rates(records, budget),
     ]
@@ -262,9 +262,9 @@ def _select_rows(records: Sequence[Record]) -> Sequence[Record]:
     label = labels(record.spec for record in records)
     most: dict[str, int] = {}
     for record in records:
-        kind = without_size(label[record.spec])
+        kind = remove_size(label[record.spec])
         most[kind] = max(most.get(kind, 0), record.spec.gpus)
-    smaller = [record for record in records if record.spec.gpus < most[without_size(label[record.spec])]]
+    smaller = [record for record in records if record.spec.gpus < most[remove_size(label[record.spec])]]
     left_out = sorted(smaller, key=lambda record: record.spec.gpus)[: max(0, len(records) - MAX_FIRST)]
     return [record for record in records if not any(record is each for each in left_out)]
 
@@ -277,7 +277,7 @@ def _make_measurement_blocks(records: Sequence[Record], width: int, *, is_first:
             leave out the verdict and the efficiency, and shorten the specs, instead of making more tables.
     """
     label = labels(record.spec for record in records)
-    kind = {spec: without_size(text) for spec, text in label.items()}
+    kind = {spec: remove_size(text) for spec, text in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
     formats: Sequence[_LimitFormat] = [measurement_text.format_limit_share, measurement_text.format_share_of_limit]
     for format_limit in formats:

@@ -102,7 +102,7 @@ class ClusterPast:
             each = [_estimate_run_s(run, record.spec, spec) for record in same for run in record.measurement.runs]
             usual = statistics.median(len(record.measurement.runs) for record in same)
             return _estimate_runs(EstimateBasis.MEASURED, each, runs, usual=round(usual))
-        if similar := self._most_similar(spec):
+        if similar := self._find_most_similar(spec):
             each = [_estimate_run_s(run, similar.spec, spec) for run in similar.measurement.runs]
             return _estimate_runs(EstimateBasis.SIMILAR, each, runs, usual=len(each))
         images = (spec.warmup_steps + spec.steps) * spec.gpus * spec.batch_size
@@ -146,7 +146,7 @@ class ClusterPast:
     def _records_by_network(self) -> Mapping[tuple[object, ...], Sequence[Record]]:
         return _group_by_spec(self._records, _make_network_key)
 
-    def _most_similar(self, spec: Spec) -> Record | None:
+    def _find_most_similar(self, spec: Spec) -> Record | None:
         """Return the latest of the most similar records: of the same network on the same batches."""
         found = self._records_by_network.get(_make_network_key(spec), ())
         return max(reversed(found), key=lambda record: _rank_likeness(record.spec, spec), default=None)
@@ -296,13 +296,13 @@ class Outlook:
 
     def left_s(self) -> float | None:
         """Return the remaining time; None if it is unknown for some tests."""
-        running = [self._left_s(test) for test in self._running]
+        running = [self._get_left_s(test) for test in self._running]
         unknown = {function: number for function, number in self._unbegun_unknown.items() if number > 0}
         if None in running or (unknown and not self._ended):
             return None
         known = [seconds for seconds in running if seconds is not None]
         whole_s = sum(known) + self._unbegun_s * self._factor
-        whole_s += sum(number * self._usual_s(function) for function, number in unknown.items())
+        whole_s += sum(number * self._get_usual_s(function) for function, number in unknown.items())
         left = len(self._expected_s) - len(self._ended)
         return max([whole_s / min(self.workers, max(1, left)), *known])
 
@@ -315,22 +315,22 @@ class Outlook:
     def _is_overdue(self) -> bool:
         """Return whether a test takes longer than expected. Earlier sessions have the time of runs, but not of allocations."""
         slack_s = 0.0 if self._ended else ALLOCATION_S
-        return any(self._elapsed_s(test) > whole_s + slack_s for test in self._running if (whole_s := self._whole_s(test)))
+        return any(self._elapsed_s(test) > whole_s + slack_s for test in self._running if (whole_s := self._get_whole_s(test)))
 
     def _elapsed_s(self, test: str) -> float:
         return self.clock() - self._begun[test]
 
-    def _left_s(self, test: str) -> float | None:
-        whole_s = self._whole_s(test)
+    def _get_left_s(self, test: str) -> float | None:
+        whole_s = self._get_whole_s(test)
         return None if whole_s is None else max(0.0, whole_s - self._elapsed_s(test))
 
-    def _whole_s(self, test: str) -> float | None:
+    def _get_whole_s(self, test: str) -> float | None:
         expected_s = self._expected_s.get(test)
         if expected_s is not None:
             return expected_s * self._factor
-        return self._usual_s(_get_function(test)) if self._ended else None
+        return self._get_usual_s(_get_function(test)) if self._ended else None
 
-    def _usual_s(self, function: str) -> float:
+    def _get_usual_s(self, function: str) -> float:
         """Return the mean duration of ended tests of a function, or of all ended tests if it has none."""
         alike = [self._took_s[function]] if function in self._took_s else list(self._took_s.values())
         return sum(seconds for _, seconds in alike) / sum(number for number, _ in alike)

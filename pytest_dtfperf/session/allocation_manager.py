@@ -137,7 +137,7 @@ class AllocationManager:
         return self._held is not None
 
     @contextmanager
-    def between_runs(self, spec: Spec, test: str) -> Iterator[Launcher | None]:
+    def hold_between_runs(self, spec: Spec, test: str) -> Iterator[Launcher | None]:
         """Yield the launcher on hosts that are already allocated and enough for a spec, while no training runs there.
 
         None if there are none: nothing is allocated for it. If measurements take turns, this is one.
@@ -187,7 +187,7 @@ class AllocationManager:
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
         with ExitStack() as held:
             with self._while_waiting():
-                holder = LockHolder.me(session=self._session, what=self._purpose)
+                holder = LockHolder.make_own(session=self._session, what=self._purpose)
                 held.enter_context(lock_hosts(names, slots, holder, self._report_wait))
             _LOCK_THREADS[self._session] = threading.get_ident()
             try:
@@ -206,7 +206,7 @@ class AllocationManager:
 
 
 def _is_of_this_thread(holder: LockHolder) -> bool:
-    return holder.owner == Owner.me() and _LOCK_THREADS.get(holder.session) == threading.get_ident()
+    return holder.owner == Owner.read_own() and _LOCK_THREADS.get(holder.session) == threading.get_ident()
 
 
 class _HeldAllocation:
@@ -255,7 +255,7 @@ def powers_of_two(limit: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length())), limit]))
 
 
-def most_servers(gpus: int, config: ClusterConfig) -> int:
+def get_most_servers(gpus: int, config: ClusterConfig) -> int:
     """Return how many parameter servers a sweep considers at most: one for each device, as in 2017, if hosts have room."""
     there = capacity.count_hosts(config)
     if there is None:
@@ -276,7 +276,7 @@ def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
     """Return the largest number of parameter servers: for a sweep, the most that it considers."""
     given = test.get("num_ps")
     if given == "sweep":
-        return most_servers(gpus, config)
+        return get_most_servers(gpus, config)
     return given if isinstance(given, int) else 1
 
 

@@ -37,7 +37,7 @@ from pytest_dtfperf.errors import (
     RunFailed,
     SessionFileError,
     UsageError,
-    first_line,
+    get_first_line,
 )
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.session.comparison import explain_difference
@@ -151,7 +151,7 @@ class StackBisection:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SessionFileError(f"{path} is no bisection: {first_line(error)}") from error
+            raise SessionFileError(f"{path} is no bisection: {get_first_line(error)}") from error
         if before[0] != [each.variant.settings for each in self.candidates]:
             raise UsageError(f"{path} has other candidates: repeat the command of that session, with --resume")
         if before[1] != self.spec.to_json():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_dtfperf.baselines.comparability import other_program, software_changes
+from pytest_dtfperf.baselines.comparability import list_program_differences, software_changes
 from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
@@ -44,7 +44,7 @@ from pytest_dtfperf.errors import (
     InvalidMeasurement,
     RunFailed,
     UsageError,
-    first_line,
+    get_first_line,
 )
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.session.context import SessionContext
@@ -97,7 +97,7 @@ class ABComparison:
         before, after = self.reference.fingerprint, self.variant.fingerprint
         if Fingerprint() in (before, after):
             return []
-        return [*software_changes(before.software, after.software), *other_program(before, after)]
+        return [*software_changes(before.software, after.software), *list_program_differences(before, after)]
 
     @property
     def detectable(self) -> float | None:
@@ -303,5 +303,5 @@ def explain_difference(
         explanation = replace(found, against=name) if found else None
         json.dumps(explanation and explanation.to_json(), allow_nan=False)
     except Exception as error:  # a failed explanation must not lose the verdict
-        return None, f"cannot be explained: {type(error).__name__}: {first_line(error)}"
+        return None, f"cannot be explained: {type(error).__name__}: {get_first_line(error)}"
     return explanation, ""

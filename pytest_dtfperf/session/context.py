@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.errors import AllocationOver, DtfPerfError, TimeBudgetSpent, first_line
+from pytest_dtfperf.errors import AllocationOver, DtfPerfError, TimeBudgetSpent, get_first_line
 from pytest_dtfperf.explain.probes import ALL, is_disturbed, merge_probes
 from pytest_dtfperf.formats import format_count, format_time_budget
 from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
@@ -235,7 +235,7 @@ class SessionContext:
             session=self.id,
             expected=self.expected,
             on_status=lambda text: self.progress.waiting(text),
-            on_cost=lambda bill: self.folder.spend(bill),
+            on_cost=lambda bill: self.folder.add_cost(bill),
             while_waiting=self.while_waiting,
             check_wait=self._check_wait,
         )
@@ -356,9 +356,9 @@ class SessionContext:
                     if is_last_try:
                         raise
                     self.allocations.release()
-                    self.progress.waiting(f"{first_line(over)}: asking for other hosts")
+                    self.progress.waiting(f"{get_first_line(over)}: asking for other hosts")
         except BaseException as error:
-            self.progress.run_failed(first_line(error))
+            self.progress.run_failed(get_first_line(error))
             raise
         self.progress.run_ended(run)
         return run
@@ -377,7 +377,7 @@ class SessionContext:
             found = launcher.probe_capacity(spec, on_begin=lambda: self.progress.waiting(PROBING))
             self._note_readings(launcher)
         except DtfPerfError as error:
-            found = Probes(unknown={ALL: first_line(error)})
+            found = Probes(unknown={ALL: get_first_line(error)})
         except Exception as error:  # a defect of a probe affects only the limit
             found = Probes(unknown={ALL: f"{type(error).__name__}: {' '.join(str(error).split())}"})
         self._capacity = merge_probes(self._capacity, found)
@@ -397,7 +397,7 @@ class SessionContext:
         if budget is None or is_fixed or not budget.begin(test):
             return spec
         step_s = self._predict_step_s(spec, test)
-        return spec if step_s is None else spec.but(steps=budget.choose_steps(spec, step_s, test))
+        return spec if step_s is None else spec.replace(steps=budget.choose_steps(spec, step_s, test))
 
     def can_explain(self, test: str, least_s: float) -> bool:
         """Return whether the analysis of a verdict may take so many seconds more."""
@@ -408,7 +408,7 @@ class SessionContext:
 
         The first that exists counts: runs of a similar training in this session, those of earlier sessions, the probed cores.
         """
-        of_session = ClusterPast([self.folder.latest()], {})
+        of_session = ClusterPast([self.folder.get_latest()], {})
         if found := of_session.training(spec, (1, 1)) or self.past.training(spec, (1, 1)):
             return found.likely_s
         step_s = self._predict_step_s(spec, test)
@@ -451,11 +451,11 @@ class SessionContext:
         try:
             found = self._probe(record, pairs, again)
         except DtfPerfError as error:
-            found = Probes(unknown={ALL: first_line(error)})
+            found = Probes(unknown={ALL: get_first_line(error)})
         return self.folder.note_probes(record.id, found) if found else record
 
     def _probe(self, record: Record, pairs: bool, again: bool) -> Probes | None:
-        with self.allocations.between_runs(record.spec, record.test) as launcher:
+        with self.allocations.hold_between_runs(record.spec, record.test) as launcher:
             if launcher is None:
                 return None
             self.progress.waiting(PROBING)

@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.checks import ask
-from pytest_dtfperf.baselines.comparability import must_match, other_hosts
-from pytest_dtfperf.baselines.compare import judge, noise_of
+from pytest_dtfperf.baselines.comparability import list_forbidden_differences, list_host_differences
+from pytest_dtfperf.baselines.compare import get_noise, judge
 from pytest_dtfperf.baselines.judgement import Judgement, Kind, PublishedRate
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
@@ -23,7 +23,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import analyse, is_traced, note_limit
 from pytest_dtfperf.session.resolve import RepeatPlan, choose_margin, choose_min_efficiency
-from pytest_dtfperf.session.sweep import Sweep, fastest
+from pytest_dtfperf.session.sweep import Sweep, select_fastest
 from pytest_dtfperf.spec import Spec
 
 IN_TURN: Sequence[Kind] = ("efficiency", "overhead")  # checks of two rates, which a change of the machine would bias
@@ -130,7 +130,7 @@ class Experiment:
         Raises what `measure` raises.
         """
         sweep, left = self._run_sweep(spec, finalists=2, repeats=repeats)
-        best = fastest(self.measure(left, repeats))
+        best = select_fastest(self.measure(left, repeats))
         self._session.folder.note_sweep(best.id, sweep.found)
         return best
 
@@ -140,7 +140,7 @@ class Experiment:
         For an external command, which has no short runs, all remaining numbers are measured in full.
         """
         _, left = self._run_sweep(spec, finalists=1)
-        return left[0] if len(left) == 1 else fastest(self.measure(left)).spec
+        return left[0] if len(left) == 1 else select_fastest(self.measure(left)).spec
 
     def _run_sweep(self, spec: Spec, finalists: int, repeats: int | None = None) -> tuple[Sweep, list[Spec]]:
         """Return the sweep and its remaining specs; it keeps its short runs until these are measured."""
@@ -160,7 +160,7 @@ class Experiment:
                 f"num_ps=best: no baseline of {system} has the best number of parameter servers for {spec.label}. "
                 "Find out with --num-ps=sweep --update-baselines"
             )
-        return spec.but(num_ps=num_ps)
+        return spec.replace(num_ps=num_ps)
 
     def system(self, spec: Spec) -> str:
         """Return the name of the hardware that a spec would be measured on."""
@@ -232,12 +232,12 @@ class Experiment:
             raise
         fingerprint = self._session.cluster.collect_fingerprint(run)
         if case.record:
-            if must_match(case.fingerprint, fingerprint):
+            if list_forbidden_differences(case.fingerprint, fingerprint):
                 return False
             case.record = self._session.folder.extend(case.record.id, [run])
             case.runs = list(case.record.measurement.runs)
             return True
-        case.runs = [*_before(case.runs, other_hosts(case.fingerprint, fingerprint)), run]
+        case.runs = [*_mark_other_hosts(case.runs, list_host_differences(case.fingerprint, fingerprint)), run]
         if fingerprint != case.fingerprint:
             case.fingerprint, case.terms = fingerprint, None
         return True
@@ -250,7 +250,7 @@ class Experiment:
         settings = self._session.settings
         if settings.update_baselines and not clean and made >= HOPELESS_RUNS and not case.plan.is_fixed:
             why = "; ".join(dict.fromkeys(str(each) for run in case.runs for each in run.disturbances))
-            self._session.progress.remark(f"{case.spec.label}: no baseline: its first {made} runs were disturbed ({why})")
+            self._session.progress.show_remark(f"{case.spec.label}: no baseline: its first {made} runs were disturbed ({why})")
             return True
         if case.plan.is_fixed or settings.makes_all_repeats:
             return False
@@ -310,7 +310,7 @@ class Experiment:
         session = self._session
         given = at_least if at_least is not None else self._efficiency
         thresholds = (
-            session.store.least_efficiency(system, record.spec.model, record.spec.gpus)
+            session.store.get_least_efficiency(system, record.spec.model, record.spec.gpus)
             for system in session.threshold_systems(record.measurement.fingerprint)
         )
         stored = next((threshold for threshold in thresholds if threshold is not None), None)
@@ -397,17 +397,17 @@ class Experiment:
 
         judgement = judge_now()
         if kind in IN_TURN and judgement.needs_runs and not others[0].is_void:
-            noises = noise_of(case.recorded, entry), noise_of(others[0].recorded, other_entry)
+            noises = get_noise(case.recorded, entry), get_noise(others[0].recorded, other_entry)
             self._bracket(case, others[0], runs_around(noises))
             judgement = judge_now()
 
-        def still_open(left: Sequence[_SpecRuns]) -> Sequence[_SpecRuns]:
+        def list_open(left: Sequence[_SpecRuns]) -> Sequence[_SpecRuns]:
             nonlocal judgement
             judgement = judge_now()
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
         if judgement.needs_runs and _may_have_more(cases, terms) and not any(each.is_void for each in others):
-            self._make_further_runs(cases, still_open)
+            self._make_further_runs(cases, list_open)
         record = self._session.folder.add_judgement(measured.id, judgement)
         if (found := record.checks[-1]) == judgement:  # otherwise the other measurement is void
             analyse(self._session, self._name, record, judgement, others[0].recorded if others else None)
@@ -456,7 +456,7 @@ def _size(spec: Spec) -> tuple[int, int]:
     return spec.gpus, spec.num_ps
 
 
-def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
+def _mark_other_hosts(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
     """Return the runs on other hosts as disturbed, so that they do not count for the rate."""
     reason = Disturbance(message=f"it was on other hosts than the runs after it ({'; '.join(other)})")
     return [replace(run, disturbances=[*run.disturbances, reason]) for run in runs] if other else list(runs)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pytest_dtfperf.baselines import comparability
-from pytest_dtfperf.baselines.comparability import other_program
+from pytest_dtfperf.baselines.comparability import list_program_differences
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -73,7 +73,7 @@ def add_changes(
     """
     return replace(
         now,
-        program_changes=other_program(before, after) if program else [],
+        program_changes=list_program_differences(before, after) if program else [],
         software_changes=comparability.software_changes(before.software, after.software),
         hardware_changes=comparability.hardware_differences(before.hardware, after.hardware),
     )
@@ -145,7 +145,7 @@ def explain_judgement(
     if found is None or found.change_s <= 0:
         return None
     if judgement.kind == "efficiency" and found.causes and (hosts := _shared_hosts(measurement)):
-        found = _without_sharing(found, hosts, measurement)
+        found = _remove_sharing(found, hosts, measurement)
     return replace(found, against=AGAINST[judgement.kind].against)
 
 
@@ -186,7 +186,7 @@ def _shared_hosts(measurement: Measurement) -> Sequence[str]:
     return [host for host, machine in machine_of.items() if devices[machine] > 1]
 
 
-def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Measurement) -> Explanation:
+def _remove_sharing(found: Explanation, hosts: Sequence[str], measurement: Measurement) -> Explanation:
     """Return the explanation without the causes that a single device on a host does not have.
 
     A device that computes, sends or receives beside others takes longer. An injected slow-down is none of these causes.
@@ -257,7 +257,7 @@ class ComparisonSource:
     system: str | None = None  # the single file that was given
 
     @classmethod
-    def at(cls, path: Path) -> Self:
+    def read_path(cls, path: Path) -> Self:
         """Read a session's folder, a baseline file, or a folder of those. Raises `SessionFileError`, `BaselineFileError`."""
         if path.is_file():
             store = BaselineStore(path.parent)

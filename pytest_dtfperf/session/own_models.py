@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError, show_value, unknown_name
+from pytest_dtfperf.errors import SpecError, describe_unknown_name, show_value
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.models import keep_model
@@ -66,7 +66,7 @@ def import_model(word: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [each for each in vars(found) if not each.startswith("_")] if hasattr(found, "__dict__") else []
-            raise SpecError(f"{word}: {unknown_name('name in it', part, known)}")
+            raise SpecError(f"{word}: {describe_unknown_name('name in it', part, known)}")
         found = getattr(found, part)
     return found
 
@@ -116,7 +116,7 @@ def _location_of(model: Any) -> tuple[ModuleType, str]:
 
 def _assigns(module: ModuleType, name: str) -> bool:
     """Return whether a module defines the object of that name instead of importing it. A decorated one may be no function."""
-    tree = ast.parse(_text(str(module.__file__)))
+    tree = ast.parse(_read_text(str(module.__file__)))
     if any(isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name for each in tree.body):
         return True
     targets = (each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)] for each in tree.body)
@@ -217,7 +217,7 @@ def _sources(root: str, name: str, file: str) -> dict[str, str]:
     for each in finder.modules.values():
         path = each.__file__  # type: ignore[attr-defined]  # typeshed does not describe its modules
         if path and path.endswith(".py"):
-            found[os.path.relpath(path, root)] = _text(path)
+            found[os.path.relpath(path, root)] = _read_text(path)
     return found
 
 
@@ -250,6 +250,6 @@ class _Finder(ModuleFinder):
         return module
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the text as Python reads it: in the encoding of its first lines, without a byte order mark."""
     return importlib.util.decode_source(Path(path).read_bytes())

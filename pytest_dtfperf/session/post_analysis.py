@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from pytest_dtfperf.baselines.comparability import must_match, other_hosts
+from pytest_dtfperf.baselines.comparability import list_forbidden_differences, list_host_differences
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement, Kind
 from pytest_dtfperf.baselines.verdict import Verdict
@@ -24,7 +24,7 @@ from pytest_dtfperf.datamodel.explanation import CauseKind, ExperimentResult, Ex
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, TimeBudgetSpent, first_line
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, TimeBudgetSpent, get_first_line
 from pytest_dtfperf.explain.experiments import (
     ExperimentSubject,
     PlannedExperiment,
@@ -78,7 +78,7 @@ def _with_traced_run(session: SessionContext, test: str, record: Record) -> Reco
             run = session.run(spec, test, number=runs + 1, of=runs + 1, explain=True)
         except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress display has shown it
             return record
-        if must_match(record.measurement.fingerprint, session.cluster.collect_fingerprint(run)):
+        if list_forbidden_differences(record.measurement.fingerprint, session.cluster.collect_fingerprint(run)):
             return record
     return session.folder.note_traced(record.id, run)
 
@@ -172,7 +172,7 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
     run = measurement.samples[-1]
     if measurement.spec.command or not run.task_hosts:
         return None
-    is_of_these = entry is not None and not other_hosts(entry.fingerprint, measurement.fingerprint)
+    is_of_these = entry is not None and not list_host_differences(entry.fingerprint, measurement.fingerprint)
     known = (entry.probes if entry and is_of_these else None) or Probes()
     known = merge_probes(known, capacity)
     if measurement.probes:
@@ -228,11 +228,11 @@ class _Experiments:
         made: dict[tuple[Spec, frozenset[str]], float] = {}  # a run may serve several causes
         for number, plan in enumerate(plans, start=1):
             try:
-                spec, without = self._spec(plan), self._without(plan)
+                spec, without = self._spec(plan), self._get_left_out(plan)
                 if (spec, without) not in made:
                     made[spec, without] = self._step_s(spec, without, number, len(plans))
             except (RunFailed, InvalidMeasurement, InfrastructureError, SpecError) as error:
-                yield report_failed_experiment(plan, self._explanation.step_s, first_line(error))
+                yield report_failed_experiment(plan, self._explanation.step_s, get_first_line(error))
                 continue
             yield judge_experiment(
                 plan,
@@ -245,7 +245,7 @@ class _Experiments:
     def _spec(self, plan: PlannedExperiment) -> Spec:
         return replace(shorten(self._measurement.spec), **plan.trial.changes)
 
-    def _without(self, plan: PlannedExperiment) -> frozenset[str]:
+    def _get_left_out(self, plan: PlannedExperiment) -> frozenset[str]:
         """Return the host that is left out."""
         if not plan.trial.leaves_out or not plan.subject.location:
             return frozenset()

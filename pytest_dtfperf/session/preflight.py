@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_dtfperf.clusters.locks import find_lock_folder
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.errors import AllocationError, UsageError, nearest, show_value
+from pytest_dtfperf.errors import AllocationError, UsageError, find_nearest, show_value
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import names_in
 
@@ -56,7 +56,7 @@ def temporary() -> Need:
 def check_folders(needs: Iterable[Need]) -> None:
     """Raise `UsageError` with the first requirement that is not met, or with an error of the folder of locks."""
     for need in needs:
-        if why := _why_not(need):
+        if why := _find_obstacle(need):
             raise UsageError(f"{need.what} cannot be written to {need.folder}: {why}; {need.instead}")
     try:
         find_lock_folder()
@@ -72,7 +72,7 @@ def _temporary() -> str:
         raise UsageError(f"there is no temporary folder that can be written to: set TMPDIR to one ({exc})") from exc
 
 
-def _why_not(need: Need) -> str | None:
+def _find_obstacle(need: Need) -> str | None:
     try:
         there = next(folder for folder in (need.folder, *need.folder.absolute().parents) if os.path.lexists(folder))
         if not there.is_dir():
@@ -136,6 +136,6 @@ def _check_file(name: str, folder: str) -> None:
         return
     where = os.path.dirname(os.path.join(folder, name))
     there = sorted(os.listdir(where)) if os.path.isdir(where) else []
-    found = nearest(os.path.basename(name), there)
+    found = find_nearest(os.path.basename(name), there)
     hint = f" Did you mean {show_value(os.path.join(os.path.dirname(name), found))}?" if found else ""
     raise UsageError(f"there is no file {name} in {folder}.{hint}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
+from pytest_dtfperf.errors import SpecError, UsageError, describe_unknown_name, show_value
 from pytest_dtfperf.formats import parse_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, tables
@@ -65,13 +65,13 @@ def resolve(
     """
     for name in wanted:
         if name not in SPEC_FIELDS:
-            raise SpecError(f"train(): {unknown_name('argument', name, SPEC_FIELDS)}")
+            raise SpecError(f"train(): {describe_unknown_name('argument', name, SPEC_FIELDS)}")
     given = {key: _frozen(value) for key, value in wanted.items() if value is not None}
     if given.get("command"):
-        return Spec(**_for_command(given, options, cluster_settings, device))
+        return Spec(**_choose_for_command(given, options, cluster_settings, device))
     model = given.get("model", "")
     if model not in MODELS:
-        raise SpecError(f"train(): {unknown_name('model', model, MODELS)}")
+        raise SpecError(f"train(): {describe_unknown_name('model', model, MODELS)}")
     mine = tables.find_own_model(model)
     layered: dict[str, Any] = {
         **_defaults(model, given.get("data", "synthetic"), device),
@@ -115,7 +115,7 @@ def _with_mode(layered: Mapping[str, Any], *, between_hosts: bool = False) -> di
     return {"num_ps": 1 if mode.parameter_servers else 0, "cross_replica_sync": mode.synchronous, **placed, **layered}
 
 
-def _for_command(
+def _choose_for_command(
     given: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
     """Return the values for a command: the test's own, and of the settings only those that the command uses."""
@@ -173,15 +173,15 @@ def choose_time_budget(options: Settings, config: ClusterConfig) -> float | None
 
 def choose_margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
     """Return how much slower a rate may be: by the command line, the test, its system's baseline file, then the cluster."""
-    return _first(options.margin, given, system, cluster_settings.get("margin"), verdict.MARGIN)
+    return take_first(options.margin, given, system, cluster_settings.get("margin"), verdict.MARGIN)
 
 
 def choose_min_efficiency(options: Settings, given: float | None, system: float | None) -> float:
     """Return the least scaling efficiency: by the command line, the test, then its system's baseline file."""
-    return _first(options.min_efficiency, given, system, verdict.EFFICIENCY)
+    return take_first(options.min_efficiency, given, system, verdict.EFFICIENCY)
 
 
-def _first(*values: float | None) -> float:
+def take_first(*values: float | None) -> float:
     return next(value for value in values if value is not None)
 
 

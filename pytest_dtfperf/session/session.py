@@ -26,7 +26,7 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.compare.blocks import ABPolicy
 from pytest_dtfperf.compare.record import ComparisonRecord
 from pytest_dtfperf.compare.variants import Variant
-from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, describe_unknown_name
 from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.node.files import format_kind, is_regular_or_new
@@ -126,7 +126,7 @@ class Session(SessionContext):
         return session
 
     def __enter__(self) -> Self:
-        self._signals.enter_context(signals.leaving())
+        self._signals.enter_context(signals.raise_exit())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -149,7 +149,7 @@ class Session(SessionContext):
         self.store.check()
         known, system = self.store.systems_with_thresholds(), self.config.thresholds
         if system and system not in known:
-            raise UsageError(f"{where} thresholds: {unknown_name('system', system, known)}")
+            raise UsageError(f"{where} thresholds: {describe_unknown_name('system', system, known)}")
 
     def check_runnable(self) -> None:
         """Check that the requirements of runs exist, and that their folders have room. Raises `UsageError`."""
@@ -413,7 +413,7 @@ class Completion:
         self.remembered = HistoryEntry()
         self.published: Sequence[PublishedPoint] = ()
         self.remarks: list[str] = []  # messages about exports
-        self.records: Sequence[Record] = session.folder.latest()
+        self.records: Sequence[Record] = session.folder.get_latest()
         with guard():
             self.records = session.folder.measurements()
 

@@ -11,7 +11,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
+def raise_exit() -> Iterator[None]:
     """Raise `SystemExit` for these signals within the block, unless the program handles them. Only in the main thread."""
     restore = install(_leave, [number for number in NUMBERS if signal.getsignal(number) is signal.SIG_DFL])
     try:
@@ -21,7 +21,7 @@ def leaving() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[Callable[[], None]]:
+def hold_signals() -> Iterator[Callable[[], None]]:
     """Hold Ctrl-C and these signals back within the block, except in calls of the yielded function. Only in the main thread.
 
     A signal's exception can come between two steps of a lock. Then a wait for threads ends with another exception, or never: a

@@ -119,7 +119,7 @@ class StackRunner:
             if built.python:
                 config = self._stacks[name] = replace(config, python=built.python)
             if built.tree and side.spec.command:
-                side.spec = side.spec.but(command_dir=str(built.tree))
+                side.spec = side.spec.replace(command_dir=str(built.tree))
             self._check(name, config)
             self._session.plan(side.spec)
         self._session.allocations.stacks[name] = config

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_dtfperf.datamodel.explanation import SweepState
 from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, get_first_line
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.limits import limit
 from pytest_dtfperf.limits.limit import Links
@@ -37,7 +37,7 @@ class Sweep:
 
     def __init__(self, session: SessionContext, test: str, spec: Spec) -> None:
         self._session, self._test, self._spec = session, test, spec
-        self._most = allocation_manager.most_servers(spec.gpus, session.config)
+        self._most = allocation_manager.get_most_servers(spec.gpus, session.config)
         self._path: Path | None = None  # file of intermediate results
         self.found = SweepState(most=self._most)
         self._run_s = 0.0  # seconds that the last short run took
@@ -52,15 +52,15 @@ class Sweep:
             InfrastructureError: the cluster has failed.
         """
         if self._spec.command:
-            return [self._with(count) for count in allocation_manager.powers_of_two(self._most)]
-        with self._session.measuring(self._with(self._most), self._test):
+            return [self._replace_num_ps(count) for count in allocation_manager.powers_of_two(self._most)]
+        with self._session.measuring(self._replace_num_ps(self._most), self._test):
             self._path = self._session.results / FOLDER / f"{self._name(self._session.cluster.system)}.json"
             self.found = replace(load_sweep(self._path) or self.found, most=self._most)
-            left, steps = self._worth_trying(), min(SHORT_STEPS, self._spec.steps)
+            left, steps = self._list_worth_trying(), min(SHORT_STEPS, self._spec.steps)
             while len(left) > finalists:
-                left = self._faster_half([count for count in left if self._try(count, steps)], steps, finalists)
+                left = self._select_faster_half([count for count in left if self._try(count, steps)], steps, finalists)
                 steps = min(2 * steps, self._spec.steps)
-        return [self._with(count) for count in left]
+        return [self._replace_num_ps(count) for count in left]
 
     def forget(self) -> None:
         """Delete the stored results after the remaining specs are measured."""
@@ -68,15 +68,15 @@ class Sweep:
             with suppress(OSError):
                 self._path.unlink()
 
-    def _worth_trying(self) -> list[int]:
+    def _list_worth_trying(self) -> list[int]:
         layouts = self._layouts()
         steps, possible = min(SHORT_STEPS, self._spec.steps), list(layouts)
         firsts = (possible[0], possible[len(possible) // 2], possible[-1])  # if not even these train, the others will not
         first = next((count for count in firsts if self._try(count, steps)), None)
         if first is None:
-            raise self._none()
+            raise self._make_no_servers_error()
         links = Links(self._probes(possible[-1]))
-        compute_s = limit.estimate_compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
+        compute_s = limit.estimate_compute_s(self._replace_num_ps(first), layouts[first], links, self._step_s(first, steps))
         rates = limit.predict_rates(self._spec, layouts, links, compute_s)
         self.found.predicted = {str(count): rate for count, rate in rates.items()}
         return limit.choose_counts({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
@@ -84,10 +84,10 @@ class Sweep:
     def _layouts(self) -> dict[int, Layout]:
         """Return the layout of each count for which the hosts have room. Raises `SpecError` if there is none."""
         launcher = self._session.allocations.get_launcher()
-        layouts = {1: launcher.layout(self._with(1))}
+        layouts = {1: launcher.layout(self._replace_num_ps(1))}
         for count in limit.list_server_counts(self._most):
             with suppress(SpecError):
-                layouts[count] = launcher.layout(self._with(count))
+                layouts[count] = launcher.layout(self._replace_num_ps(count))
         return layouts
 
     def _probes(self, count: int) -> Probes:
@@ -97,7 +97,7 @@ class Sweep:
             return Probes()
         self._session.progress.waiting("measuring what the links can carry")
         try:
-            return launcher.probe(self._with(count))
+            return launcher.probe(self._replace_num_ps(count))
         except InfrastructureError:  # the run that follows fails, too, if the error persists
             return Probes()
 
@@ -108,11 +108,11 @@ class Sweep:
         """Return whether there is a run of so many steps with so many servers, made now or before."""
         name, number = _name_of(count, steps), len(self.found.tried) + 1
         if name not in self.found.tried and str(count) not in self.found.failed:
-            spec = replace(post_analysis.shorten(self._with(count)), steps=steps)
+            spec = replace(post_analysis.shorten(self._replace_num_ps(count)), steps=steps)
             try:
                 self.found.tried[name] = self._images_per_sec(spec, number)
             except (RunFailed, InvalidMeasurement) as error:
-                self.found.failed[str(count)] = first_line(error)
+                self.found.failed[str(count)] = get_first_line(error)
             self._keep()
         return name in self.found.tried
 
@@ -132,23 +132,23 @@ class Sweep:
         check_repetition(spec, run, again)
         return max(run.images_per_sec, again.images_per_sec)
 
-    def _faster_half(self, counts: Sequence[int], steps: int, finalists: int) -> list[int]:
+    def _select_faster_half(self, counts: Sequence[int], steps: int, finalists: int) -> list[int]:
         if not counts:
-            raise self._none()
+            raise self._make_no_servers_error()
         shortest_first = sorted(counts, key=lambda count: (self._step_s(count, steps), count))
         return shortest_first[: max(finalists, -(-len(counts) // 2))]
 
-    def _none(self) -> SpecError:
+    def _make_no_servers_error(self) -> SpecError:
         reasons = "; ".join(f"num_ps={count}: {why}" for count, why in self.found.failed.items())
         return SpecError(f"--num-ps=sweep: {self._spec.label} trains with no number of servers. {reasons}")
 
-    def _with(self, count: int) -> Spec:
-        return self._spec.but(num_ps=count)
+    def _replace_num_ps(self, count: int) -> Spec:
+        return self._spec.replace(num_ps=count)
 
     def _name(self, system: str) -> str:
         """Return a name that the same training on the same hardware has in every session."""
         mine = tables.find_own_model(self._spec.model)
-        identity = json.dumps([system, self._with(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
+        identity = json.dumps([system, self._replace_num_ps(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def _keep(self) -> None:
@@ -172,6 +172,6 @@ def load_sweep(path: Path) -> SweepState | None:
         return None
 
 
-def fastest(measured: Sequence[Record]) -> Record:
+def select_fastest(measured: Sequence[Record]) -> Record:
     """Return the fastest measurement; of equally fast ones that with the fewest servers."""
     return max(measured, key=lambda each: (each.images_per_sec, -each.spec.num_ps))

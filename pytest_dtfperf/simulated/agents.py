@@ -127,7 +127,7 @@ class SimulatedChannel:
         self._run: _Run | None = None
         seeds = [hardware.seed] if hardware.seed is not None else None
         self._random = np.random.default_rng(seeds)
-        self._after(HELLO_S, self._say_hello)
+        self._schedule(HELLO_S, self._say_hello)
 
     def send(self, line: bytes) -> None:
         order = wire.decode(line)
@@ -153,7 +153,7 @@ class SimulatedChannel:
     def _is_dead(self, host: int) -> bool:
         return bool(self._dead) and self._hosts[host].name in self._dead
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         return None
 
     def close(self) -> None:
@@ -163,17 +163,17 @@ class SimulatedChannel:
 
     # Events
 
-    def _after(self, seconds: float, happen: Callable[[], Iterable[Sent]]) -> None:
+    def _schedule(self, seconds: float, happen: Callable[[], Iterable[Sent]]) -> None:
         heapq.heappush(self._due, (self._clock.now_s + seconds, next(self._numbers), happen))
 
-    def _after_in(self, run: _Run, seconds: float, happen: Callable[[], Iterable[Sent]]) -> None:
+    def _schedule_in_run(self, run: _Run, seconds: float, happen: Callable[[], Iterable[Sent]]) -> None:
         """Let something happen, unless the run is over by then."""
-        self._after(seconds, lambda: () if run.is_over else happen())
+        self._schedule(seconds, lambda: () if run.is_over else happen())
 
     def _message(self, host: int, event: str, **data: Any) -> Sent:
         return host, wire.encode({"event": event, "host": host, **data})
 
-    def _of_task(self, run: _Run, task: _Task, kind: str, **data: Any) -> Sent:
+    def _make_task_message(self, run: _Run, task: _Task, kind: str, **data: Any) -> Sent:
         return self._message(task.host, "task", run=run.id, task=task.name, kind=kind, **data)
 
     def _say_hello(self) -> Iterator[Sent]:
@@ -199,7 +199,7 @@ class SimulatedChannel:
             if self._run:
                 self._run.is_over = True
             self._run = _Run(run_id)
-            self._after_in(self._run, self._beat_s, partial(self._beat, self._run))
+            self._schedule_in_run(self._run, self._beat_s, partial(self._beat, self._run))
         return self._run
 
     def _beat(self, run: _Run) -> Iterator[Sent]:
@@ -212,7 +212,7 @@ class SimulatedChannel:
             yield self._message(host, "beat", run=run.id, tasks=by_host.get(host, {}), zygote_state="S", load=0.0)
         if run.steps and not run.is_stalled:
             yield from self._report_progress(run, run.steps)
-        self._after_in(run, self._beat_s, partial(self._beat, run))
+        self._schedule_in_run(run, self._beat_s, partial(self._beat, run))
 
     def _report_progress(self, run: _Run, steps: SimulatedSteps) -> Iterator[Sent]:
         since_s = self._clock.now_s - run.measured_at_s
@@ -222,7 +222,7 @@ class SimulatedChannel:
             done = int(np.searchsorted(steps.ends_s[number], since_s, side="right"))
             if done and not task.is_over:
                 rate = spec.gpus * spec.batch_size * done / since_s
-                yield self._of_task(run, task, "progress", step=done, of=spec.steps, images_per_sec=round(rate, 3))
+                yield self._make_task_message(run, task, "progress", step=done, of=spec.steps, images_per_sec=round(rate, 3))
 
     # Orders
 
@@ -235,7 +235,7 @@ class SimulatedChannel:
                 ports = given.get("ports") or [FIRST_PORT + number for number in range(given["count"])]
                 yield self._message(host, "reserved", run=run.id, ports=ports)
 
-        self._after_in(run, RESERVE_S, answer)
+        self._schedule_in_run(run, RESERVE_S, answer)
 
     def _start(self, order: Message) -> None:
         run = self._begin(order["run"])
@@ -250,11 +250,11 @@ class SimulatedChannel:
 
         def get_ready() -> Iterator[Sent]:
             for task in run.tasks.values():
-                yield self._of_task(run, task, "ready")
+                yield self._make_task_message(run, task, "ready")
 
         forked_s = COLD_S if order["cold"] else FORK_S
-        self._after_in(run, forked_s, fork)
-        self._after_in(run, forked_s + READY_S, get_ready)
+        self._schedule_in_run(run, forked_s, fork)
+        self._schedule_in_run(run, forked_s + READY_S, get_ready)
 
     def _notify(self, order: Message) -> None:
         run = self._run
@@ -264,11 +264,11 @@ class SimulatedChannel:
         word = order["word"]
         if "probe" in run.common:
             seconds = PROBE_S[word.partition(" ")[0]]
-            self._after_in(run, seconds, partial(self._probe, run, tasks, word))
+            self._schedule_in_run(run, seconds, partial(self._probe, run, tasks, word))
         elif word == "go":
             self._train(run)
         elif word == "leave":
-            self._after_in(run, LEAVE_S, partial(self._leave, run, tasks))
+            self._schedule_in_run(run, LEAVE_S, partial(self._leave, run, tasks))
 
     def _stop(self, order: Message) -> None:
         run = self._run
@@ -286,14 +286,14 @@ class SimulatedChannel:
             for host in range(len(self._hosts)):
                 yield self._message(host, "stopped", run=order["run"], survivors=[])
 
-        self._after(STOP_S, answer)
+        self._schedule(STOP_S, answer)
 
     def _logs(self, order: Message) -> None:
         run = self._run
         if run and run.id == order["run"]:
             for task in run.tasks.values():
                 text = f"{SIMULATED}: {task.name} on {self._hosts[task.host].name}: no program has run\n"
-                self._after(STOP_S, partial(self._list_one, task.host, run.id, task.name, text))
+                self._schedule(STOP_S, partial(self._list_one, task.host, run.id, task.name, text))
 
     def _list_one(self, host: int, run: str, task: str, text: str) -> Iterator[Sent]:
         yield self._message(host, "log", run=run, task=task, text=text)
@@ -306,7 +306,7 @@ class SimulatedChannel:
         try:
             run.training = training = self._prepare(run, spec)
         except SpecError as exc:
-            self._after_in(run, BUILD_S, partial(self._fail, run, str(exc)))
+            self._schedule_in_run(run, BUILD_S, partial(self._fail, run, str(exc)))
             return
         names = [self._hosts[host].name for host in run.hosts]
         of_spec, trainings = self._state.count_training(spec, names)
@@ -325,12 +325,12 @@ class SimulatedChannel:
         for number, each_s in enumerate(ends_s.tolist()):
             ends.setdefault(each_s, []).append(number)
         for end_s, numbers in ends.items():
-            self._after_in(run, warmed_s + end_s, partial(self._end_workers, run, steps, numbers))
+            self._schedule_in_run(run, warmed_s + end_s, partial(self._end_workers, run, steps, numbers))
         for death in self._hardware.deaths:
             is_due = trainings >= death.run and death.host in run.hosts and self._name_death(death) not in self._state.deaths
             if is_due and death.step <= spec.steps:
                 at_s = warmed_s + float(steps.ends_s[:, death.step - 1].min()) * (1 - 1e-9)
-                self._after_in(run, at_s, partial(self._die, run, death))
+                self._schedule_in_run(run, at_s, partial(self._die, run, death))
 
     def _prepare(self, run: _Run, spec: Spec) -> SimulatedTraining:
         """Return the training. Raises `SpecError` for what is not simulated."""
@@ -361,9 +361,9 @@ class SimulatedChannel:
             if not is_lent:
                 yield from self._send_timestamps(run, steps, number)
             if run.traced and not is_lent:
-                yield self._of_task(run, task, "trace", **self._make_trace(run, run.traced, number))
+                yield self._make_task_message(run, task, "trace", **self._make_trace(run, run.traced, number))
             report = self._make_report(run, steps, number, has_steps=not is_lent)
-            yield self._of_task(run, task, "report", **report)
+            yield self._make_task_message(run, task, "report", **report)
             task.is_over = True
             yield self._message(task.host, "exit", run=run.id, task=task.name, code=0, signal=None, last_lines=[])
 
@@ -375,9 +375,9 @@ class SimulatedChannel:
         timestamps: list[StepTimestamps] = [steps.timestamps(each) for each in numbers]
         task = run.tasks[steps.workers[number]]
         try:
-            yield self._of_task(run, task, "timestamps", data=pack_timestamps(timestamps))
+            yield self._make_task_message(run, task, "timestamps", data=pack_timestamps(timestamps))
         except InvalidTimestamps as exc:
-            yield self._of_task(run, task, "timestamps", error=f"they {exc}")
+            yield self._make_task_message(run, task, "timestamps", error=f"they {exc}")
 
     def _make_trace(self, run: _Run, traced: SimulatedSteps, number: int) -> Mapping[str, str]:
         """Return what a worker sends of the steps after the measured ones, or why it sends nothing."""
@@ -434,7 +434,7 @@ class SimulatedChannel:
             if not task.is_over:
                 task.is_over = True
                 report = {"job": task.order["job"], "index": task.order["index"], "peak_rss_bytes": PEAK_RSS_BYTES}
-                yield self._of_task(run, task, "report", **report)
+                yield self._make_task_message(run, task, "report", **report)
                 yield self._message(task.host, "exit", run=run.id, task=task.name, code=0, signal=None, last_lines=[])
 
     # Probes
@@ -453,13 +453,13 @@ class SimulatedChannel:
                 for name, per_s in self._hardware.list_readings(task.host, now_s, order["families"], order["gpus"]):
                     noisy = per_s * (1 + READING_NOISE * float(self._random.standard_normal()))
                     reading = {"per_s": noisy, "spread": READING_NOISE, "repeats": 5, "how": {SIMULATED: "yes"}}
-                    yield self._of_task(run, task, "reading", name=name, reading=reading, error=None)
+                    yield self._make_task_message(run, task, "reading", name=name, reading=reading, error=None)
                 state = self._hardware.describe_state(self._hosts[task.host].name, 0.0)
                 facts = {"limits": {}, "clock_hz": None, "most_clock_hz": None, "state": state}
-                yield self._of_task(run, task, "facts", **facts)
+                yield self._make_task_message(run, task, "facts", **facts)
             elif phase == "round":
                 yield from self._send_streams(run, task, int(number), rates)
-            yield self._of_task(run, task, "done", phase=word)
+            yield self._make_task_message(run, task, "done", phase=word)
 
     def _send_streams(self, run: _Run, task: _Task, number: int, rates: Mapping[tuple[int, int], float]) -> Iterator[Sent]:
         """Send the result of each stream from a host."""
@@ -469,7 +469,7 @@ class SimulatedChannel:
                 {"bytes": round(rates[task.host, target] * probe["part_s"] * self._vary()), "counted_s": probe["part_s"]}
                 for _ in range(probe["parts"])
             ]
-            yield self._of_task(run, task, "stream", round=number, to=target, parts=parts, error=None)
+            yield self._make_task_message(run, task, "stream", round=number, to=target, parts=parts, error=None)
 
     def _vary(self) -> float:
         return 1 + READING_NOISE * float(self._random.standard_normal())

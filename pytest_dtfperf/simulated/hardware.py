@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.file import COUNT, SECONDS, TEXT, TIME, Validator
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.fingerprint import GpuModel, HostFingerprint, HostHardware, HostLoad, HostSoftware
 from pytest_dtfperf.datamodel.measurement import SIMULATED
-from pytest_dtfperf.errors import show_value, unknown_name
+from pytest_dtfperf.errors import describe_unknown_name, show_value
 from pytest_dtfperf.formats import RATE_FORM, format_count, parse_link_rate, parse_time_budget, with_prefix
 from pytest_dtfperf.limits.needs import compute_flop
 from pytest_dtfperf.spec import MODELS, Spec
@@ -259,7 +259,7 @@ def find_conflict(table: Mapping[str, Any]) -> str | None:
     if "devices_per_host" not in table and "gpus_per_host" not in table:
         return "lacks gpus_per_host: simulated hosts have no devices that could be counted"
     if unknown := next((name for name in table.get("rates", {}) if name not in MODELS), None):
-        return f"rates: {unknown_name('model', unknown, MODELS)}"
+        return f"rates: {describe_unknown_name('model', unknown, MODELS)}"
     hosts = table.get("hosts", 1)
     for key in ("slow_hosts", "slow_links", "deaths"):
         for each in table.get(key, ()):

@@ -187,14 +187,19 @@ class SimulatedTraining:
         down, up = self._server_traffic
         link = self._hardware.link_of
 
-        def last_s(phase: Phase, source: int, target: int) -> float:
+        def compute_transfer_s(phase: Phase, source: int, target: int) -> float:
             if source == target:
                 return 0.0
             out, into = phase.get(str(source), Flow()).sent, phase.get(str(target), Flow()).received
             return max(out / link(source, now_s), into / link(target, now_s))
 
         return [
-            _Transfer(server, 0 if at == host else round(size * self._model.wire), last_s(down, at, host), last_s(up, host, at))
+            _Transfer(
+                server,
+                0 if at == host else round(size * self._model.wire),
+                compute_transfer_s(down, at, host),
+                compute_transfer_s(up, host, at),
+            )
             for server, size in self._held.items()
             for at in [self._tasks[server]]
         ]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from pytest_dtfperf.errors import SpecError, unknown_name
+from pytest_dtfperf.errors import SpecError, describe_unknown_name
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import ALGORITHMS
 
@@ -79,7 +79,11 @@ def _range(reader: "_Reader") -> Range:
     start = reader.at
     algorithm = reader.match(r"[^:#]*")
     if algorithm not in ALGORITHMS:
-        wrong = unknown_name("algorithm", algorithm, ALGORITHMS) if algorithm else f"expected one of {', '.join(ALGORITHMS)}"
+        wrong = (
+            describe_unknown_name("algorithm", algorithm, ALGORITHMS)
+            if algorithm
+            else f"expected one of {', '.join(ALGORITHMS)}"
+        )
         reader.refuse(wrong, at=start)
     if not reader.take("#"):
         return Range(algorithm)

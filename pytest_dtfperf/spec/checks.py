@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from pytest_dtfperf.errors import SpecError, show_value, unknown_name
+from pytest_dtfperf.errors import SpecError, describe_unknown_name, show_value
 from pytest_dtfperf.spec import all_reduce, command, learning_rate, tables
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UPDATES, VariableUpdate
@@ -164,7 +164,7 @@ def check_field(name: str, value: object, usual: object) -> None:
     if value is None and usual is None:
         return
     if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
-        raise SpecError(unknown_name(name, value, _CHOICES[name]))
+        raise SpecError(describe_unknown_name(name, value, _CHOICES[name]))
     hint, limits = _hints()[name], Fields.__dataclass_fields__[name].metadata.get("range", {})
     if hint is bool and not isinstance(value, bool):
         raise SpecError(f"{name} must be true or false, not {show_value(value)}")

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError, nearest, quoted_lines, show_value
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, find_nearest, quote_lines, show_value
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 
@@ -117,7 +117,9 @@ def _check_commands(spec: Fields) -> None:
                 continue
             if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
                 raise SpecError(f"{what} asks for {{{name}}}, which has no value. Pass {name}=... to train()")
-            raise SpecError(_unknown(what, name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
+            raise SpecError(
+                _describe_unknown(what, name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS)))
+            )
     names = requested_names(spec.command, spec.role_flags, spec.environment)
     for name, field in spec.__dataclass_fields__.items():
         if getattr(spec, name) != field.default and name not in {*names, *_HEARD_ANYWAY, *_NO_WORDS}:
@@ -132,8 +134,8 @@ def _check_commands(spec: Fields) -> None:
         )
 
 
-def _unknown(what: str, name: str, known: Sequence[str]) -> str:
-    found = nearest(name, known)
+def _describe_unknown(what: str, name: str, known: Sequence[str]) -> str:
+    found = find_nearest(name, known)
     hint = f" Did you mean {{{found}}}?" if found else ""
     return (
         f"{what} asks for {{{name}}}, which is unknown.{hint} Known are {', '.join(ROLE)} and the fields of a spec. "
@@ -146,10 +148,10 @@ def values_of(spec: Fields) -> dict[str, str]:
     found = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in _NO_WORDS}
     if not spec.batch_size:  # the program's own affair
         del found["batch_size"]
-    return {name: _word(value) for name, value in found.items() if value is not None}
+    return {name: _format_word(value) for name, value in found.items() if value is not None}
 
 
-def _word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -165,7 +167,7 @@ TOLERANCE = 0.2
 DISTANCE = 2.0
 
 
-def _of_every_device(rates: Sequence[float], devices: Sequence[int]) -> float:
+def _sum_devices(rates: Sequence[float], devices: Sequence[int]) -> float:
     return sum(devices) * min(rate / own for rate, own in zip(rates, devices, strict=True))
 
 
@@ -174,7 +176,7 @@ RATE_RULES: Mapping[str, Callable[[Sequence[float], Sequence[int]], float]] = {
     "chief": lambda rates, devices: rates[0],
     "mean": lambda rates, devices: statistics.fmean(rates),
     "slowest": lambda rates, devices: min(rates),
-    "each": _of_every_device,
+    "each": _sum_devices,
 }
 
 
@@ -228,7 +230,7 @@ def cluster_rate(
             raise InvalidMeasurement(
                 f"the rate of {worker} cannot be read, because {unclear[worker]}: "
                 f"rate_pattern={format_pattern(rate_pattern_of(spec))}."
-                f"{quoted_lines(last_lines.get(worker, ()))}\n{HOW_TO_PRINT}"
+                f"{quote_lines(last_lines.get(worker, ()))}\n{HOW_TO_PRINT}"
             )
     rates = [_number(spec, worker, reported[worker], last_lines.get(worker, ())) for worker in workers]
     if spec.rate_of == "mean":
@@ -241,7 +243,7 @@ def cluster_rate(
 def _number(spec: Fields, worker: str, reported: str | None, last_lines: Sequence[str]) -> float:
     pattern = format_pattern(rate_pattern_of(spec))
     if reported is None:
-        last = quoted_lines(last_lines)
+        last = quote_lines(last_lines)
         so = f"its last lines are:{last}" if last_lines else "it has printed nothing"
         raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern={pattern}; {so}")
     try:
@@ -255,7 +257,7 @@ def _number(spec: Fields, worker: str, reported: str | None, last_lines: Sequenc
 
 def _check_distance(rates: Mapping[str, float]) -> None:
     """Raise `InvalidMeasurement` where the numbers cannot all be the cluster's rate."""
-    slowest, fastest = _ends(rates)
+    slowest, fastest = _find_slowest_and_fastest(rates)
     if rates[fastest] >= DISTANCE * rates[slowest]:
         raise InvalidMeasurement(
             f"rate_of='mean' takes every worker's number for the cluster's rate, but {slowest} prints {rates[slowest]:.6g} "
@@ -266,7 +268,7 @@ def _check_distance(rates: Mapping[str, float]) -> None:
 
 def _check_consistency(of_a_device: Mapping[str, float]) -> None:
     """Raise `InvalidMeasurement` where the workers cannot have stepped together."""
-    slowest, fastest = _ends(of_a_device)
+    slowest, fastest = _find_slowest_and_fastest(of_a_device)
     if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
         raise InvalidMeasurement(
             f"rate_of='each' takes workers to step together, but {slowest} prints {of_a_device[slowest]:.6g} images/sec per "
@@ -274,7 +276,7 @@ def _check_consistency(of_a_device: Mapping[str, float]) -> None:
         )
 
 
-def _ends(rates: Mapping[str, float]) -> tuple[str, str]:
+def _find_slowest_and_fastest(rates: Mapping[str, float]) -> tuple[str, str]:
     """Return the slowest worker and the fastest."""
     by_rate = sorted(rates, key=lambda worker: rates[worker])
     return by_rate[0], by_rate[-1]

@@ -26,7 +26,7 @@ class LearningRate:
     minimum: float = 0.0  # decay ends there
     warmup_steps: int = 0  # at first, grow from zero in a straight line
 
-    def at(self, step: int) -> float:
+    def get_rate(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.values[0] * step / self.warmup_steps
         value = self.values[bisect_right(self.starts, step) - 1]
@@ -86,12 +86,12 @@ def _parse_schedule(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]
     for index, word in enumerate(parts):
         number = _number(word)
         if number is None or number < 0:
-            raise _wrong(parts, index, f"{'an epoch' if index % 2 else 'a learning rate'}: a number of at least 0")
+            raise _make_error(parts, index, f"{'an epoch' if index % 2 else 'a learning rate'}: a number of at least 0")
         if index % 2 and number <= ([0.0, *numbers[1::2]])[-1]:
-            raise _wrong(parts, index, "an epoch after the one before" if index > 1 else "an epoch after 0, the first")
+            raise _make_error(parts, index, "an epoch after the one before" if index > 1 else "an epoch after 0, the first")
         numbers.append(number)
     if len(parts) % 2 == 0:
-        raise _wrong([*parts, ""], len(parts), "the learning rate from then on")
+        raise _make_error([*parts, ""], len(parts), "the learning rate from then on")
     return tuple(numbers[::2]), tuple(numbers[1::2])
 
 
@@ -103,7 +103,7 @@ def _number(word: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _wrong(parts: Sequence[str], index: int, expected: str) -> SpecError:
+def _make_error(parts: Sequence[str], index: int, expected: str) -> SpecError:
     text = ";".join(parts)
     column = len(";".join(parts[:index])) + bool(index)
     return SpecError(

@@ -76,7 +76,7 @@ def parse(text: str) -> float:
     """Return the number that is all of a text: `1234.5`, `1,234.5`, `1'234.5`, `1.2345e3`, `1.2k`. Raises `UnclearNumber`."""
     found = _VALUE.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
     if found is None:
-        raise UnclearNumber(_why_not(text))
+        raise UnclearNumber(_describe_no_number(text))
     digits = found["plain"] or found["point"] or found["comma"] or found["grouped"]
     if found["comma"] or found["grouped"]:
         digits = digits.replace("." if found["comma"] else found["by"], "").replace(",", ".")
@@ -84,7 +84,7 @@ def parse(text: str) -> float:
     return (-1 if found["sign"] and found["sign"] in _MINUS else 1) * value * _PREFIXES.get(found["prefix"] or "", 1)
 
 
-def _why_not(text: str) -> str:
+def _describe_no_number(text: str) -> str:
     if re.fullmatch(r"[0-9]+,[0-9]+|[0-9]{1,3}(?:,[0-9]{2,3})+", text):
         return f"{show_value(text)} may be one number with thousands, one with decimals, or several"
     if re.fullmatch(r"[0-9.,]+", text) and re.search("[0-9]", text):
@@ -116,8 +116,8 @@ def _read_number(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> s
     text = text[:-1] if text[-1:] in _PUNCTUATION else text  # of a sentence or a list
     start = match.start(1) + match[1].find(text)
     end = start + len(text)
-    first = _first(line, start) if text[:1].isdecimal() or text[:1] == "." else start
-    last = _last(line, end) if text[-1:].isdecimal() else end
+    first = _find_first(line, start) if text[:1].isdecimal() or text[:1] == "." else start
+    last = _find_last(line, end) if text[-1:].isdecimal() else end
     # What is beside its group the pattern describes, or leaves to us.
     before, after = match.start() < start, match.end() > match.end(1)
     if (first < start and before) or (last > end and after):
@@ -135,7 +135,7 @@ def _read_number(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> s
     return re.sub(f"[{_SPACES}]", " ", line[first:last])
 
 
-def _first(line: str, at: int) -> int:
+def _find_first(line: str, at: int) -> int:
     """Where a number begins of which one digit, or the decimal point, is at `at`."""
     while at:
         if line[at - 1].isdecimal():
@@ -147,7 +147,7 @@ def _first(line: str, at: int) -> int:
     return at
 
 
-def _last(line: str, at: int) -> int:
+def _find_last(line: str, at: int) -> int:
     """Where a number ends that goes on at `at`, or ends there."""
     if digits := _NEXT_DIGITS.match(line, at):
         at = digits.end()
@@ -172,7 +172,7 @@ def _check_columns(pattern: re.Pattern[str], line: str, whole: tuple[int, int], 
 def _check_space(pattern: re.Pattern[str], line: str, at: int) -> None:
     """Raise `UnclearNumber` where the digits around a space may be one number: where the pattern would find that, too."""
     if _finds(pattern, line[:at] + line[at + 1 :], lambda begin, end: begin < at < end):
-        around = f"{_around(line, at, at)} {_around(line, at + 1, at + 1)}"
+        around = f"{_find_token(line, at, at)} {_find_token(line, at + 1, at + 1)}"
         raise UnclearNumber(f"{show_value(around)} may be one number or two")
 
 
@@ -194,7 +194,7 @@ def _check_before(line: str, first: int, last: int, *, is_in_pattern: bool) -> N
         or (is_word and (not is_in_pattern or line[first] == "."))
         or (not is_in_pattern and _CAME_FROM.search(before))
     ):
-        raise UnclearNumber(f"{number} is a part of {show_value(_around(line, first, last))}")
+        raise UnclearNumber(f"{number} is a part of {show_value(_find_token(line, first, last))}")
     for wrong, what in _WRONG_BEFORE.items():
         if wrong.search(before):
             raise UnclearNumber(f"{number} is {what}")
@@ -222,11 +222,11 @@ def _check_after(line: str, first: int, last: int, *, is_in_pattern: bool) -> in
         or (not is_in_pattern and _LETTERS.match(line, last) and not _UNIT.match(line, last))
         or (not is_in_pattern and _GOES_ON.match(line, last))
     ):
-        raise UnclearNumber(f"{number} is a part of {show_value(_around(line, first, last))}")
+        raise UnclearNumber(f"{number} is a part of {show_value(_find_token(line, first, last))}")
     return last
 
 
-def _around(line: str, first: int, last: int) -> str:
+def _find_token(line: str, first: int, last: int) -> str:
     """Return what is there between two blanks."""
     begin, end = re.search(r"\S*$", line[:first]), re.match(r"\S*", line[last:])
     return (begin[0] if begin else "") + line[first:last] + (end[0] if end else "")

@@ -91,7 +91,7 @@ class Spec(Fields, JsonData):
             *(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()),
         ]
 
-    def but(self, **changes: Any) -> "Spec":
+    def replace(self, **changes: Any) -> "Spec":
         """Return the same training with some things changed."""
         return replace(self, **changes)
 
@@ -104,12 +104,12 @@ def labels(specs: Iterable[Spec]) -> dict[Spec, str]:
     return {
         spec: " ".join([label, *(f"{name}={format_value(getattr(spec, name))}" for name in names)])
         for label, group in alike.items()
-        for names in [_differing_fields(group)]
+        for names in [_list_differing_fields(group)]
         for spec in group
     }
 
 
-def _differing_fields(specs: Iterable[Spec]) -> list[str]:
+def _list_differing_fields(specs: Iterable[Spec]) -> list[str]:
     """Return the names of the fields in which the specs differ, in the order of the fields."""
     values = {field.name: {getattr(each, field.name) for each in specs} for field in fields(Spec)}
     return [name for name, found in values.items() if len(found) > 1]
@@ -180,7 +180,7 @@ def task_arguments(order: TaskOrder) -> list[str]:
     A single process gets no role, and a flag for parameter servers, or a chief, is left out where there are none.
     """
     spec, values = order.spec, _values(order)
-    flags = [] if _is_alone(order) else [flag for flag in flags_of(spec.role_flags) if not _asks_for_none(flag, values)]
+    flags = [] if _is_alone(order) else [flag for flag in flags_of(spec.role_flags) if not _is_none_requested(flag, values)]
     return [_fill_in(word, values) for word in (*spec.command, *flags)]
 
 
@@ -190,7 +190,7 @@ def task_variables(order: TaskOrder) -> dict[str, str]:
     variables = {
         name: _fill_in(value, values)
         for name, _, value in (word.partition("=") for word in order.spec.environment)
-        if not _asks_for_none(value, values)
+        if not _is_none_requested(value, values)
     }
     if order.spec.role_flags == TF_CONFIG and not _is_alone(order):
         task = {"type": order.job, "index": order.index}
@@ -230,5 +230,5 @@ def _fill_in(word: str, values: Mapping[str, str]) -> str:
     return ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word)
 
 
-def _asks_for_none(word: str, values: Mapping[str, str]) -> bool:
+def _is_none_requested(word: str, values: Mapping[str, str]) -> bool:
     return any(name.endswith("_hosts") and not values[name] for name in names_in([word]))

@@ -57,7 +57,7 @@ class Staging:
             except DataError as refusal:
                 self._refused[url] = refusal
                 raise
-        return spec.but(data_dir=self._folders[url])
+        return spec.replace(data_dir=self._folders[url])
 
 
 def is_remote(spec: Spec) -> bool:

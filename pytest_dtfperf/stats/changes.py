@@ -63,7 +63,7 @@ class Promise:
     share: float = 0.05  # of all horizons with any false event in any series
     nights: int = HORIZON  # of each series: a quarter of a year
 
-    def level(self, series: int) -> float:
+    def get_level(self, series: int) -> float:
         """Return the error level of each series, with so many series."""
         return self.share / max(1, series)
 
@@ -101,13 +101,13 @@ class Track:
     shown: Scatter | None = None
     rough: float = 0.0
 
-    def stretch(self, number: int) -> Array:
+    def get_stretch(self, number: int) -> Array:
         """Return the values between two changes; -1 is the latest stretch."""
         bounds = [*self.begins, len(self.kept)]
         number = number % len(self.begins)
-        return self.between(bounds[number], bounds[number + 1])
+        return self.get_values(bounds[number], bounds[number + 1])
 
-    def between(self, begin: int, end: int) -> Array:
+    def get_values(self, begin: int, end: int) -> Array:
         """Return the values of the kept nights from `begin` to `end`."""
         return np.array([self.values[position] for position in self.kept[begin:end]], dtype=float)
 
@@ -136,10 +136,10 @@ class Track:
             track.crossing, track.ended = RateChange(**crossing), data["ended"]
         return track
 
-    def stretches(self) -> list[Array]:
+    def list_stretches(self) -> list[Array]:
         """Return the stretches of the last MEMORY nights."""
         least, bounds = max(0, len(self.kept) - MEMORY), [*self.begins, len(self.kept)]
-        return [self.between(max(begin, least), end) for begin, end in pairwise(bounds) if end > least]
+        return [self.get_values(max(begin, least), end) for begin, end in pairwise(bounds) if end > least]
 
 
 class ChangeWatch:
@@ -156,7 +156,7 @@ class ChangeWatch:
         self.tracks.update(tracks)
         self._learn(dict.fromkeys(tracks, 0.0))
 
-    def night(
+    def add_night(
         self, rates: Mapping[str, float], watched: int | None = None, ended: Mapping[str, str] | None = None
     ) -> dict[str, RateChange]:
         """Add the logarithms of a night's rates, by series, and return the changes that this night has confirmed.
@@ -171,7 +171,7 @@ class ChangeWatch:
             track.kept.append(len(track.values))
             track.values.append(rate)
         self._learn(rates)
-        level = USED * self.promise.level(watched or len(self.tracks))
+        level = USED * self.promise.get_level(watched or len(self.tracks))
         found = {name: self._cross(self.tracks[name], before, level) for name, before in (ended or {}).items() if name in rates}
         found |= {name: change for name in rates if (change := self._search(self.tracks[name], level))}
         return {name: change for name, change in found.items() if change}
@@ -184,31 +184,31 @@ class ChangeWatch:
     def _learn(self, names: Mapping[str, float]) -> None:
         """Update the estimates of the noise with the nights of these series."""
         for name in names:
-            self.tracks[name].rough = estimate_scale(self.tracks[name].stretches())
+            self.tracks[name].rough = estimate_scale(self.tracks[name].list_stretches())
         self._usual = compute_usual_scale(track.rough for track in self.tracks.values())
         for name in names:
             track = self.tracks[name]
-            stretches = track.stretches()
+            stretches = track.list_stretches()
             if sum(map(len, stretches)) >= LEAST_NIGHTS:
                 track.shown = compute_scatter(stretches, compute_shared_scale(track.rough, len(track.kept), self._usual))
         shown = [track.shown for track in self.tracks.values() if track.shown]
         self.together = Together(shown) if shown else None
 
-    def noise(self, name: str) -> NightNoise | None:
+    def get_noise(self, name: str) -> NightNoise | None:
         """Return the noise of a series; None: it has too few nights."""
         track = self.tracks[name]
-        return self.together.noise(track.shown) if self.together and track.shown else None
+        return self.together.get_noise(track.shown) if self.together and track.shown else None
 
-    def knows_noise(self) -> bool:
+    def is_noise_known(self) -> bool:
         """Return whether the noise is known well enough to find small changes; until then, only large ones are found."""
-        known = [noise.is_known() for name in self.tracks if (noise := self.noise(name))]
+        known = [noise.is_known() for name in self.tracks if (noise := self.get_noise(name))]
         longest = max((len(track.kept) for track in self.tracks.values()), default=0)
         return longest >= KNOWN_NIGHTS and sum(known) >= MOST_KNOWN * len(known)
 
     def _search(self, track: Track, level: float) -> RateChange | None:
         if track.shown is None or self.together is None:
             return None
-        noise = self.together.noise(track.shown)
+        noise = self.together.get_noise(track.shown)
         # Before the last change is refined, which would move it to a larger one that follows.
         if after := self._find_split(track, noise, level):
             return self._add(track, len(track.kept) - after, noise)
@@ -217,7 +217,7 @@ class ChangeWatch:
 
     def _find_split(self, track: Track, noise: NightNoise, level: float) -> int | None:
         """Return the number of nights after a new change in the last stretch; None if there is none."""
-        stretch = track.stretches()[-1]
+        stretch = track.list_stretches()[-1]
         if len(stretch) < 2 * LEAST:
             return None
         after, chance = _search_stretch(stretch, noise, level)
@@ -226,14 +226,14 @@ class ChangeWatch:
     def _cross(self, track: Track, name: str, level: float) -> RateChange | None:
         """Compare a series with its predecessor, and return the change if it is confirmed now."""
         ended = self.tracks[name]
-        before, after = ended.stretch(-1)[-WINDOW:], track.stretch(0)[:WINDOW]
-        stretches = [*ended.stretches(), *track.stretches()]
+        before, after = ended.get_stretch(-1)[-WINDOW:], track.get_stretch(0)[:WINDOW]
+        stretches = [*ended.list_stretches(), *track.list_stretches()]
         if len(after) < LEAST_AFTER or sum(len(each) - 1 for each in stretches) < 1 or track.ended not in ("", name):
             return None
         shown = compute_scatter(
             stretches, compute_shared_scale(estimate_scale(stretches), sum(map(len, stretches)), self._usual)
         )
-        noise = (self.together or Together([shown])).noise(shown)
+        noise = (self.together or Together([shown])).get_noise(shown)
         if track.crossing:
             _measure_crossing(track.crossing, before, after, noise)
             return None
@@ -259,7 +259,7 @@ class ChangeWatch:
             return
         begin, least, end = track.begins[-1], track.begins[-2], len(track.kept)
         if track.kept[-1] - track.changes[-1].found <= REFINED and track.changes[-1].kind == "step":
-            window = track.between(max(least, begin - WINDOW), end)
+            window = track.get_values(max(least, begin - WINDOW), end)
             near = np.arange(end - begin - SHIFT, end - begin + SHIFT + 1)
             near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
             if len(near):
@@ -353,8 +353,8 @@ def _forget_outlier(track: Track, noise: NightNoise) -> bool:
     """
     if len(track.begins) < 3 or track.begins[-1] - track.begins[-2] > REVERTED:
         return False
-    before, after = track.stretch(-3)[-WINDOW:], track.stretch(-1)
-    ratio = (after.mean() - _mean(before, noise)) / _error(before, after, noise)
+    before, after = track.get_stretch(-3)[-WINDOW:], track.get_stretch(-1)
+    ratio = (after.mean() - _mean(before, noise)) / _compute_error(before, after, noise)
     if abs(ratio) > SAME:
         return False
     begin, end = track.begins[-2], track.begins[-1]
@@ -370,7 +370,7 @@ def _mean(values: Array, noise: NightNoise) -> float:
     return float(clip_nights(values, noise.scale).mean())
 
 
-def _error(before: Array, after: Array, noise: NightNoise) -> float:
+def _compute_error(before: Array, after: Array, noise: NightNoise) -> float:
     """Return the standard error of the difference of two means."""
     return float(noise.errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
 
@@ -386,7 +386,7 @@ def _measure(track: Track, number: int, noise: NightNoise) -> None:
     change = track.changes[number - 1]
     first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a continued drift
     change.first_bad, change.last_good = track.kept[track.begins[first]], track.kept[track.begins[first] - 1]
-    before, after = track.stretch(first - 1)[-WINDOW:], track.stretch(number)[:WINDOW]
+    before, after = track.get_stretch(first - 1)[-WINDOW:], track.get_stretch(number)[:WINDOW]
     _size(change, before, after, noise)
     change.kind = "drift" if first < number or _is_drift(before, after) else "step"
 
@@ -402,7 +402,7 @@ def _size(change: RateChange, before: Array, after: Array, noise: NightNoise) ->
     from scipy.special import stdtrit
 
     change.size = _mean(after, noise) - _mean(before, noise)
-    half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * _error(before, after, noise)
+    half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * _compute_error(before, after, noise)
     change.low, change.high = change.size - half, change.size + half
 
 
@@ -438,7 +438,7 @@ def _join_drift(track: Track, noise: NightNoise) -> bool:
     last, one_before = track.changes[-1], track.changes[-2]
     if last.size * one_before.size <= 0 or track.begins[-1] - track.begins[-2] > DRIFT_JOINS:
         return False
-    parts = [track.stretch(number)[-WINDOW:] for number in (-3, -2, -1)]
+    parts = [track.get_stretch(number)[-WINDOW:] for number in (-3, -2, -1)]
     steps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     values = np.concatenate(parts)
     if _squares_of_hinge(values, np.arange(len(values), dtype=float)) > steps / BETTER:

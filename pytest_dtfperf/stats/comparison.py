@@ -25,11 +25,11 @@ from pytest_dtfperf.stats.noise import (
     NONE_SLOW,
     Noise,
     SlowRuns,
+    drop_slowest,
     pool_spreads,
     runs_to_confirm,
     slow_runs,
     welch,
-    without_slowest,
 )
 
 # How early the two error rates are spent. What holds is to be seen soon: most measurements do, and every run costs machine
@@ -98,7 +98,7 @@ class RatioEstimate:
         return min(ends), max(ends)
 
 
-def against_stored(
+def compare_with_stored(
     now: Sequence[float], then: Sequence[float], noise: Noise, question: Question, *, then_noise: Noise | None = None
 ) -> RatioEstimate:
     """Compare `now`, run by run, with `then`, which was measured in another session and gets no further runs.
@@ -108,14 +108,14 @@ def against_stored(
     return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=True), question)
 
 
-def against_each_other(
+def compare_alternating(
     now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise | None, question: Question
 ) -> RatioEstimate:
     """Compare two trainings with alternating runs in one session. Each has its own noise; None: both scatter alike."""
     return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=False), question)
 
 
-def against_drifting(
+def compare_drifting(
     now: Sequence[Sequence[float]], then: Sequence[Sequence[float]], noise: Noise, then_noise: Noise, question: Question
 ) -> RatioEstimate:
     """Compare two trainings of one session, of which one was measured before and after the other, in two groups of runs.
@@ -166,7 +166,7 @@ class _Sides:
         """Return the number of analyses so far, one after each new run."""
         return self.analysis_count or (len(self.now) if self.apart else min(len(self.now), len(self.then)))
 
-    def one_analysis_before(self) -> "_Sides":
+    def drop_last_run(self) -> "_Sides":
         """Return the sides without the last run; where both grow, without the last of the longer one, or of both."""
         shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
         shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
@@ -175,16 +175,14 @@ class _Sides:
     def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
         """Return the slowest runs of either side."""
         then = slow_runs(self.then, self.then_noise, question.missed)
-        others = [without_slowest(self.then, then.doubtful)] if self.alike else []
+        others = [drop_slowest(self.then, then.doubtful)] if self.alike else []
         return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
 
-    def without(self, now: int, then: int) -> "_Sides":
+    def drop_slowest(self, now: int, then: int) -> "_Sides":
         """Return the sides without so many of the slowest runs of either."""
-        return replace(
-            self, now=without_slowest(self.now, now), then=without_slowest(self.then, then), analysis_count=self.analyses
-        )
+        return replace(self, now=drop_slowest(self.now, now), then=drop_slowest(self.then, then), analysis_count=self.analyses)
 
-    def error(self) -> "_Error":
+    def compute_error(self) -> "_Error":
         """Return the error of the difference of means."""
         if self.alike:
             spread, degrees_of_freedom = pool_spreads([self.now, self.then], self.now_noise)
@@ -239,9 +237,9 @@ class _Error:
 
 def _ask(sides: _Sides, question: Question) -> RatioEstimate:
     now_slow, then_slow = sides.slow(question)
-    kept = sides.without(now_slow.rare, then_slow.rare)
+    kept = sides.drop_slowest(now_slow.rare, then_slow.rare)
     ratio = math.exp(_mean_log(kept.now) - _mean_log(kept.then))
-    error = kept.error()
+    error = kept.compute_error()
     low, high, answer = 0.0, math.inf, Answer.OPEN
     if error.degrees_of_freedom and sides.analyses >= question.least:
         low, high = _interval(sides, question)
@@ -264,18 +262,18 @@ def _ask(sides: _Sides, question: Question) -> RatioEstimate:
 def _interval(sides: _Sides, question: Question) -> tuple[float, float]:
     """Return the interval without rare runs, as wide as it becomes without the runs that may be rare ones."""
     now, then = sides.slow(question)
-    low, high = _plain_interval(sides.without(now.rare, then.rare), question)
+    low, high = _plain_interval(sides.drop_slowest(now.rare, then.rare), question)
     if now.doubtful > now.rare:
-        high = max(high, _plain_interval(sides.without(now.doubtful, then.rare), question)[1])
+        high = max(high, _plain_interval(sides.drop_slowest(now.doubtful, then.rare), question)[1])
     if then.doubtful > then.rare:
-        low = min(low, _plain_interval(sides.without(now.rare, then.doubtful), question)[0])
+        low = min(low, _plain_interval(sides.drop_slowest(now.rare, then.doubtful), question)[0])
     return low, high
 
 
 def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
     from pytest_dtfperf.stats.sequential import compute_critical_values
 
-    error = sides.error()
+    error = sides.compute_error()
     if not error.degrees_of_freedom:
         return 0.0, math.inf
     analyses, here = sides.information(error, question)
@@ -299,12 +297,12 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
     if question.most < max(needed, question.least + 1):
         is_known = min(sides.now_noise.degrees_of_freedom, sides.then_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
         return is_known and sides.analyses >= question.most and high * RARE_SLOWDOWN < question.floor
-    before = sides.one_analysis_before()
+    before = sides.drop_last_run()
     if sides.analyses < needed or not before.now or not before.then or before.analyses < question.least:
         return False
     now, then = sides.slow(question)
     fastest = sorted(range(len(sides.now)), key=lambda run: -sides.now[run])[: len(sides.now) - now.rare]
-    alone = sides.now[-1] / math.exp(_mean_log(without_slowest(sides.then, then.rare)))
+    alone = sides.now[-1] / math.exp(_mean_log(drop_slowest(sides.then, then.rare)))
     is_alike = len(sides.now) - 1 in fastest and alone < question.floor
     return is_alike and _interval(before, question)[1] < question.floor
 
@@ -325,14 +323,14 @@ def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> i
 
     def suffices(runs: int) -> bool:
         error = math.sqrt(noise.run**2 * (1 / runs + 1 / then) + 2 * noise.session**2)
-        return loss >= _errors_needed(is_known, then, runs, false_alarm) * error
+        return loss >= _count_errors_needed(is_known, then, runs, false_alarm) * error
 
     if not suffices(MOST_NEEDED):
         return None
     return next(runs for runs in range(1, MOST_NEEDED + 1) if suffices(runs))
 
 
-def _errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> float:
+def _count_errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> float:
     """Return the smallest loss beyond the margin that is found in 95 of 100 cases, in standard errors."""
     from scipy.special import ndtri
 

@@ -196,7 +196,7 @@ class NightNoise:
 
     def variances(self, squares: Array) -> Array:
         """Return the variances of a night by kind. `squares`: (kind, ...), as in `shown`."""
-        found: Array = (self.prior_degrees * _by_kind(self.prior, squares) + squares) / self.degrees_of_freedom
+        found: Array = (self.prior_degrees * _split_by_kind(self.prior, squares) + squares) / self.degrees_of_freedom
         return found
 
     def infer_kinds(self, squares: Array) -> tuple[Array, Array]:
@@ -208,7 +208,7 @@ class NightNoise:
     def log_likelihoods(self, squares: Array) -> Array:
         """Return by kind the logarithm of its probability and likelihood, without a constant that all kinds share."""
         logs = np.log(self.usual) + self.prior_degrees / 2 * np.log(self.prior) - self.shown.log_variances / 2
-        found: Array = _by_kind(logs, squares) - self.degrees_of_freedom / 2 * np.log(self.variances(squares))
+        found: Array = _split_by_kind(logs, squares) - self.degrees_of_freedom / 2 * np.log(self.variances(squares))
         return found
 
     @property
@@ -230,7 +230,7 @@ class NightNoise:
         return bool(high <= MUCH * middle)
 
 
-def _by_kind(values: Array, like: Array) -> Array:
+def _split_by_kind(values: Array, like: Array) -> Array:
     found: Array = values.reshape(-1, *[1] * (like.ndim - 1))
     return found
 
@@ -340,7 +340,7 @@ class Together:
         self._all, self._usual = all_series, usual
         self._shares = {id(each): share for each, share in zip(all_series, shares, strict=True)}
 
-    def noise(self, own: Scatter) -> NightNoise:
+    def get_noise(self, own: Scatter) -> NightNoise:
         """Return the noise of a series, with the frequencies of the kinds in the others."""
         usual = self._usual
         if (share := self._shares.get(id(own))) is not None:

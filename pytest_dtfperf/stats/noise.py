@@ -172,9 +172,9 @@ def slow_runs(rates: Sequence[float], noise: Noise, level: float, others: Sequen
         if not degrees_of_freedom:
             continue
         distance = (math.fsum(rest) / len(rest) - logs[len(rest)]) / (spread * math.sqrt(1 + 1 / len(rest)))
-        if distance > t_quantile(CLEARLY, degrees_of_freedom):
+        if distance > compute_t_quantile(CLEARLY, degrees_of_freedom):
             slow = slowest
-        if distance > t_quantile(PERHAPS, degrees_of_freedom) and slowest <= most_rare(runs, level):
+        if distance > compute_t_quantile(PERHAPS, degrees_of_freedom) and slowest <= count_most_rare(runs, level):
             doubtful = slowest
     slower = (
         1 - math.exp(math.fsum(logs[runs - slow :]) / slow - math.fsum(logs[: runs - slow]) / (runs - slow)) if slow else 0.0
@@ -183,14 +183,14 @@ def slow_runs(rates: Sequence[float], noise: Noise, level: float, others: Sequen
     return SlowRuns(of=runs, slow=slow, slower=slower, doubtful=max(doubtful, found.rare))
 
 
-def without_slowest(rates: Sequence[float], slowest: int) -> list[float]:
+def drop_slowest(rates: Sequence[float], slowest: int) -> list[float]:
     """Return the rates without so many of the slowest, in their order; of equal ones the last go first."""
     fastest = sorted(range(len(rates)), key=lambda run: -rates[run])[: len(rates) - slowest]
     return [rates[run] for run in sorted(fastest)]
 
 
 @lru_cache(maxsize=1024)
-def most_rare(runs: int, level: float) -> int:
+def count_most_rare(runs: int, level: float) -> int:
     """Return the largest number of rare runs among so many that is seen with a probability of more than `level`."""
     from scipy.special import bdtrc
 
@@ -200,7 +200,7 @@ def most_rare(runs: int, level: float) -> int:
 @lru_cache(maxsize=1024)
 def runs_to_confirm(false_alarm: float) -> int:
     """Return the number of runs that are, if all are slow, not all rare ones but with a probability of `false_alarm`."""
-    return next(runs for runs in count(1) if most_rare(runs, false_alarm) < runs)
+    return next(runs for runs in count(1) if count_most_rare(runs, false_alarm) < runs)
 
 
 def estimate_noise(sessions: Sequence[Sequence[float]]) -> tuple[Noise, int]:
@@ -220,19 +220,19 @@ def estimate_noise(sessions: Sequence[Sequence[float]]) -> tuple[Noise, int]:
     )
     rare = 0
     for slowest in range(1, len(slowest_first) // RUNS_FOR_EACH + 1):
-        rest = _without(sessions, slowest_first[:slowest])
+        rest = _drop_runs(sessions, slowest_first[:slowest])
         spread, degrees_of_freedom = pool_spreads(rest, Noise(run=1e-12))
         _, session, run = slowest_first[slowest - 1]
         if not all(rest) or not degrees_of_freedom:
             continue
         own = [math.log(rate) for rate in rest[session]]
         distance = math.fsum(own) / len(own) - math.log(sessions[session][run])
-        if distance > t_quantile(CLEARLY, degrees_of_freedom) * spread * math.sqrt(1 + 1 / len(own)):
+        if distance > compute_t_quantile(CLEARLY, degrees_of_freedom) * spread * math.sqrt(1 + 1 / len(own)):
             rare = slowest
-    return estimate_variance_components(_without(sessions, slowest_first[:rare])), rare
+    return estimate_variance_components(_drop_runs(sessions, slowest_first[:rare])), rare
 
 
-def _without(sessions: Sequence[Sequence[float]], left_out: Sequence[tuple[float, int, int]]) -> list[list[float]]:
+def _drop_runs(sessions: Sequence[Sequence[float]], left_out: Sequence[tuple[float, int, int]]) -> list[list[float]]:
     gone = {(session, run) for _, session, run in left_out}
     return [[rate for run, rate in enumerate(rates) if (session, run) not in gone] for session, rates in enumerate(sessions)]
 
@@ -244,7 +244,7 @@ def _median(rates: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+def compute_t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the value that Student's t exceeds with this probability."""
     from scipy.special import stdtrit
 
@@ -254,7 +254,7 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
 NIGHT_CONFIDENCE = 0.95  # of the interval of a night's mean
 
 
-def half_widths(nights: Sequence[tuple[int, float | None]]) -> list[float | None]:
+def compute_half_widths(nights: Sequence[tuple[int, float | None]]) -> list[float | None]:
     """Return half of the 95 % interval of each night's mean. `nights`: (number of runs, their spread); both in one unit.
 
     The spread is a standard deviation with n - 1; None of a single run. Nights are taken to scatter alike within: variances are
@@ -295,7 +295,7 @@ class Drift:
         return self.p_value < LEVEL and abs(self.change) > fraction
 
 
-def drift(step_s: Sequence[float]) -> Drift | None:
+def compute_drift(step_s: Sequence[float]) -> Drift | None:
     """Compare the halves of a run, by the means of blocks of steps. None: too few steps to compare.
 
     Steps within a run are correlated, which a test on single steps would take for certainty: batch means (G. S. Fishman,
@@ -311,10 +311,10 @@ def drift(step_s: Sequence[float]) -> Drift | None:
     change = math.fsum(blocks[: count // 2]) / math.fsum(blocks[count // 2 :]) - 1
     ramp = [i - (count - 1) / 2 for i in range(count)]
     jump = [math.copysign(1, each) for each in ramp]
-    return Drift(change, min(1.0, 2 * min(_drift_p_value(blocks, pattern) for pattern in (jump, ramp))))
+    return Drift(change, min(1.0, 2 * min(_compute_drift_p_value(blocks, pattern) for pattern in (jump, ramp))))
 
 
-def _drift_p_value(values: Sequence[float], pattern: Sequence[float]) -> float:
+def _compute_drift_p_value(values: Sequence[float], pattern: Sequence[float]) -> float:
     """Probability that values which only scatter follow this course as closely, one way or the other. Its mean is 0."""
     from scipy.special import stdtr
 

@@ -46,7 +46,7 @@ def compute_critical_values(
     _check(information, level, total)
     assert total is not None
     values, start, mass = _follow(information[:-1], level, gamma, total)
-    return (*values, _next_value(information, values, start, mass, level, gamma, total)[0])
+    return (*values, _find_next_value(information, values, start, mass, level, gamma, total)[0])
 
 
 @lru_cache(maxsize=512)
@@ -59,12 +59,12 @@ def _follow(information: tuple[float, ...], level: float, gamma: float, total: f
     start: Array = np.zeros(1)
     mass: Array = np.ones(1)
     for count in range(1, len(information) + 1):
-        value, start, mass = _next_value(information[:count], values, start, mass, level, gamma, total)
+        value, start, mass = _find_next_value(information[:count], values, start, mass, level, gamma, total)
         values = (*values, value)
     return values, start, mass
 
 
-def _next_value(
+def _find_next_value(
     information: tuple[float, ...], values: Sequence[float], start: Array, mass: Array, level: float, gamma: float, total: float
 ) -> tuple[float, Array, Array]:
     """Return the critical value at the last of these analyses, and the distribution at the one before it."""
@@ -76,7 +76,7 @@ def _next_value(
     steps = np.maximum(np.sqrt(np.diff(near)), LEAST_STEP * scales[1:])
     sums, widths = _grid(-DOWN * scales[-2], values[-1] * scales[-2], min(steps) / NODES_PER_STEP)
     mass = widths * (_density(sums[:, None] - start, steps[-2] if len(near) > 2 else scales[0]) @ mass)
-    return _crossing(sums, mass, steps[-1], scales[-1], now - before), sums, mass
+    return _find_crossing(sums, mass, steps[-1], scales[-1], now - before), sums, mass
 
 
 def _density(deviation: Array, scale: float) -> Array:
@@ -97,7 +97,7 @@ def _legendre(count: int) -> tuple[Array, Array]:
     return points, weights
 
 
-def _crossing(sums: Array, mass: Array, step: float, scale: float, share: float) -> float:
+def _find_crossing(sums: Array, mass: Array, step: float, scale: float, share: float) -> float:
     """Return the critical value that as much of the mass as `share` exceeds after one more step."""
 
     def excess(value: float) -> float:

@@ -63,9 +63,9 @@ class ParrotChannel:
     def __init__(self, channel: Channel, hosts: int) -> None:
         self.channel = channel
         self.hosts = hosts
-        assert sorted(self.lines(hosts)) == [(host, b"hello") for host in range(hosts)]
+        assert sorted(self.receive_lines(hosts)) == [(host, b"hello") for host in range(hosts)]
 
-    def lines(self, count: int) -> list[tuple[int, bytes | Lost]]:
+    def receive_lines(self, count: int) -> list[tuple[int, bytes | Lost]]:
         """Return the next lines of any host."""
         heard: list[tuple[int, bytes | Lost]] = []
         deadline = time.monotonic() + PATIENCE_S
@@ -75,14 +75,14 @@ class ParrotChannel:
             assert time.monotonic() < deadline, f"only {heard}"
         return heard
 
-    def answers(self, order: str) -> list[bytes | Lost]:
+    def receive_answers(self, order: str) -> list[bytes | Lost]:
         """Return the answers of the hosts to an order, in their order."""
         self.channel.send(order.encode())
-        return [line for _, line in sorted(self.lines(self.hosts), key=lambda heard: heard[0])]
+        return [line for _, line in sorted(self.receive_lines(self.hosts), key=lambda heard: heard[0])]
 
     @property
     def session(self) -> str:
-        (session,) = {line.decode() for line in self.answers("environment DTFPERF_SESSION") if isinstance(line, bytes)}
+        (session,) = {line.decode() for line in self.receive_answers("environment DTFPERF_SESSION") if isinstance(line, bytes)}
         return session
 
 
@@ -100,7 +100,7 @@ class BackendContract:
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             yield parrots
 
-    def left_by(self, session: str) -> list[int]:
+    def list_processes(self, session: str) -> list[int]:
         """Return the processes on the hosts that carry a session's id."""
         return sweep.find_left_processes([session])
 
@@ -121,7 +121,7 @@ class BackendContract:
 
     def test_every_host_knows_its_index(self, parrots: ParrotChannel) -> None:
         """Each process finds its place among the hosts in its environment."""
-        assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+        assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
     def test_all_share_a_session(self, parrots: ParrotChannel) -> None:
         """All processes of one start carry one id, by which a sweep finds them."""
@@ -131,16 +131,16 @@ class BackendContract:
         """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
         monkeypatch.setenv("DTFPERF_CONFORMS", value := """it's "so", $HOME; 7 = 7, a comma""")
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-            assert parrots.answers("environment DTFPERF_CONFORMS") == [value.encode()] * 2
+            assert parrots.receive_answers("environment DTFPERF_CONFORMS") == [value.encode()] * 2
 
     def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """Processes on a host get only the requested variables of the controller's environment; here they know all of it."""
         monkeypatch.setenv("CANARY_TOKEN", canary := uuid.uuid4().hex)
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-            seen = parrots.answers("environment CANARY_TOKEN")
+            seen = parrots.receive_answers("environment CANARY_TOKEN")
             assert seen == [b"(unset)" if self.keeps_secrets else canary.encode()] * 2
             if self.keeps_secrets:
-                there = [Path(f"/proc/{pid}/environ").read_bytes() for pid in self.left_by(parrots.session)]
+                there = [Path(f"/proc/{pid}/environ").read_bytes() for pid in self.list_processes(parrots.session)]
                 assert len(there) >= 2
                 assert not any(canary.encode() in each for each in there)
 
@@ -151,8 +151,8 @@ class BackendContract:
                 first = parrots.session
             with start_parrots(allocation) as parrots:
                 assert parrots.session != first
-                assert parrots.answers("echo again") == [b"again"] * 2
-        assert self.left_by(first) == []
+                assert parrots.receive_answers("echo again") == [b"again"] * 2
+        assert self.list_processes(first) == []
 
     def test_program_in_a_folder_with_a_blank(self, cluster: Cluster, tmp_path: Path) -> None:
         """Programs and arguments are handed on as they are, whatever is in their names."""
@@ -162,17 +162,17 @@ class BackendContract:
         program.chmod(0o755)
         with cluster.allocate(Resources(devices=2)) as allocation:
             channel = allocation.start([str(program), "two words"])
-            assert ParrotChannel(channel, 2).answers("echo here") == [b"here"] * 2
+            assert ParrotChannel(channel, 2).receive_answers("echo here") == [b"here"] * 2
             channel.close()
 
     def test_lines_go_both_ways_whole(self, parrots: ParrotChannel) -> None:
         """Short and very long lines arrive as they were sent, in order, on every host."""
         long = "y" * 300_000
-        assert parrots.answers(f"echo {long}") == [long.encode()] * 2
-        assert parrots.answers("shout 300000") == [b"x" * 300_000] * 2
+        assert parrots.receive_answers(f"echo {long}") == [long.encode()] * 2
+        assert parrots.receive_answers("shout 300000") == [b"x" * 300_000] * 2
         for i in range(100):
             parrots.channel.send(f"echo {i}".encode())
-        heard = parrots.lines(200)
+        heard = parrots.receive_lines(200)
         assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
 
     def test_silence_is_none(self, parrots: ParrotChannel) -> None:
@@ -183,23 +183,23 @@ class BackendContract:
     def test_lost_host_is_told_once(self, parrots: ParrotChannel, end: str) -> None:
         """A host with a process that ends is reported once, after its last output, with how it ended; the others go on."""
         parrots.channel.send(f"{end} 1".encode())
-        heard = parrots.lines(1)
+        heard = parrots.receive_lines(1)
         while not isinstance(heard[-1][1], Lost):
-            heard += parrots.lines(1)
+            heard += parrots.receive_lines(1)
         assert all(host == 1 for host, _ in heard)
         if end == "exit":
             assert (1, b"bye") in heard
         assert heard[-1] == (1, EXPECTED_LOSSES[end])
         parrots.channel.send(b"echo still here")
-        assert parrots.lines(1) == [(0, b"still here")]
+        assert parrots.receive_lines(1) == [(0, b"still here")]
         assert parrots.channel.receive(0.05) is None
 
     def test_sending_to_nobody_is_an_error(self, parrots: ParrotChannel) -> None:
         """When the last host is lost, sending raises an error with the reason."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
-        wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
-        wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
+        wait_until("both are lost", lambda: isinstance(parrots.receive_lines(1)[0][1], Lost))
+        wait_until("both are lost", lambda: isinstance(parrots.receive_lines(1)[0][1], Lost))
         with pytest.raises(HostLost, match=r"^no agent is left on .+: .+"):
             parrots.channel.send(b"echo hello?")
 
@@ -210,10 +210,10 @@ class BackendContract:
             channel = allocation.start(PARROT_COMMAND)
             session = ParrotChannel(channel, 2).session
             channel.send(b"daemon")
-            wait_until("their daemons are there", lambda: len(self.left_by(session)) >= 4)
+            wait_until("their daemons are there", lambda: len(self.list_processes(session)) >= 4)
             channel.send(state.encode())
             channel.close()
-        wait_until("nothing of the session is left", lambda: self.left_by(session) == [])
+        wait_until("nothing of the session is left", lambda: self.list_processes(session) == [])
 
     def test_two_allocations_at_once(self, cluster: Cluster) -> None:
         """Allocations do not hear each other, and closing one leaves the other alone."""
@@ -224,9 +224,9 @@ class BackendContract:
         ):
             with start_parrots(second) as other:
                 assert one.session != other.session
-                assert one.answers("echo one") == [b"one"] * 2
-                assert other.answers("echo other") == [b"other"] * 2
-            assert one.answers("echo still") == [b"still"] * 2
+                assert one.receive_answers("echo one") == [b"one"] * 2
+                assert other.receive_answers("echo other") == [b"other"] * 2
+            assert one.receive_answers("echo still") == [b"still"] * 2
 
     def test_command_that_cannot_start(self, cluster: Cluster) -> None:
         """A program that is not there is an error that names it."""
@@ -241,7 +241,7 @@ class BackendContract:
         abandoned = leave_daemon(cluster)
         with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
-                assert parrots.answers("echo alive") == [b"alive"] * 2
+                assert parrots.receive_answers("echo alive") == [b"alive"] * 2
             wait_until("the abandoned daemon is gone", lambda: not processes.inspect(abandoned))
 
 
@@ -266,7 +266,7 @@ def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
     with cluster.allocate(Resources(devices=1)) as allocation:
         parrots = ParrotChannel(allocation.start(PARROT_COMMAND), 1)
         session = parrots.session
-        assert parrots.answers("daemon") == [b"daemon"]
+        assert parrots.receive_answers("daemon") == [b"daemon"]
         kill(parrots, session)
         wait_until("the daemon alone is left", lambda: len(sweep.find_left_processes([session])) == 1)
         print(*sweep.find_left_processes([session]), flush=True)

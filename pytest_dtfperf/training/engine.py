@@ -76,7 +76,7 @@ class Training(Protocol):
 _AT_SHUTDOWN: list[Callable[[], object]] = []
 
 
-def at_shutdown(callback: Callable[[], object]) -> None:
+def add_shutdown_callback(callback: Callable[[], object]) -> None:
     """Have `callback` called when no other task needs this one any more, and before its process ends without cleanup."""
     _AT_SHUTDOWN.append(callback)
 

@@ -23,9 +23,9 @@ from pytest_dtfperf.training.placement import (
     compute_bytes,
     count_rows,
     cut_large_variables,
-    held_by,
     refine_pieces,
     round_robin,
+    sum_by_server,
 )
 
 SMALL_BYTES = 64 << 10  # the default limit: joining larger variables costs more than it saves
@@ -135,9 +135,9 @@ def bytes_on_servers(spec: Spec) -> list[int]:
     variables = get_outline(spec).trained
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
-        return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
+        return sum_by_server(whole, round_robin(whole, spec.num_ps), spec.num_ps)
     shapes = list(map_shapes(variables, _plan_spec_packs(spec, crosses_the_wire=True)).values())
-    return held_by(shapes, _cut_into_pieces(spec, shapes, spec.num_ps), spec.num_ps)
+    return sum_by_server(shapes, _cut_into_pieces(spec, shapes, spec.num_ps), spec.num_ps)
 
 
 class Exchange(NamedTuple):

@@ -78,7 +78,7 @@ class GraphTraining:
         engine.save_variables(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
-        return self._step.log.of(step_s) if not self._lends and all(self._order.timestamped) else ()
+        return self._step.log.get_last_steps(step_s) if not self._lends and all(self._order.timestamped) else ()
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:

@@ -82,10 +82,10 @@ class _Functions:
         if name not in self._known:
             self._known[name] = "", Counter()
             if definition := self._by_name.get(name):
-                self._known[name] = self._of(definition)
+                self._known[name] = self._hash_function(definition)
         return self._known[name]
 
-    def _of(self, definition: Any) -> tuple[str, Counter[str]]:
+    def _hash_function(self, definition: Any) -> tuple[str, Counter[str]]:
         signature = definition.signature
         colours, operations = _refine_colours(definition.node_def, self, arguments=signature.input_arg)
         flags = [f"{name}={definition.attr[name].b}" for name in sorted(_INTERNAL) if name in definition.attr]

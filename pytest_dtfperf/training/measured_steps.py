@@ -93,7 +93,7 @@ def run_measured_steps(
     return measured
 
 
-def lend_devices(order: TaskOrder, training: "Training", counters: Callable[[], Counters]) -> MeasuredSteps:
+def serve_devices(order: TaskOrder, training: "Training", counters: Callable[[], Counters]) -> MeasuredSteps:
     """Stand by while the chief's session computes on this worker's devices."""
     spec = order.spec
     measured = MeasuredSteps()

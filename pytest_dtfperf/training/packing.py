@@ -7,7 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Pack, compute_parts, plan_task_packs
-from pytest_dtfperf.training.models.tensors import first_value, join_parts, parts_in
+from pytest_dtfperf.training.models.tensors import join_parts, make_first_value, parts_in
 from pytest_dtfperf.training.variable_update import UpdateStrategy
 
 v1 = tf.compat.v1
@@ -46,7 +46,7 @@ class PackedUpdate:
         if pack is None:
             return self._update.variable(tower, name, shape, initial)
         if (tower, name) not in self._pieces:
-            value = self._update.variable(tower, pack.name, (pack.size,), lambda: self._first_value(pack))
+            value = self._update.variable(tower, pack.name, (pack.size,), lambda: self._make_first_value(pack))
             self._pieces |= {(tower, each): piece for each, piece in self._split(pack, value).items()}
         return self._pieces[tower, name]
 
@@ -56,8 +56,8 @@ class PackedUpdate:
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         return self._update.update([self._join_gradients(of_tower) for of_tower in gradients])
 
-    def _first_value(self, pack: Pack) -> tf.Tensor:
-        return tf.concat([tf.reshape(first_value(member, self._seed), [-1]) for member in pack.members], 0)
+    def _make_first_value(self, pack: Pack) -> tf.Tensor:
+        return tf.concat([tf.reshape(make_first_value(member, self._seed), [-1]) for member in pack.members], 0)
 
     def _split(self, pack: Pack, value: tf.Tensor) -> dict[str, tf.Tensor]:
         flat = tf.split(value, [member.size for member in pack.members])
@@ -113,7 +113,7 @@ class SplitUpdate:
         if (tower, name) not in self._joined:
             values, begin = [], 0
             for part, rows in self._parts[name].items():
-                first = self._first_value(name, initial, begin, rows)
+                first = self._make_first_value(name, initial, begin, rows)
                 values.append(self._update.variable(tower, part, (rows, *shape[1:]), first))
                 begin += rows
             self._joined[tower, name] = join_parts(values)
@@ -125,7 +125,7 @@ class SplitUpdate:
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         return self._update.update([cut_gradients(of_tower, self._parts) for of_tower in gradients])
 
-    def _first_value(self, name: str, initial: Callable[[], tf.Tensor], begin: int, rows: int) -> Callable[[], tf.Tensor]:
+    def _make_first_value(self, name: str, initial: Callable[[], tf.Tensor], begin: int, rows: int) -> Callable[[], tf.Tensor]:
         """Return a function that makes the first value of some rows.
 
         The whole variable is drawn once, where the first part is, and its rows are sent to the other parts. Drawn once per

@@ -184,7 +184,7 @@ def _make_whole_pieces(shapes: Sequence[Shape], servers: Iterable[int]) -> Place
     return [(Piece(server, count_rows(shape)),) for shape, server in zip(shapes, servers, strict=True)]
 
 
-def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
+def sum_by_server(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
     """Return the bytes on each server."""
     held = [0] * servers
     for shape, pieces in zip(shapes, placed, strict=True):
@@ -195,5 +195,5 @@ def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
 
 def _compute_distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
     """Return the bytes between the mean and the server that is farthest from it."""
-    held = held_by(shapes, placed, servers)
+    held = sum_by_server(shapes, placed, servers)
     return max(abs(each - sum(held) / servers) for each in held)

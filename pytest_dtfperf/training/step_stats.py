@@ -49,12 +49,12 @@ class Tracer:
         for of_device in step_stats.dev_stats:
             if _STREAM.match(of_device.device):
                 continue
-            device = self._short(of_device.device)
+            device = self._shorten_device(of_device.device)
             for node in of_device.node_stats:
                 start, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
                 if node.node_name not in TRANSFERS:
                     operation = self._operation(node, device)
-                    start, end = kernels.of(device, operation.name) or (start, end)
+                    start, end = kernels.find_kernels(device, operation.name) or (start, end)
                     ran.append(OperationRun(self._index(operation), min(node.scheduled_micros or start, start), start, end))
                 elif tensor := self._tensor(node):
                     received.append(TensorArrival(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
@@ -83,9 +83,9 @@ class Tracer:
             return None
         name, source, destination = match.groups()
         size = sum(output.tensor_description.allocation_description.requested_bytes for output in node.output)
-        return Tensor(_EDGE.sub("", name), self._short(source), self._short(destination), size)
+        return Tensor(_EDGE.sub("", name), self._shorten_device(source), self._shorten_device(destination), size)
 
-    def _short(self, device: str) -> str:
+    def _shorten_device(self, device: str) -> str:
         """Return the short name of a device, such as `ps:1/CPU:0`. A single process does not know its task's name."""
         match = _DEVICE.match(device)
         if not match:
@@ -116,7 +116,7 @@ class _Kernels:
         first, last = self._spans.get((device, node.node_name), (begin, end))
         self._spans[device, node.node_name] = min(first, begin), max(last, end)
 
-    def of(self, device: str, operation: str) -> tuple[int, int] | None:
+    def find_kernels(self, device: str, operation: str) -> tuple[int, int] | None:
         """Return when an operation's kernels ran; None where it has none, or ran in another task with streams unknown here."""
         task, _, gpu = device.partition("/")
         if task != self._task:

@@ -110,7 +110,7 @@ class TimestampLog:
         """Note a step: the CPU time used before it, the times of its call, and the fetched timestamps."""
         self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *timestamps))
 
-    def of(self, step_s: Sequence[float]) -> list[StepTimestamps]:
+    def get_last_steps(self, step_s: Sequence[float]) -> list[StepTimestamps]:
         """Return the timestamps of the last steps, given their whole durations; none where fewer steps were noted."""
         width = self._width
         first = len(self._noted) - width * len(step_s)
@@ -118,10 +118,12 @@ class TimestampLog:
             return []
         starts = range(first, len(self._noted), width)
         return list(
-            self._by_worker([_Step(whole_s, self._noted[at : at + width]) for whole_s, at in zip(step_s, starts, strict=True)])
+            self._iterate_workers(
+                [_Step(whole_s, self._noted[at : at + width]) for whole_s, at in zip(step_s, starts, strict=True)]
+            )
         )
 
-    def _by_worker(self, steps: Sequence["_Step"]) -> Iterator[StepTimestamps]:
+    def _iterate_workers(self, steps: Sequence["_Step"]) -> Iterator[StepTimestamps]:
         columns = iter(range(_FIXED, self._width))
         for worker, has_variables in self._have_variables.items():
             there = next(columns) if has_variables else None
@@ -129,8 +131,8 @@ class TimestampLog:
             yield StepTimestamps(
                 worker=worker,
                 python_us=[step.python_us for step in steps],
-                variables_us=[None if there is None else step.until(there, done) for step in steps],
-                gradients_us=[step.until(done) for step in steps],
+                variables_us=[None if there is None else step.get_earliest_us(there, done) for step in steps],
+                gradients_us=[step.get_earliest_us(done) for step in steps],
                 end_us=[step.end_us for step in steps],
                 cpu_us=[step.cpu_us if worker == self._own else None for step in steps],
             )
@@ -158,7 +160,7 @@ class _Step:
         self.python_us = _to_us(whole_s - session_s)
         self.cpu_us = _to_us(cpu_s)
 
-    def until(self, *columns: int) -> int | None:
+    def get_earliest_us(self, *columns: int) -> int | None:
         """Return the microseconds from the call to the earliest of these timestamps; None: a clock was set."""
         return None if self._is_set else min(self.end_us, _to_us(min(self._noted[column] for column in columns) - self._called))
 

@@ -19,7 +19,7 @@ from pytest_dtfperf.traces import pack_timestamps, pack_trace
 from pytest_dtfperf.training import AgentConnection, command, probing
 from pytest_dtfperf.training.devices import describe_settings, keep_freed_memory, start_server
 from pytest_dtfperf.training.engine import Training, run_at_shutdown
-from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps, time_steps
+from pytest_dtfperf.training.measured_steps import MeasuredSteps, run_measured_steps, serve_devices, time_steps
 from pytest_dtfperf.training.models.outline import collect_facts
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.reason import format_reason
@@ -115,7 +115,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
     training.initialise()
     phases.end("session")
     measured = (
-        lend_devices(order, training, connection.counters)
+        serve_devices(order, training, connection.counters)
         if order.lends_devices
         else _measure(order, training, connection, phases)
     )
@@ -168,11 +168,11 @@ def _trace(order: TaskOrder, training: Training, connection: AgentConnection, sl
     """Send the trace. An error is reported, and costs only the trace."""
     steps = order.spec.warmup_steps + order.spec.steps
 
-    def still_there() -> None:
+    def report_progress() -> None:
         connection.send("progress", step=steps, of=steps)
 
     with _reporting_error(connection, "trace"):
-        if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, still_there):
+        if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, report_progress):
             connection.send("trace", data=pack_trace(trace))
 
 

@@ -23,8 +23,8 @@ from pytest_dtfperf.training.models.tensors import (
     Average,
     PackedAverages,
     TensorLayers,
-    first_value,
     join_parts,
+    make_first_value,
     parts_in,
 )
 from pytest_dtfperf.training.optimizers import make_loss_scale
@@ -165,7 +165,7 @@ class Tower:
         """Make all variables of the network: within a compiled function, none can be made."""
         for variable in compute_outline(self._network).variables:
             if variable.trainable:
-                first = partial(first_value, variable, self._order.spec.seed)
+                first = partial(make_first_value, variable, self._order.spec.seed)
                 self._variable(variable.name, variable.shape, first)
             else:
                 self._average(variable.name, variable.size, variable.start)

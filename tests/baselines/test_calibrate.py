@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.calibrate import SessionMeasurement, calibrate, cases_of, smallest_margin
+from pytest_dtfperf.baselines.calibrate import SessionMeasurement, calibrate, cases_of, find_smallest_margin
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import share
@@ -129,16 +129,16 @@ def test_case_without_an_entry_shows_noise_and_remedy(entry: Entry, words: str) 
 def test_smallest_margin_needs_ten_runs() -> None:
     """The smallest margin needs at most ten runs and a smaller one more; noise between sessions widens or prevents it."""
     samples, noise = [100.0, 102.0, 98.0], Noise(run=0.02, degrees_of_freedom=10)
-    margin = smallest_margin(samples, noise, tests=4)
+    margin = find_smallest_margin(samples, noise, tests=4)
     assert margin is not None
     needed = [runs_needed(3, noise, each, share(FALSE_ALARMS, tests=4, red=0, check=0)) for each in (margin, margin - 0.001)]
     assert needed[0] is not None
     assert needed[0] <= 10
     assert needed[1] is None or needed[1] > 10
-    wider = smallest_margin(samples, replace(noise, session=0.01), tests=4)
+    wider = find_smallest_margin(samples, replace(noise, session=0.01), tests=4)
     assert wider is not None
     assert wider > margin
-    assert smallest_margin(samples, replace(noise, session=0.5), tests=4) is None
+    assert find_smallest_margin(samples, replace(noise, session=0.5), tests=4) is None
 
 
 def test_calibration_keeps_newly_accepted_samples(tmp_path: Path) -> None:

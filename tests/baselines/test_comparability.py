@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pytest_dtfperf.baselines.comparability import describe_notes, must_match, other_hosts
+from pytest_dtfperf.baselines.comparability import describe_notes, list_forbidden_differences, list_host_differences
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, HostLoad
 
 HOST = {"cpu": "AMD EPYC", "cpu_kind": "family 25, model 1", "cores": 4, "memory_gib": 64, "gpus": []}
@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[Fingerprint, list[str], list[str]]] = {
 @pytest.mark.parametrize("now, refused, shown", CHANGES.values(), ids=CHANGES)
 def test_change_is_refused_noted_or_ignored(now: Fingerprint, refused: list[str], shown: list[str]) -> None:
     """A changed part forbids the comparison, is noted or is ignored; a message has both values."""
-    assert must_match(THEN, now) == refused
+    assert list_forbidden_differences(THEN, now) == refused
     assert describe_notes(THEN, now) == shown
 
 
@@ -118,15 +118,15 @@ def test_change_is_refused_noted_or_ignored(now: Fingerprint, refused: list[str]
 def test_missing_part_forbids_nothing(part: str) -> None:
     """A fingerprint without a program or state is comparable; a missing program is noted."""
     then = Fingerprint.from_json({name: value for name, value in STORED.items() if name != part})
-    assert must_match(then, THEN) == must_match(THEN, then) == []
+    assert list_forbidden_differences(then, THEN) == list_forbidden_differences(THEN, then) == []
     assert describe_notes(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
 
 
 def test_other_hosts_ignores_the_graph() -> None:
     """Trainings with different graphs have the same hosts; different cores are other hosts."""
     many = change_parts(program={"graph": "ba9876543210"})
-    assert other_hosts(THEN, many) == []
-    assert other_hosts(THEN, change_parts(hardware={"cores": 2})) == ["cores: 4 before, 2 after"]
+    assert list_host_differences(THEN, many) == []
+    assert list_host_differences(THEN, change_parts(hardware={"cores": 2})) == ["cores: 4 before, 2 after"]
 
 
 WORDS = some.none() | some.text(alphabet="ab |/1.", max_size=6)
@@ -166,7 +166,9 @@ few = settings(max_examples=50, deadline=None, derandomize=True)
 @given(FINGERPRINT, FINGERPRINT, STATE, STATE)
 def test_state_of_hosts_is_ignored(then: Fingerprint, now: Fingerprint, one: HostLoad, other: HostLoad) -> None:
     """The state of the hosts does not affect the comparison."""
-    assert must_match(replace(then, state=one), replace(now, state=other)) == must_match(then, now)
+    assert list_forbidden_differences(replace(then, state=one), replace(now, state=other)) == list_forbidden_differences(
+        then, now
+    )
     assert describe_notes(replace(then, state=one), replace(now, state=other)) == describe_notes(then, now)
 
 
@@ -176,7 +178,7 @@ def test_order_of_keys_is_ignored(then: dict[str, Any], now: dict[str, Any]) -> 
     """The order of keys does not affect the comparison."""
     one, other = Fingerprint.from_json(then), Fingerprint.from_json(now)
     reversed_one, reversed_other = Fingerprint.from_json(_reverse_keys(then)), Fingerprint.from_json(_reverse_keys(now))
-    assert must_match(reversed_one, reversed_other) == must_match(one, other)
+    assert list_forbidden_differences(reversed_one, reversed_other) == list_forbidden_differences(one, other)
     assert describe_notes(reversed_one, reversed_other) == describe_notes(one, other)
 
 
@@ -184,14 +186,14 @@ def test_order_of_keys_is_ignored(then: dict[str, Any], now: dict[str, Any]) -> 
 @given(FINGERPRINT)
 def test_identical_fingerprints_have_no_differences(fingerprint: Fingerprint) -> None:
     """A fingerprint has no differences from itself."""
-    assert must_match(fingerprint, fingerprint) == describe_notes(fingerprint, fingerprint) == []
+    assert list_forbidden_differences(fingerprint, fingerprint) == describe_notes(fingerprint, fingerprint) == []
 
 
 @few
 @given(FINGERPRINT, FINGERPRINT)
 def test_comparability_is_symmetric(then: Fingerprint, now: Fingerprint) -> None:
     """Two fingerprints are comparable or not in either order."""
-    assert bool(must_match(then, now)) == bool(must_match(now, then))
+    assert bool(list_forbidden_differences(then, now)) == bool(list_forbidden_differences(now, then))
 
 
 def _reverse_keys(fingerprint: Any) -> Any:

@@ -155,7 +155,7 @@ def use_store(store: BaselineStore) -> None:
     store.best_num_ps("cpu-x", spec_of())
     store.find("cpu-x", spec_of(), Fingerprint.from_json({"hardware": HARDWARE}))
     store.margin("cpu-x")
-    store.least_efficiency("cpu-x", "inception3", 8)
+    store.get_least_efficiency("cpu-x", "inception3", 8)
     store.update("cpu-x", [entry_of([1.0, 1.0])])
 
 

@@ -49,7 +49,7 @@ def test_table_of_thresholds_is_that_of_the_files() -> None:
     assert [row.split("|")[1].strip(" `") for row in rows] == ["piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"]
     for row in rows:
         system, *shown = (cell.strip(" `") for cell in row.strip("|").split("|"))
-        assert [float(cell) for cell in shown] == [store.least_efficiency(system, "inception3", gpus) for gpus in sizes]
+        assert [float(cell) for cell in shown] == [store.get_least_efficiency(system, "inception3", gpus) for gpus in sizes]
 
 
 def test_every_finding_is_described() -> None:

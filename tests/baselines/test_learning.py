@@ -89,7 +89,7 @@ def test_rare_evaluations_widen_the_interval() -> None:
 
 
 def replace_interval(measured: Measurement, every: int) -> Measurement:
-    return replace(measured, spec=measured.spec.but(eval_during_training_every_n_steps=every))
+    return replace(measured, spec=measured.spec.replace(eval_during_training_every_n_steps=every))
 
 
 def test_missed_target_is_a_regression() -> None:

@@ -289,7 +289,7 @@ def test_thresholds_of_a_system(store: BaselineStore) -> None:
     file_of(store).write_text(json.dumps(data))
     assert store.margin(SYSTEM) == 0.03
     asked = [("inception3", 8), ("inception3", 64), ("inception3", 16), ("resnet50", 8)]
-    assert [store.least_efficiency(SYSTEM, model, gpus) for model, gpus in asked] == [0.9, 0.7, None, None]
+    assert [store.get_least_efficiency(SYSTEM, model, gpus) for model, gpus in asked] == [0.9, 0.7, None, None]
     store.update(SYSTEM, [entry_of([100.0, 101.0])])
     assert store.margin(SYSTEM) == 0.03, "accepting a measurement leaves the thresholds"
 
@@ -306,13 +306,13 @@ REPORTED = [
 @pytest.mark.parametrize("system, gpus, least", REPORTED)
 def test_published_thresholds_are_the_default(store: BaselineStore, system: str, gpus: int, least: float) -> None:
     """The shipped thresholds apply unless a file of the user has thresholds of its own."""
-    assert store.least_efficiency(system, "inception3", gpus) == least
+    assert store.get_least_efficiency(system, "inception3", gpus) == least
     assert system in store.systems_with_thresholds()
     store.update(system, [entry_of([100.0, 101.0])])
-    assert store.least_efficiency(system, "inception3", gpus) == least, "a file without thresholds keeps the default"
+    assert store.get_least_efficiency(system, "inception3", gpus) == least, "a file without thresholds keeps the default"
     own = {"schema": 1, "system": system, "thresholds": {"margin": 0.1}}
     (store.folder / f"{system}.json").write_text(json.dumps(own))
-    assert (store.least_efficiency(system, "inception3", gpus), store.margin(system)) == (None, 0.1)
+    assert (store.get_least_efficiency(system, "inception3", gpus), store.margin(system)) == (None, 0.1)
 
 
 def test_published_thresholds_follow_from_the_published_rates() -> None:
@@ -323,7 +323,7 @@ def test_published_thresholds_follow_from_the_published_rates() -> None:
             if reference.gpus == 1:
                 continue
             assert reference.efficiency is not None
-            least = BaselineStore(published_folder()).least_efficiency(reference.system, reference.model, reference.gpus)
+            least = BaselineStore(published_folder()).get_least_efficiency(reference.system, reference.model, reference.gpus)
             assert least == math.floor(100 * (reference.efficiency - 0.02)) / 100
             found += 1
     assert found == 3 * 7
@@ -331,7 +331,7 @@ def test_published_thresholds_follow_from_the_published_rates() -> None:
 
 def test_unknown_system_has_no_thresholds(store: BaselineStore) -> None:
     """A system without a file has no thresholds."""
-    assert (store.margin("cpu-x"), store.least_efficiency("cpu-x", "inception3", 8)) == (None, None)
+    assert (store.margin("cpu-x"), store.get_least_efficiency("cpu-x", "inception3", 8)) == (None, None)
     assert "cpu-x" not in store.systems_with_thresholds()
 
 

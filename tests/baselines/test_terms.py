@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_dtfperf.baselines.terms import ComparisonPolicy, least_runs, share
+from pytest_dtfperf.baselines.terms import ComparisonPolicy, get_least_runs, share
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.noise import Noise
 
@@ -42,7 +42,7 @@ def test_failed_tests_leave_their_share_to_others() -> None:
 def test_one_run_is_enough_only_with_known_noise(degrees_of_freedom: float, runs: int) -> None:
     """One run is judged only if the noise has enough degrees of freedom; `least` and `most` limit the number."""
     noise = Noise(run=0.02, degrees_of_freedom=degrees_of_freedom)
-    assert least_runs(noise) == runs
+    assert get_least_runs(noise) == runs
     assert ComparisonPolicy().question(0.95, noise).least == runs
     assert ComparisonPolicy(least=3).question(0.95, noise).least == 3
     assert ComparisonPolicy(least=3, most=2).question(0.95, noise).least == 2

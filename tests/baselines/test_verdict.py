@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 from pytest_dtfperf.plugin.options import OPTIONS
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "numbers.md"
@@ -41,7 +41,7 @@ def test_verdict_is_its_name() -> None:
 
 def test_gravest_first_sorts_by_the_table() -> None:
     """Verdicts are sorted in the order of their table, and a missing verdict is last."""
-    assert sorted([Verdict.PASSED, None, Verdict.TAINTED, Verdict.REGRESSED, Verdict.NO_BASELINE], key=gravest_first) == [
+    assert sorted([Verdict.PASSED, None, Verdict.TAINTED, Verdict.REGRESSED, Verdict.NO_BASELINE], key=sort_by_severity) == [
         Verdict.REGRESSED,
         Verdict.TAINTED,
         Verdict.NO_BASELINE,

@@ -35,7 +35,7 @@ def test_of_long_steps_one_is_measured(limit_s: float, steps: int) -> None:
     cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
     spec = cell.as_long(limit_s)
     assert (spec.steps, spec.warmup_steps) == (steps, 2 if steps > 1 else 1)
-    assert spec.but(steps=3, warmup_steps=2) == cell.spec
+    assert spec.replace(steps=3, warmup_steps=2) == cell.spec
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_all_train_the_same_but_for_what_is_compared(who: str) -> None:
     """Placement and wire precision are the contender's; the other program's are its own greedy rule and whole numbers."""
     spec = CELL.spec(who)
     told = {"variable_placement": "greedy", "wire_precision": "fp32", **OURS.get(who, {})}
-    assert spec == CELL.spec(THEIRS).but(**told)
+    assert spec == CELL.spec(THEIRS).replace(**told)
     assert (spec.gpus, spec.num_ps, spec.steps) == (2, 4, STEPS["vgg16"])
 
 

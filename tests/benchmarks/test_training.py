@@ -14,7 +14,7 @@ from pytest_dtfperf.spec import MODELS, Spec
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "training.py"
 ALONE = Spec(model="trivial", batch_size=32, steps=20)
-TOGETHER = ALONE.but(gpus=2, num_ps=1)
+TOGETHER = ALONE.replace(gpus=2, num_ps=1)
 # As tf_cnn_benchmarks does: parameter servers stay for ever, and what the chief says is what counts.
 SAYS = """
 import sys, time
@@ -49,7 +49,7 @@ def test_its_rate_is_what_the_chief_prints_last(tmp_path: Path, spec: Spec) -> N
 def test_each_step_of_it_is_timed_where_it_is_asked_to_tell(tmp_path: Path) -> None:
     """With `each_step` there is a time for every measured step, of a program that tells of each when it ends."""
     source = SAYS.replace('(1, int(flags["num_batches"]))', "(each for each in range(1, 3) if time.sleep(0.1) is None)")
-    spec = ALONE.but(steps=2)
+    spec = ALONE.replace(steps=2)
     tasks = tasks_of(spec, cpus=(0, 1))
     told = other_program(tmp_path, source).train(spec, tasks, {"worker:0": ThisMachine()}, each_step=True)
     assert len(told.step_s) == 2
@@ -85,7 +85,7 @@ def test_every_known_mode_can_be_trained() -> None:
     """Each cell whose mode this package knows is a training that fits on one machine of two cores."""
     for name, cell in CELLS.items():
         if missing("trivial", cell) is None:
-            spec = ALONE.but(gpus=cell.gpus, num_ps=cell.num_ps, variable_update=cell.variable_update)
+            spec = ALONE.replace(gpus=cell.gpus, num_ps=cell.num_ps, variable_update=cell.variable_update)
             assert cluster_of(spec).devices_per_host == cell.gpus, name
             assert sum(task.num_devices for task in tasks_of(spec, cpus=(0, 1))) == cell.gpus
 

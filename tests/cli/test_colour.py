@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dtfperf.cli
-from pytest_dtfperf.cli.options import wants_colour
+from pytest_dtfperf.cli.options import is_colour_wanted
 from tests.cli import place
 from tests.plugin import zygote
 from tests.plugin.conftest import LIGHT
@@ -50,7 +50,7 @@ def test_wants_colour_follows_pytests_rule(
     for name, value in {"TERM": "xterm", **variables}.items():
         monkeypatch.setenv(name, value)
     stream = Stream(is_terminal)
-    assert wants_colour(stream) is expected
+    assert is_colour_wanted(stream) is expected
     assert should_do_markup(stream) is expected
 
 

@@ -208,7 +208,7 @@ def test_signal_ends_a_command(number: signal.Signals, tmp_path: Path) -> None:
     with (
         out.open("w") as stdout,
         err.open("w") as stderr,
-        lock_hosts(get_machine(), 1, LockHolder.me("s", "another test"), print, folder=locks),
+        lock_hosts(get_machine(), 1, LockHolder.make_own("s", "another test"), print, folder=locks),
     ):
         argv = ["-m", zygote.COMMANDS, "doctor", "--cluster=local", "--gpus=1", "--json"]
         env = {**os.environ, **zygote.SEARCH_PATH, "XDG_RUNTIME_DIR": str(tmp_path)}

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 folder, *hosts = sys.argv[1:]
-with lock_hosts(hosts, 1, LockHolder.me("s", "test_other"), lambda wait: print("waits", flush=True), folder=Path(folder)):
+with lock_hosts(hosts, 1, LockHolder.make_own("s", "test_other"), lambda wait: print("waits", flush=True), folder=Path(folder)):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -87,7 +87,7 @@ def fail_on_wait(wait: LockWait) -> None:
 
 
 def me() -> LockHolder:
-    return LockHolder.me(session="s1", what="test_mine")
+    return LockHolder.make_own(session="s1", what="test_mine")
 
 
 def tickets(folder: Path) -> list[str]:
@@ -273,7 +273,7 @@ def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
     """If a holder's name cannot be written, hosts are still locked and released."""
-    mine = lock_hosts(["here"], 1, LockHolder.me("s", "test_a"), lambda wait: None, folder=tmp_path)
+    mine = lock_hosts(["here"], 1, LockHolder.make_own("s", "test_a"), lambda wait: None, folder=tmp_path)
     with full_behind(tmp_path / "none"), mine:
         (ticket,) = tmp_path.iterdir()
         assert ticket.read_bytes() == b""

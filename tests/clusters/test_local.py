@@ -30,7 +30,7 @@ def test_hosts_on_one_machine_divide_its_cores() -> None:
     """Simulated hosts have no core in common while there are enough, and their start moves no other process."""
     mine = os.sched_getaffinity(0)
     with named.open_cluster(TWO_HOSTS).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-        first, second = (set(eval_cores(line)) for line in parrots.answers("cores"))
+        first, second = (set(eval_cores(line)) for line in parrots.receive_answers("cores"))
     assert first <= mine
     assert second <= mine
     assert first.isdisjoint(second) or len(mine) == 1
@@ -41,7 +41,7 @@ def test_one_host_has_all_cores() -> None:
     """The machine is one host with all cores, without the key `hosts`."""
     cluster = named.open_cluster(ClusterConfig(name="local"))
     with cluster.allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
+        assert set(eval_cores(parrots.receive_answers("cores")[0])) == os.sched_getaffinity(0)
 
 
 def test_folders_of_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +49,9 @@ def test_folders_of_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DTFPERF_SITE", str(tmp_path))
     config = ClusterConfig(name="local", cache_dir="$DTFPERF_SITE/cache", scratch_dir="$DTFPERF_SITE/tmp")
     with named.open_cluster(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("environment XDG_CACHE_HOME") == [f"{tmp_path}/cache".encode()]
-        assert parrots.answers("environment CUDA_CACHE_PATH") == [f"{tmp_path}/cache/cuda".encode()]
-        assert parrots.answers("environment TMPDIR") == [f"{tmp_path}/tmp".encode()]
+        assert parrots.receive_answers("environment XDG_CACHE_HOME") == [f"{tmp_path}/cache".encode()]
+        assert parrots.receive_answers("environment CUDA_CACHE_PATH") == [f"{tmp_path}/cache/cuda".encode()]
+        assert parrots.receive_answers("environment TMPDIR") == [f"{tmp_path}/tmp".encode()]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "tmp"]
 
 

@@ -123,7 +123,7 @@ def test_variant_changes_the_cluster() -> None:
 
 def test_variant_changes_the_spec() -> None:
     """A variant's fields replace the training's, and the message on impossible ones names the variant."""
-    assert parse_variant("new: num_intra_threads=2").apply_to_spec(SPEC) == SPEC.but(num_intra_threads=2)
+    assert parse_variant("new: num_intra_threads=2").apply_to_spec(SPEC) == SPEC.replace(num_intra_threads=2)
     with pytest.raises(UsageError, match="variant new: "):
         parse_variant("new: variable_update=replicated num_ps=2").apply_to_spec(SPEC)
 

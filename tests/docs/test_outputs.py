@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.checks import ask
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import list_forbidden_differences
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
@@ -58,7 +58,7 @@ def graph() -> str:
     then, now = (
         Fingerprint(program=TrainedProgram(graph=f"{zlib.crc32(repr(each).encode()):012x}", operations=each)) for each in GRAPHS
     )
-    return "\n".join(must_match(then, now))
+    return "\n".join(list_forbidden_differences(then, now))
 
 
 def loss() -> str:

@@ -32,7 +32,7 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
     assert all(kind.row.trials for kind in CauseKind)
     assert {name for kind in CauseKind for name in kind.row.trials} == TRIALS.keys()
     for trial in TRIALS.values():
-        SPEC.but(**trial.changes)
+        SPEC.replace(**trial.changes)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_plan_takes_the_first_possible_experiment(
 ) -> None:
     """The plan has the first experiment of each cause that changes something and needs no missing host, for the largest cause
     first."""
-    found = plan_experiments(subjects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
+    found = plan_experiments(subjects, SPEC.replace(**spec).to_json(), spare_hosts=spare, most=4)
     assert [plan.trial.name for plan in found] == names
 
 

@@ -95,8 +95,8 @@ def test_the_night_that_confirms_a_slow_host_reports_it(nights: list[SessionFold
     assert "n2: core.matmul" in new
     watched = Database.open(address).write(search_changes)
     (event,) = watched.events
-    assert watched.concerns(event, nights[-1].id, {"n1", "n2"})
-    assert not watched.concerns(event, nights[-1].id, {"n1", "n3"})
+    assert watched.is_affected(event, nights[-1].id, {"n1", "n2"})
+    assert not watched.is_affected(event, nights[-1].id, {"n1", "n3"})
 
 
 def test_a_session_without_readings_keeps_the_events_of_hosts(nights: list[SessionFolder], tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ class TwoHosts:
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return self._sent.pop(0) if self._sent else None
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         return None
 
     def close(self) -> None: ...

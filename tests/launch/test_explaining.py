@@ -99,5 +99,5 @@ def test_invalid_trace_is_the_reason(packed: str, why: str, tmp_path: Path) -> N
 
 def test_mode_without_traces_is_the_reason() -> None:
     """The reason of a mode that cannot be traced is this mode."""
-    mirrored = Tracing(SPEC.but(variable_update="mirrored", num_ps=0), {"worker:0": 0}, is_requested=True)
+    mirrored = Tracing(SPEC.replace(variable_update="mirrored", num_ps=0), {"worker:0": 0}, is_requested=True)
     assert mirrored.outcome() == (None, "variable_update=mirrored cannot be traced")

@@ -80,7 +80,7 @@ def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
 def test_silent_host_has_the_reason_of_its_cluster(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that the cluster has taken back is lost with the cluster's reason instead of its silence."""
     taken_back = Lost(LossReason.TAKEN_BACK, "Slurm job 17 was cancelled")
-    monkeypatch.setattr(ChildrenChannel, "why_silent", lambda channel, host: taken_back)
+    monkeypatch.setattr(ChildrenChannel, "explain_silence", lambda channel, host: taken_back)
     strike = Strike(stage, lambda stage: os.kill(stage.agent(), signal.SIGSTOP))
     with pytest.raises(HostLost, match=r"^the agent on .* is gone: Slurm job 17 was cancelled"):
         stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)

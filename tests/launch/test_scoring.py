@@ -34,14 +34,14 @@ def test_timestamps_of_all_workers_become_timings() -> None:
 
 def test_asynchronous_workers_are_not_compared() -> None:
     """Asynchronous workers are never last."""
-    scores, _ = receive_timestamps({"worker:1": [OTHER], "worker:0": [CHIEF]}, SPEC.but(cross_replica_sync=False)).outcome()
+    scores, _ = receive_timestamps({"worker:1": [OTHER], "worker:0": [CHIEF]}, SPEC.replace(cross_replica_sync=False)).outcome()
     assert scores is not None
     assert scores.workers["worker:1"].last is None
 
 
 def test_chief_of_one_session_sends_all_timestamps() -> None:
     """In a mode of one session the chief sends the timestamps of all workers."""
-    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    spec = SPEC.replace(variable_update="distributed_all_reduce", num_ps=0)
     scores, _ = receive_timestamps({"worker:0": [CHIEF, OTHER]}, spec).outcome()
     assert scores is not None
     assert scores.workers["worker:1"].last == 1.0
@@ -49,7 +49,7 @@ def test_chief_of_one_session_sends_all_timestamps() -> None:
 
 def test_workers_without_own_session_have_their_reported_cpu_time() -> None:
     """A worker without timestamps of its CPU time has that of its report, divided by the steps."""
-    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    spec = SPEC.replace(variable_update="distributed_all_reduce", num_ps=0)
     lent = dataclasses.replace(OTHER, cpu_us=[None] * 30)
     scores, _ = receive_timestamps({"worker:0": [CHIEF, lent]}, spec).outcome()
     assert scores is not None
@@ -63,7 +63,7 @@ def test_workers_without_own_session_have_their_reported_cpu_time() -> None:
 
 def test_cpu_time_is_divided_by_the_worker_s_own_batches() -> None:
     """A worker with half as many batches and the same CPU time has twice the CPU time for each."""
-    spec = SPEC.but(variable_update="parameter_server_v2", cross_replica_sync=False)
+    spec = SPEC.replace(variable_update="parameter_server_v2", cross_replica_sync=False)
     sent = [
         make_batch_timestamps("worker:0", [[0.0, 0.1, 0.2]] * 40),
         make_batch_timestamps("worker:1", [[0.0, 0.1, 0.4]] * 20),

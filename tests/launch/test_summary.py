@@ -116,7 +116,7 @@ def test_contradicting_report_is_invalid(case: str) -> None:
 
 def test_one_session_has_steps_of_the_chief_alone() -> None:
     """If one session computes on all workers, the others need no steps, and missing steps of the chief are invalid."""
-    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    spec = SPEC.replace(variable_update="distributed_all_reduce", num_ps=0)
     lent = make_report(1, step_s=[], loss=[], elapsed_s=0.0)
     run = make_run(make_report(0), lent, spec=spec)
     assert (run.images_per_sec, run.step_s) == (40, {"worker:0": [0.5] * 4})
@@ -127,7 +127,7 @@ def test_one_session_has_steps_of_the_chief_alone() -> None:
 def test_training_with_a_target_has_the_chief_s_steps() -> None:
     """With a target the number of steps is the chief's, and another number is invalid."""
     learning = {"stop_at_top_1_accuracy": 0.9, "eval_during_training_every_n_steps": 2}
-    spec = SPEC.but(model="mnist", data="mnist", data_dir="/data", **learning)
+    spec = SPEC.replace(model="mnist", data="mnist", data_dir="/data", **learning)
     chief, other = (make_report(index, step_s=[0.5] * 2, loss=[1.0] * 2, elapsed_s=1.0) for index in (0, 1))
     assert make_run(chief, other, make_server_report(), spec=spec).images_per_sec == 40
     with pytest.raises(InvalidMeasurement, match="worker:1 measured 4 steps, 2 were asked for"):
@@ -161,7 +161,7 @@ def test_last_step_may_end_a_quarter_later() -> None:
 
 def test_last_values_may_arrive_a_step_later() -> None:
     """If a step ends with each worker's own values, the last step may end nearly a whole step later, and not more."""
-    spec = SPEC.but(variable_update="distributed_replicated")
+    spec = SPEC.replace(variable_update="distributed_replicated")
     late = make_report(1, step_s=[0.5, 0.5, 0.5, 0.9])
     assert make_run(make_report(0), late, make_server_report(), spec=spec).images_per_sec == 40
     later = make_report(1, step_s=[0.5, 0.5, 0.5, 1.1])
@@ -171,7 +171,7 @@ def test_last_values_may_arrive_a_step_later() -> None:
 
 def test_every_window_has_a_last_step() -> None:
     """With evaluations between them, each of several windows may end a quarter of a step later, and not more."""
-    spec = SPEC.but(model="mnist", data="mnist", data_dir="/data", steps=8, eval_during_training_every_n_steps=2)
+    spec = SPEC.replace(model="mnist", data="mnist", data_dir="/data", steps=8, eval_during_training_every_n_steps=2)
     chief = make_report(0, step_s=[0.5] * 8, loss=[1.0] * 8, elapsed_s=4.0)
     late = make_report(1, step_s=[0.5, 0.6] * 4, loss=[1.0] * 8)
     assert make_run(chief, late, make_server_report(), spec=spec).images_per_sec == 40
@@ -198,7 +198,7 @@ def test_short_window_may_differ_by_milliseconds() -> None:
         make_report(0, step_s=[0.04, 0.047], loss=[1.0, 1.0], elapsed_s=0.087),
         make_report(1, step_s=[0.084, 0.047], loss=[1.0, 1.0]),
     )
-    assert make_run(chief, other, make_server_report(), spec=SPEC.but(steps=2)).elapsed_s == 0.087
+    assert make_run(chief, other, make_server_report(), spec=SPEC.replace(steps=2)).elapsed_s == 0.087
 
 
 def test_worker_on_a_disturbed_host_is_a_disturbance() -> None:
@@ -251,7 +251,7 @@ def test_worker_out_of_step_twice_is_invalid(host: str, others: dict[str, Any]) 
         check_repetition(SPEC, first, again)
 
 
-ASYNCHRONOUS = SPEC.but(cross_replica_sync=False)
+ASYNCHRONOUS = SPEC.replace(cross_replica_sync=False)
 
 
 def test_asynchronous_window_may_close_later() -> None:
@@ -280,7 +280,7 @@ def test_late_window_on_a_disturbed_host_is_a_disturbance() -> None:
 
 def test_asynchronous_worker_may_end_early() -> None:
     """Without synchronisation only the slowest worker must fill the window."""
-    spec = SPEC.but(cross_replica_sync=False)
+    spec = SPEC.replace(cross_replica_sync=False)
     assert make_run(make_report(0), make_report(1, step_s=[0.2] * 4), make_server_report(), spec=spec).images_per_sec == 40
 
 
@@ -293,7 +293,9 @@ def test_bytes_of_a_host_count_once() -> None:
 
 def test_run_has_the_devices_of_each_worker() -> None:
     """A run has the number of devices of each worker."""
-    run = make_run(make_report(0, num_devices=4), make_report(1, num_devices=2), make_server_report(), spec=SPEC.but(gpus=6))
+    run = make_run(
+        make_report(0, num_devices=4), make_report(1, num_devices=2), make_server_report(), spec=SPEC.replace(gpus=6)
+    )
     assert run.task_devices == {"worker:0": 4, "worker:1": 2}
 
 

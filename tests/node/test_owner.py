@@ -16,8 +16,8 @@ from pytest_dtfperf.testing.backends import wait_until
 from tests.machines import ordinary
 from tests.node.namespaces import hide_others, in_pid_namespace, why_not
 
-ME = Owner.me()
-SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.me().text, flush=True); input()"
+ME = Owner.read_own()
+SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.read_own().text, flush=True); input()"
 SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner.parse(sys.argv[1]).fate.name)"
 
 
@@ -99,7 +99,7 @@ def test_two_pid_namespaces() -> None:
 def test_proc_of_another_namespace() -> None:
     """No process is considered gone if /proc shows another PID namespace than the process's own."""
     script = (
-        "from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
+        "from pytest_dtfperf.node.owner import Owner; me = Owner.read_own(); "
         "print(me.fate.name, me._replace(pid=4000000).fate.name, me._replace(pid=1, started=1).fate.name)"
     )
     argv = [*in_pid_namespace(own_proc=False), "sh", "-c", f'"{sys.executable}" -c "{script}"; true']
@@ -113,7 +113,7 @@ def test_proc_of_another_namespace() -> None:
 def test_proc_that_hides_others(hidepid: int) -> None:
     """Another user's process is not considered gone if /proc hides it (hidepid)."""
     script = (
-        "from pytest_dtfperf.node import processes; from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
+        "from pytest_dtfperf.node import processes; from pytest_dtfperf.node.owner import Owner; me = Owner.read_own(); "
         "print(me.fate.name, me._replace(pid=1).fate.name, me.pid in {each.pid for each in processes.iterate_processes()})"
     )
     argv = [*hide_others(hidepid), *ordinary.as_user(), sys.executable, "-c", script]

@@ -37,14 +37,14 @@ def session() -> str:
 
 @pytest.fixture
 def sleeper(session: str) -> Iterator[Sleeper]:
-    sleeper = Sleeper(session, Owner.me().text)
+    sleeper = Sleeper(session, Owner.read_own().text)
     yield sleeper
     sleeper.end()
 
 
 def gone() -> Owner:
     """A process of here that is no more: its id cannot be given."""
-    return Owner.me()._replace(pid=4194304)
+    return Owner.read_own()._replace(pid=4194304)
 
 
 def run_sweep(*options: str) -> None:
@@ -74,7 +74,7 @@ def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
     ("owner", "abandoned"),
     [
         (gone().text, True),
-        (Owner.me()._replace(namespace="1").text, False),
+        (Owner.read_own()._replace(namespace="1").text, False),
         ("", False),
         ("4194304 1 pid:[4026531836]", False),
         (gone().text.replace("4194304", "9" * 5000), False),

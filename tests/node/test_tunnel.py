@@ -287,7 +287,7 @@ def remove_abandoned(around: Path) -> None:
 
 def test_only_abandoned_folders_are_removed(around: Path) -> None:
     """Folders of owners that live or cannot be seen, new ones without an owner, and what is called otherwise stay."""
-    me = Owner.me()
+    me = Owner.read_own()
     owners = {"lives": me, "gone": me._replace(started=me.started - 1), "elsewhere": me._replace(boot="another")}
     for name, owner in owners.items():
         (around / f"dtfperf-run-{name}").mkdir()

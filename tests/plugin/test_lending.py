@@ -185,7 +185,7 @@ def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
     tickets.mkdir(mode=0o700)
     told = perf.folder / "told"
     with told.open("w") as out:
-        with lock_hosts(local.get_machine(), 1, LockHolder.me("other", "test_of_another_session"), print, folder=tickets):
+        with lock_hosts(local.get_machine(), 1, LockHolder.make_own("other", "test_of_another_session"), print, folder=tickets):
             process = perf.start("--cluster=twin", out=out.fileno())
             words = f"waiting for twin: held by process {os.getpid()} (test_of_another_session since "
             wait_until("it waits", lambda: words in told.read_text(), ENDS_S)

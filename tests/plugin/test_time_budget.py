@@ -53,7 +53,7 @@ def test_wait_for_another_session_ends_with_the_budget(perf: PerfTests) -> None:
     perf.write("def test_x(train): train(model='mnist')\n")
     tickets = perf.folder / "runtime" / "dtfperf"
     tickets.mkdir(mode=0o700)
-    with lock_hosts(local.get_machine(), 1, LockHolder.me("other", "test_of_another_session"), print, folder=tickets):
+    with lock_hosts(local.get_machine(), 1, LockHolder.make_own("other", "test_of_another_session"), print, folder=tickets):
         ended = perf.run("--time-budget=1s", "-rs")
     assert ended.code == 0, ended.out
     assert "1 skipped" in ended.out

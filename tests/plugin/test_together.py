@@ -99,7 +99,7 @@ def test_waiting_for_a_turn_is_not_in_the_time_limit_of_a_test(perf: PerfTests) 
     tickets.mkdir(mode=0o700)
     output = perf.folder / "output"
     with output.open("w") as out:
-        with lock_hosts(local.get_machine(), 1, LockHolder.me("other", "test_of_another_session"), print, folder=tickets):
+        with lock_hosts(local.get_machine(), 1, LockHolder.make_own("other", "test_of_another_session"), print, folder=tickets):
             process = perf.start("--timeout=5", out=out.fileno())
             wait_until("it waits", lambda: "waiting for local: held by process" in output.read_text(), ENDS_S)
             time.sleep(6)

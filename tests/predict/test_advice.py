@@ -101,15 +101,15 @@ def test_latest_valid_measurement_of_each_size_is_selected() -> None:
     """The latest valid measurement of each size is selected, and other trainings, invalid rates and injected slow-downs are
     not."""
     spec = samples.spec(variable_update="parameter_server", num_ps=1)
-    local = spec.but(gpus=2, variable_placement="greedy")
+    local = spec.replace(gpus=2, variable_placement="greedy")
     records = [
         samples.record(local, 10.0),
         samples.record(local, 19.0, 21.0),
-        samples.record(spec.but(gpus=4, batch_size=4), 40.0),
-        samples.record(spec.but(gpus=8), 80.0, verdict=Verdict.INVALID),
-        samples.record(spec.but(gpus=16), 16.0, injected_slowdowns={"worker:1": 0.5}),
+        samples.record(spec.replace(gpus=4, batch_size=4), 40.0),
+        samples.record(spec.replace(gpus=8), 80.0, verdict=Verdict.INVALID),
+        samples.record(spec.replace(gpus=16), 16.0, injected_slowdowns={"worker:1": 0.5}),
     ]
-    (found,) = select_measured(records, spec.but(data_format="NCHW", variable_placement="split"))
+    (found,) = select_measured(records, spec.replace(data_format="NCHW", variable_placement="split"))
     assert (found.spec, found.images_per_sec) == (local, records[1].images_per_sec)
     assert found.noise > 0
     assert len(set(found.layout.hosts.values())) == 1
@@ -118,8 +118,8 @@ def test_latest_valid_measurement_of_each_size_is_selected() -> None:
 def test_other_placement_between_hosts_is_another_training() -> None:
     """A measurement on several hosts with another variable placement is not selected."""
     found = make_record(50.0, verdict=None, variable_placement="greedy")
-    assert len(select_measured([found], found.spec.but(gpus=1, num_ps=1))) == 1
-    assert select_measured([found], found.spec.but(variable_placement="split")) == []
+    assert len(select_measured([found], found.spec.replace(gpus=1, num_ps=1))) == 1
+    assert select_measured([found], found.spec.replace(variable_placement="split")) == []
 
 
 def test_probed_links_give_a_range_around_their_median() -> None:

@@ -27,7 +27,7 @@ def make_predictor(link: LinkRange, *points: tuple[Spec, float], devices_per_hos
 def test_prediction_of_the_measured_size_is_the_measurement(mode: str) -> None:
     """The prediction for the measured size is the measured rate, with efficiency 1 and an empty interval."""
     spec = make_spec(num_ps=int(mode in ("parameter_server", "distributed_replicated")), mode=mode)
-    found = make_predictor(LinkRange.unknown(), (spec, ONE_DEVICE)).predict(spec)
+    found = make_predictor(LinkRange.make_unknown(), (spec, ONE_DEVICE)).predict(spec)
     assert (found.images_per_sec, found.efficiency) == (ONE_DEVICE, 1.0)
     assert found.low == pytest.approx(ONE_DEVICE)
     assert found.high == pytest.approx(ONE_DEVICE)
@@ -54,7 +54,7 @@ def test_predicted_step_belongs_to_the_rate() -> None:
 
 def test_unknown_links_widen_the_interval() -> None:
     """A probed link gives a narrower interval than a data sheet, this a narrower one than an unknown link; both are open."""
-    ranges = (LinkRange.from_probe(0.7e9), LinkRange.from_data_sheet(1.25e9), LinkRange.unknown())
+    ranges = (LinkRange.from_probe(0.7e9), LinkRange.from_data_sheet(1.25e9), LinkRange.make_unknown())
     found = [make_predictor(link).predict(make_spec(64, 40)) for link in ranges]
     widths = [each.high / each.low for each in found]
     assert widths == sorted(widths)
@@ -63,8 +63,8 @@ def test_unknown_links_widen_the_interval() -> None:
 
 def test_second_measurement_narrows_the_interval() -> None:
     """A rate of 16 devices narrows the interval, and excludes slow links."""
-    alone = make_predictor(LinkRange.unknown())
-    both = make_predictor(LinkRange.unknown(), (make_spec(), ONE_DEVICE), (make_spec(16, 4), 2001.0))
+    alone = make_predictor(LinkRange.make_unknown())
+    both = make_predictor(LinkRange.make_unknown(), (make_spec(), ONE_DEVICE), (make_spec(16, 4), 2001.0))
     before, after = (each.predict(make_spec(32, 12)) for each in (alone, both))
     assert after.high / after.low < before.high / before.low
     assert both.link_bytes_per_s > alone.link_bytes_per_s

@@ -118,7 +118,7 @@ def train_mnist(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: 
         for rate, count in steps:
             for machine in lab.machines:
                 machine.shape(rate)
-            spec = ONE_TO_ONE.but(warmup_steps=1, steps=count)
+            spec = ONE_TO_ONE.replace(warmup_steps=1, steps=count)
             runs.append(launcher.run(spec, log_dir=logs))
         if probes is not None:
             probes.append(launcher.probe(spec))

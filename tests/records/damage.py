@@ -60,7 +60,7 @@ def whole_session(root: Path) -> SessionFolder:
     judge(folder, "baseline", busy, entry=entry)
     judge(folder, "baseline", slower, entry=entry)
     judge(folder, "baseline", elsewhere)
-    folder.spend(Bill.from_json(COST))
+    folder.add_cost(Bill.from_json(COST))
     folder.finish(exit_code=1, wall_s=61.5)
     return folder
 

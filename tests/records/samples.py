@@ -17,7 +17,7 @@ from tests.records.host_states import ANOTHER_USER
 
 
 def spec(**changes: Any) -> Spec:
-    return Spec(model="inception3", batch_size=8).but(**changes)
+    return Spec(model="inception3", batch_size=8).replace(**changes)
 
 
 def run(images_per_sec: float, **changes: Any) -> Run:

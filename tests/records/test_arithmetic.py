@@ -19,7 +19,7 @@ from pytest_dtfperf.records.arithmetic import (
     WHAT_COUNTS,
     flop_per_image,
     flops_per_sec,
-    lines,
+    format_lines,
     peak_of,
     share_of_peak,
 )
@@ -158,7 +158,7 @@ def test_record_has_flops_and_share() -> None:
 
 def test_each_model_and_precision_has_a_line() -> None:
     """The fastest measurement of each model and precision has a line; an uncounted program has none."""
-    told = lines([
+    told = format_lines([
         measure_on([A100], rate=1000.0),
         measure_on([A100], rate=2000.0),
         measure_on([], rate=3.0, precision="bf16"),
@@ -173,7 +173,7 @@ def test_each_model_and_precision_has_a_line() -> None:
         "resnet50, an external command's, counted as ours: 23.1 GFLOP per training image; best 10.00 images/sec = 231 GFLOP/s",
         WHAT_COUNTS,
     ]
-    assert lines([measure_on([], model="another", **COMMAND)]) == []
+    assert format_lines([measure_on([], model="another", **COMMAND)]) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record, with_what_follows
 from pytest_dtfperf.records.session import SessionFolder, path_safe, select_by_arguments, session_folders
-from pytest_dtfperf.records.stored import MOST_SUPERSEDED_BYTES, Journal, line_of, own_record
+from pytest_dtfperf.records.stored import MOST_SUPERSEDED_BYTES, Journal, encode_record, read_own_record
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES
@@ -123,11 +123,11 @@ def test_judgement_appends_one_line(folder: SessionFolder) -> None:
     path = folder.path / "measurements.jsonl"
     file, before = path.stat().st_ino, path.read_bytes()
     judged = folder.judge(ids[7], verdict=Verdict.PASSED, reason="fine")
-    assert (path.stat().st_ino, path.read_bytes()) == (file, before + line_of(judged))
+    assert (path.stat().st_ino, path.read_bytes()) == (file, before + encode_record(judged))
     assert SessionFolder.open(folder.path).measurements()[7] == judged
     folder.finish(exit_code=0, wall_s=1.0)
     lines = path.read_bytes().splitlines(keepends=True)
-    assert (len(lines), lines[7]) == (50, line_of(judged))
+    assert (len(lines), lines[7]) == (50, encode_record(judged))
     assert folder.session.verdicts == {"PASSED": 1}
 
 
@@ -153,7 +153,7 @@ def test_journal_reads_each_line_once(folder: SessionFolder) -> None:
 
     def record_of(number: int, line: bytes) -> Record:
         read.append(number)
-        return own_record(line, f"line {number}")
+        return read_own_record(line, f"line {number}")
 
     other = SessionFolder(folder.path, is_ours=True)
     journal = Journal(folder.path / "measurements.jsonl", record_of)
@@ -329,7 +329,7 @@ def test_unwritten_measurement_is_kept_and_written_later(folder: SessionFolder) 
         added = folder.add("t.py::test_b", measurement(spec(), [9.9]))
         second = folder.judge(added.id, verdict=Verdict.PASSED, reason="fine")
         assert second.verdict == "PASSED"
-        assert folder.measurements() == list(folder.latest()) == [first, second]
+        assert folder.measurements() == list(folder.get_latest()) == [first, second]
         assert folder.unwritten == [second]
         assert SessionFolder.open(folder.path).measurements() == [first]
     refused = f"results cannot be written to {folder.path}: File too large (measurements.jsonl"
@@ -369,9 +369,9 @@ def test_unwritten_bill_keeps_bills_of_others(folder: SessionFolder) -> None:
     """A bill that was not written is added later to the bills of other processes."""
     ours, theirs = map(make_bill, (0.1, 0.25))
     with full_behind(folder.path / "session.json"):
-        folder.spend(ours)
+        folder.add_cost(ours)
         assert folder.session.costs == [ours]
-    SessionFolder.open(folder.path).spend(theirs)
+    SessionFolder.open(folder.path).add_cost(theirs)
     assert folder.session.costs == [theirs, ours]
     folder.finish(exit_code=0, wall_s=1.0)
     session = SessionFolder.open(folder.path).session
@@ -383,9 +383,9 @@ def test_unwritten_bills_are_written_once(folder: SessionFolder) -> None:
     bills = [*map(make_bill, (0.1, 0.25, 0.5))]
     with full_behind(folder.path / "session.json"):
         for bill in bills[:2]:
-            folder.spend(bill)
+            folder.add_cost(bill)
         assert folder.session.costs == bills[:2]
-    folder.spend(bills[2])
+    folder.add_cost(bills[2])
     assert SessionFolder.open(folder.path).session.costs == folder.session.costs == bills
 
 
@@ -397,7 +397,7 @@ def test_folder_of_another_process_is_used(tmp_path: Path) -> None:
     late = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
     root.unlink()
     early = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
-    early.spend(make_bill(0.1))
+    early.add_cost(make_bill(0.1))
     first = early.add("t.py::test_a", measurement(spec(), [9.8]))
     second = late.add("t.py::test_b", measurement(spec(), [9.9]))
     late.finish(exit_code=0, wall_s=1.0)
@@ -432,7 +432,7 @@ def test_bills_are_kept(folder: SessionFolder) -> None:
     """Bills of all allocations are kept when the session has ended."""
     bills = [*map(make_bill, (0.1, 0.25))]
     for bill in bills:
-        folder.spend(bill)
+        folder.add_cost(bill)
     folder.finish(exit_code=0, wall_s=1.0)
     assert folder.session.costs == bills
 

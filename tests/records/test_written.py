@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.task_report import Evaluation, Score, TaskReport
 from pytest_dtfperf.plugin.dry_run import PlannedTraining
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.records.stored import line_of
+from pytest_dtfperf.records.stored import encode_record
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.spec import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of
@@ -76,8 +76,8 @@ def test_written_form_is_unchanged() -> None:
     """A record, an order, a report and a dry run's training are written key by key as before, and read again."""
     lines = WRITTEN.read_bytes().splitlines(keepends=True)
     others = [ORDER, REPORT, TRAINING]
-    assert lines == [line_of(make_full_record()), *(json.dumps(each.to_json()).encode() + b"\n" for each in others)]
-    assert line_of(Record.from_json(json.loads(lines[0]))) == lines[0]
+    assert lines == [encode_record(make_full_record()), *(json.dumps(each.to_json()).encode() + b"\n" for each in others)]
+    assert encode_record(Record.from_json(json.loads(lines[0]))) == lines[0]
     assert Record.from_json(json.loads(lines[0])).checks == make_full_record().checks
     assert TaskOrder.from_json(json.loads(lines[1])) == ORDER
     assert TaskReport.from_json(json.loads(lines[2])).evaluations == [EVALUATION]

@@ -50,7 +50,7 @@ def test_estimate_uses_measured_durations() -> None:
 @pytest.mark.parametrize("changes, seconds", [({"steps": 20}, 22.0), ({"warmup_steps": 5}, 17.0), ({"steps": 1}, 3.0)])
 def test_estimate_depends_on_steps(changes: dict[str, int], seconds: float) -> None:
     """The duration of steps is proportional to their number; the start takes the same time."""
-    found = ClusterPast([[make_record(make_spec(), 12.0)]], {}).training(make_spec().but(**changes), (1, 1))
+    found = ClusterPast([[make_record(make_spec(), 12.0)]], {}).training(make_spec().replace(**changes), (1, 1))
     assert found
     assert found.likely_s == pytest.approx(seconds)
 

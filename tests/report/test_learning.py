@@ -99,7 +99,9 @@ def test_score_table_has_the_last_evaluation() -> None:
         ["parameter_server", "1", "0", "64", "200", "0.080", "0.580", "92.0 %", "99.9 %"],
         ["parameter_server", "2", "1", "32", "9", "0.900", "1.400", "10.0 %", "99.9 %"],
     ]
-    assert len(make_score_grids([replace(ONE, measurement=replace(ONE.measurement, spec=ONE.spec.but(evaluate=True)))])) == 1
+    assert (
+        len(make_score_grids([replace(ONE, measurement=replace(ONE.measurement, spec=ONE.spec.replace(evaluate=True)))])) == 1
+    )
 
 
 def test_learning_tables_fit_80_columns() -> None:

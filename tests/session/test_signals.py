@@ -4,12 +4,12 @@ import signal
 
 import pytest
 
-from pytest_dtfperf.session.signals import held_back, leaving
+from pytest_dtfperf.session.signals import hold_signals, raise_exit
 
 
 def interrupt(passed: list[str], times: int) -> None:
     """Interrupt a block that holds signals back, and its clean-up, and note what is passed."""
-    with held_back() as deliver:
+    with hold_signals() as deliver:
         deliver()
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
@@ -35,8 +35,8 @@ def test_signal_is_held_back_until_it_is_delivered(times: int) -> None:
 
 def terminate(passed: list[str]) -> None:
     """End a block that holds signals back with one that was not delivered, and note what is passed."""
-    with leaving():
-        with held_back():
+    with raise_exit():
+        with hold_signals():
             signal.raise_signal(signal.SIGTERM)
             passed.append("block")
         passed.append("not delivered")
@@ -56,7 +56,7 @@ def test_handler_that_returns_gets_each_signal_once() -> None:
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        with held_back() as deliver:
+        with hold_signals() as deliver:
             for _ in range(3):
                 signal.raise_signal(signal.SIGTERM)
                 deliver()

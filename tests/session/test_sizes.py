@@ -13,8 +13,8 @@ from pytest_dtfperf.session.allocation_manager import (
     compute_need_of_test,
     explain_lack_of_hosts,
     find_largest,
+    get_most_servers,
     is_enough,
-    most_servers,
 )
 from pytest_dtfperf.spec import Spec
 
@@ -109,4 +109,4 @@ def test_request_of_a_session() -> None:
 )
 def test_most_servers_of_a_sweep(given: dict[str, Any], most: int) -> None:
     """A sweep for eight devices has at most one server for each, or as many as there are other hosts."""
-    assert most_servers(8, make_cluster(**given)) == most
+    assert get_most_servers(8, make_cluster(**given)) == most

@@ -225,7 +225,7 @@ def test_steps_stay_if_they_are_set_or_evaluated(clock: Clock) -> None:
     """Steps that a test sets, those of a training that is evaluated, and all without a budget stay."""
     host = Host(clock)
     assert host.fit(TRAINED, given={"steps"}) == 100
-    assert host.fit(TRAINED.but(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == 100
+    assert host.fit(TRAINED.replace(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == 100
     host.time_budget = None
     assert host.fit(TRAINED) == 100
 

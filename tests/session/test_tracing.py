@@ -63,8 +63,8 @@ def test_bad_verdict_has_a_traced_run(word: ExplainWord, made: bool) -> None:
 
 def test_traced_run_is_short() -> None:
     """A traced run has at most 10 steps and no evaluation."""
-    assert shorten(SPEC) == SPEC.but(steps=10, evaluate=False)
-    assert shorten(SPEC.but(steps=3, evaluate=False)).steps == 3
+    assert shorten(SPEC) == SPEC.replace(steps=10, evaluate=False)
+    assert shorten(SPEC.replace(steps=3, evaluate=False)).steps == 3
 
 
 def test_traced_run_does_not_count() -> None:

@@ -157,7 +157,7 @@ class SilentHost:
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return None
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         return None
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def watch_nights(values: Array) -> tuple[ChangeWatch, list[RateChange]]:
     """Search all nights of all series (series, night), and return the watch with the changes that it confirmed."""
     watch, found = ChangeWatch(), list[RateChange]()
     for night in values.T:
-        found += watch.night({str(number): float(value) for number, value in enumerate(night)}).values()
+        found += watch.add_night({str(number): float(value) for number, value in enumerate(night)}).values()
     return watch, found
 
 
@@ -52,7 +52,7 @@ def learn_nights(values: Array) -> ChangeWatch:
 
 
 def compute_error_of_months(watch: ChangeWatch, name: str) -> float:
-    noise = watch.noise(name)
+    noise = watch.get_noise(name)
     assert noise
     return float(noise.errors(np.array([30.0]), np.array([30.0]))[0])
 
@@ -105,7 +105,7 @@ def test_second_step_does_not_change_the_first() -> None:
     values[0, KNOWN + 5 :] -= 1.36
     watch = ChangeWatch()
     for number, night in enumerate(values.T):
-        watch.night({str(name): float(value) for name, value in enumerate(night)})
+        watch.add_night({str(name): float(value) for name, value in enumerate(night)})
         changes = watch.tracks["0"].changes
         if number >= KNOWN + 4:
             assert [each.kind for each in changes] == ["step"] * len(changes), number
@@ -163,10 +163,10 @@ def test_series_without_a_change_have_none(nights_of: Callable[[np.random.Genera
 
 def test_noise_is_known_from_many_series_and_nights() -> None:
     """The noise is known from many series of many nights, and not from one series, few nights, or rates that wander slowly."""
-    assert learn_nights(simulate_nights(1, 24, 100)).knows_noise()
-    assert not learn_nights(simulate_nights(1, 24, 40)).knows_noise()
-    assert not learn_nights(simulate_nights(1, 1, 70)).knows_noise()
-    assert not learn_nights(simulate_nights(1, 24, 60) + 0.3 * simulate_nights(2, 24, 60, 0.95)).knows_noise()
+    assert learn_nights(simulate_nights(1, 24, 100)).is_noise_known()
+    assert not learn_nights(simulate_nights(1, 24, 40)).is_noise_known()
+    assert not learn_nights(simulate_nights(1, 1, 70)).is_noise_known()
+    assert not learn_nights(simulate_nights(1, 24, 60) + 0.3 * simulate_nights(2, 24, 60, 0.95)).is_noise_known()
 
 
 def test_series_of_other_kinds_are_not_pooled() -> None:
@@ -198,7 +198,7 @@ def test_search_resumes_from_json() -> None:
     kept = {name: (track.to_json(), track.values) for name, track in before.tracks.items()}
     after.resume({name: Track.from_json(state, list(known)) for name, (state, known) in kept.items()})
     for night in values[:, KNOWN:].T:
-        after.night({str(number): float(value) for number, value in enumerate(night)})
+        after.add_night({str(number): float(value) for number, value in enumerate(night)})
     assert {name: track.to_json() for name, track in after.tracks.items()} == {
         name: track.to_json() for name, track in whole.tracks.items()
     }
@@ -210,7 +210,7 @@ def test_series_may_have_different_nights() -> None:
     values = simulate_nights(2, 2, 40)
     for night in range(40):
         rates = {"old": float(values[0, night])} if night < 20 else {"new": float(values[1, night])}
-        assert watch.night(rates) == {}
+        assert watch.add_night(rates) == {}
     assert {name: len(track.values) for name, track in watch.tracks.items()} == {"old": 20, "new": 20}
 
 
@@ -228,7 +228,7 @@ def test_single_bad_nights_do_not_change_the_noise() -> None:
     found = []
     for values in (plain, np.where(night % 50, plain, -0.5)):
         scale = estimate_scale([values])
-        noise = Together([compute_scatter([values], scale)]).noise(compute_scatter([values], scale))
+        noise = Together([compute_scatter([values], scale)]).get_noise(compute_scatter([values], scale))
         assert scale == pytest.approx(NOISE * math.sqrt(0.7), rel=0.2)
         around = np.median(np.lib.stride_tricks.sliding_window_view(values, AROUND), axis=-1)
         assert np.abs(clip_nights(values, scale)[AROUND // 2 : -(AROUND // 2)] - around).max() <= CLIP * scale + 1e-12
@@ -240,11 +240,13 @@ def test_series_of_equal_noise_are_pooled() -> None:
     """Twenty series of equal noise have more degrees of freedom than one, and series of different noise keep their own
     errors."""
     alike = [compute_scatter([series], NOISE) for series in simulate_nights(1, 20, 60)]
-    assert Together(alike).noise(alike[0]).degrees_of_freedom > 2 * Together(alike[:1]).noise(alike[0]).degrees_of_freedom
+    assert (
+        Together(alike).get_noise(alike[0]).degrees_of_freedom > 2 * Together(alike[:1]).get_noise(alike[0]).degrees_of_freedom
+    )
     factors = [1, 5] * 10
     unlike = [compute_scatter([each * by], NOISE * by) for each, by in zip(simulate_nights(1, 20, 200), factors, strict=True)]
     weeks = np.array([7.0]), np.array([7.0])
-    one, other = (float(Together(unlike).noise(unlike[number]).errors(*weeks)[0]) for number in (0, 1))
+    one, other = (float(Together(unlike).get_noise(unlike[number]).errors(*weeks)[0]) for number in (0, 1))
     assert other == pytest.approx(5 * one, rel=0.3)
     assert one == pytest.approx(NOISE * math.sqrt(2 / 7), rel=0.3)
 
@@ -279,7 +281,7 @@ def test_begin_of_a_step_does_not_move() -> None:
     rates = random.normal(0, 0.004, (4, 120)) + np.where(np.arange(120) >= 55, math.log(0.97), 0.0)
     watch, begins = ChangeWatch(), list[list[int]]()
     for night in rates.T:
-        watch.night({str(number): float(value) for number, value in enumerate(night)})
+        watch.add_night({str(number): float(value) for number, value in enumerate(night)})
         begins.append([change.first_bad for track in watch.tracks.values() for change in track.changes])
     assert begins[65].count(55) >= 3
     assert begins[65:] == [begins[65]] * 55

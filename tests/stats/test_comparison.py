@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.stats.comparison import Answer, Question, RatioEstimate, against_each_other, against_stored, runs_needed
+from pytest_dtfperf.stats.comparison import (
+    Answer,
+    Question,
+    RatioEstimate,
+    compare_alternating,
+    compare_with_stored,
+    runs_needed,
+)
 from pytest_dtfperf.stats.noise import Noise, runs_to_confirm
 
 CALIBRATED = Noise(run=0.01, degrees_of_freedom=20)
@@ -21,7 +28,7 @@ Compare = Callable[[Sequence[float], Sequence[float], Noise, Question], RatioEst
 
 def compare_in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
     """Compare two sides with the same known noise."""
-    return against_each_other(now, then, noise, noise, question)
+    return compare_alternating(now, then, noise, noise, question)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +49,13 @@ def compare_in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, q
 )
 def test_answer_follows_from_the_runs(now: list[float], answer: Answer) -> None:
     """The answer against 100 at a margin of 5 % follows from the runs, and is worse only if also the last run alone is."""
-    assert against_stored(now, BASELINE, CALIBRATED, QUESTION).answer is answer
+    assert compare_with_stored(now, BASELINE, CALIBRATED, QUESTION).answer is answer
 
 
 def test_single_analysis_is_student_s_test() -> None:
     """The bounds of a single analysis are those of a t-test with the pooled spread."""
     question = Question(floor=0.95, false_alarm=0.05, missed=0.05, least=3, most=3)
-    found = against_stored([98.0, 99.0, 100.0], [100.0, 101.0, 102.0], Noise(run=1e-6), question)
+    found = compare_with_stored([98.0, 99.0, 100.0], [100.0, 101.0, 102.0], Noise(run=1e-6), question)
     squares = sum(
         (math.log(rate) - sum(map(math.log, group)) / 3) ** 2 for group in ([98, 99, 100], [100, 101, 102]) for rate in group
     )
@@ -63,7 +70,7 @@ def test_single_analysis_of_many_runs_is_welch_s_test() -> None:
     """The bounds of a single analysis of many runs are those of a t-test with each side's own spread."""
     question = Question(floor=0.95, false_alarm=0.05, missed=0.05, least=40, most=40)
     now, then = [99.0, 101.0] * 20, [90.0, 110.0] * 20
-    found = against_each_other(now, then, Noise(run=1e-6), Noise(run=1e-6), question)
+    found = compare_alternating(now, then, Noise(run=1e-6), Noise(run=1e-6), question)
     one, other = (statistics.variance(map(math.log, rates)) / 40 for rates in (now, then))
     assert found.degrees_of_freedom == pytest.approx((one + other) ** 2 / (one**2 / 39 + other**2 / 39), rel=0.01)
     assert math.log(found.ratio / found.low) == pytest.approx(1.684 * math.sqrt(one + other), rel=1e-3)
@@ -74,7 +81,8 @@ def test_calibrated_noise_of_either_side_widens_the_interval() -> None:
     """Calibrated noise widens the interval equally if it is that of the anchor or that of the runs."""
     quiet, noisy = Noise(run=0.01, degrees_of_freedom=20), Noise(run=0.05, degrees_of_freedom=20)
     both, first, second = (
-        against_each_other(BASELINE, BASELINE, *noises, QUESTION) for noises in ((quiet, quiet), (noisy, quiet), (quiet, noisy))
+        compare_alternating(BASELINE, BASELINE, *noises, QUESTION)
+        for noises in ((quiet, quiet), (noisy, quiet), (quiet, noisy))
     )
     assert (first.low, first.high) == pytest.approx((second.low, second.high))
     assert first.low < both.low < both.high < first.high
@@ -83,13 +91,13 @@ def test_calibrated_noise_of_either_side_widens_the_interval() -> None:
 def test_noise_between_sessions_widens_the_interval() -> None:
     """Noise between sessions widens the interval against stored runs, and not within one session."""
     differing = Noise(run=0.01, degrees_of_freedom=20, session=0.02)
-    plain, wide = (against_stored(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
+    plain, wide = (compare_with_stored(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert wide.low < plain.low < 1 < plain.high < wide.high
     plain, same = (compare_in_turn(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert same == plain
 
 
-@pytest.mark.parametrize("compare", [against_stored, compare_in_turn])
+@pytest.mark.parametrize("compare", [compare_with_stored, compare_in_turn])
 @pytest.mark.parametrize("now, then", [([90.0], [100.0]), ([90.0, 91.0], [100.0, 100.0])])
 def test_too_few_runs_have_no_interval(compare: Compare, now: list[float], then: list[float]) -> None:
     """There is no interval below the least number of runs, or without knowledge of the scatter."""
@@ -99,7 +107,7 @@ def test_too_few_runs_have_no_interval(compare: Compare, now: list[float], then:
     assert compare(now[:1], then[:1], Noise(run=0.01), QUESTION).answer is Answer.OPEN
 
 
-@pytest.mark.parametrize("compare", [against_stored, compare_in_turn])
+@pytest.mark.parametrize("compare", [compare_with_stored, compare_in_turn])
 @given(now=RATES, then=RATES, unit=st.floats(0.01, 100), session=st.sampled_from([0.0, 0.01]))
 @settings(max_examples=60, deadline=None)
 def test_units_and_order_do_not_change_the_interval(
@@ -117,7 +125,7 @@ def test_units_and_order_do_not_change_the_interval(
 @settings(max_examples=60, deadline=None)
 def test_faster_runs_raise_all_bounds(now: list[float], then: list[float], faster: float) -> None:
     """If all runs are faster by a factor, so are both bounds."""
-    one, other = (against_stored([by * rate for rate in now], then, CALIBRATED, QUESTION) for by in (1.0, faster))
+    one, other = (compare_with_stored([by * rate for rate in now], then, CALIBRATED, QUESTION) for by in (1.0, faster))
     assert (other.low, other.high) == pytest.approx((faster * one.low, faster * one.high), rel=1e-6)
 
 
@@ -126,7 +134,7 @@ def test_faster_runs_raise_all_bounds(now: list[float], then: list[float], faste
 def test_false_alarms_change_the_upper_bound_only(now: list[float], then: list[float], more: float) -> None:
     """More false alarms lower the upper bound, and do not change the lower one."""
     one, other = (
-        against_stored(now, then, CALIBRATED, Question(floor=0.95, false_alarm=level, missed=0.05))
+        compare_with_stored(now, then, CALIBRATED, Question(floor=0.95, false_alarm=level, missed=0.05))
         for level in (0.01, 0.01 * more)
     )
     assert other.high < one.high

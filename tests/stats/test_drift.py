@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.verdicts import resembling
-from pytest_dtfperf.stats.noise import FALSE_FLAGS, LEAST_STEPS, drift
+from pytest_dtfperf.stats.noise import FALSE_FLAGS, LEAST_STEPS, compute_drift
 
 RUNS = 3000
 JUMP = np.where(np.arange(100) < 50, 1.0, 1.05)
@@ -17,7 +17,7 @@ def compute_flagged_share(resemblance: float, pattern: "np.ndarray | float" = 1.
     """Return the share of runs called unsteady, with steps that have a coefficient of variation of 2 %."""
     random = np.random.default_rng(7)
     step_s = 0.1 * np.exp(0.02 * resembling(random, runs, steps, resemblance)) * pattern
-    found = [drift(each) for each in step_s.tolist()]
+    found = [compute_drift(each) for each in step_s.tolist()]
     return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
 
 
@@ -37,7 +37,7 @@ def test_jumps_and_ramps_are_found(pattern: "np.ndarray", resemblance: float, le
 
 def test_change_is_that_of_the_rate() -> None:
     """Steps that take 5 % longer are a loss of 4.8 % of the rate."""
-    found = drift([0.1] * 60 + [0.105] * 60)
+    found = compute_drift([0.1] * 60 + [0.105] * 60)
     assert found is not None
     assert found.change == pytest.approx(1 / 1.05 - 1)
     assert found.p_value < 1e-6
@@ -48,16 +48,16 @@ def test_change_is_that_of_the_rate() -> None:
 @given(step_s=st.floats(1e-6, 1e3), steps=st.integers(LEAST_STEPS, 300))
 def test_equal_steps_are_no_drift(step_s: float, steps: int) -> None:
     """Equal steps are no drift, with any rounding of their sums."""
-    found = drift([step_s] * steps)
+    found = compute_drift([step_s] * steps)
     assert found is not None
     assert found.p_value == 1
 
 
 def test_too_few_steps_have_no_drift() -> None:
     """Fewer steps than the least number have no drift."""
-    assert drift([0.1] * (LEAST_STEPS - 1)) is None
+    assert compute_drift([0.1] * (LEAST_STEPS - 1)) is None
 
 
 def test_steps_before_the_first_block_are_left_out() -> None:
     """One slow first step, which fills no block, does not count."""
-    assert drift([9.0, *[0.1] * 100]) == drift([0.1] * 100)
+    assert compute_drift([9.0, *[0.1] * 100]) == compute_drift([0.1] * 100)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.nights import BUDGET, CASES, NightPlan
 from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, NoiseModel, analysed
 from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial, unlike_pair
-from pytest_dtfperf.stats.comparison import Question, against_each_other, against_stored, runs_needed
+from pytest_dtfperf.stats.comparison import Question, compare_alternating, compare_with_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate_noise
 
 SEED = 11
@@ -45,10 +45,10 @@ def test_simulation_has_the_answers_of_the_plugin(calibrated: str, apart: bool, 
             then_noise = then_known.noise(case) if then_known else None
             one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if apart else then[case, :run]).tolist()
             if apart:
-                alone = against_stored(one, other, noise, question, then_noise=then_noise)
+                alone = compare_with_stored(one, other, noise, question, then_noise=then_noise)
             else:
                 assert then_noise
-                alone = against_each_other(one, other, noise, then_noise, question)
+                alone = compare_alternating(one, other, noise, then_noise, question)
             assert alone.answer == NAMES[answers[case]]
             seen.add(alone.answer)
     assert seen >= {"open", "unconfirmed", "worse", "holds"}

@@ -21,7 +21,7 @@ SPEC = Spec(model="mnist", batch_size=4, optimizer="sgd")
 
 def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
     """Return the hash of a worker's graph, with all fetches of its step."""
-    spec = SPEC.but(**changes)
+    spec = SPEC.replace(**changes)
     jobs = {"ps": spec.num_ps, "worker": workers} if spec.num_ps else {}
     cluster = {job: tuple(f"{job}:{i}" for i in range(count)) for job, count in jobs.items()}
     order = TaskOrder(run="x", job="worker", index=index, spec=spec, cluster=cluster)

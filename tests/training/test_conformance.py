@@ -92,15 +92,15 @@ def _id(mode: str, layout: Layout, option: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def momentum(tiny: Spec) -> Spec:
     """Return a spec with momentum, a state beside the variables that must be updated as often as they are."""
-    return tiny.but(optimizer="momentum")
+    return tiny.replace(optimizer="momentum")
 
 
 @pytest.fixture(scope="module")
 def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the variables that one process on one device learns in the same steps from the same images."""
     path = tmp_path_factory.mktemp("alone") / "variables.npz"
-    trained(momentum.but(batch_size=IMAGES), checkpoint=str(path))
-    trained(momentum.but(batch_size=IMAGES, learning_rate=0.0, steps=1), checkpoint=str(path.with_name("start.npz")))
+    trained(momentum.replace(batch_size=IMAGES), checkpoint=str(path))
+    trained(momentum.replace(batch_size=IMAGES, learning_rate=0.0, steps=1), checkpoint=str(path.with_name("start.npz")))
     return path
 
 
@@ -110,7 +110,7 @@ def test_mode_learns_the_same_as_one_process(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
 ) -> None:
     """After three steps of each mode, layout and option all variables are those of one process."""
-    spec = momentum.but(
+    spec = momentum.replace(
         variable_update=mode, gpus=layout.gpus, num_ps=layout.num_ps, batch_size=IMAGES // layout.gpus, **option
     )
     trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
@@ -140,7 +140,7 @@ def test_placement_learns_the_same_as_one_process(
     option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Each placement, split or whole, packed or not, learns the same as one process, and the servers hold all variables."""
-    spec = momentum.but(
+    spec = momentum.replace(
         variable_update=mode, variable_placement=placement, wire_precision=wire, gpus=layout.gpus, num_ps=layout.num_ps,
         batch_size=IMAGES // layout.gpus, **option,
     )  # fmt: skip
@@ -169,7 +169,7 @@ def test_algorithm_learns_the_same_as_one_process(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
 ) -> None:
     """Each algorithm learns the same as one process, or nearly the same with bf16 on the wire."""
-    spec = momentum.but(
+    spec = momentum.replace(
         variable_update=mode, all_reduce_spec=algorithm, gpus=layout.gpus, batch_size=IMAGES // layout.gpus,
         wire_precision=wire,
     )  # fmt: skip
@@ -181,7 +181,7 @@ def test_algorithm_learns_the_same_as_one_process(
 def test_single_process_is_not_rounded(trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str) -> None:
     """A single process learns the same with bf16 on the wire, since it sends nothing."""
     devices = 1 if VARIABLE_UPDATES[mode].parameter_servers else 2
-    spec = momentum.but(variable_update=mode, gpus=devices, batch_size=IMAGES // devices, wire_precision="bf16")
+    spec = momentum.replace(variable_update=mode, gpus=devices, batch_size=IMAGES // devices, wire_precision="bf16")
     trained(spec, workers=1, checkpoint=str(tmp_path / "together.npz"))
     assert_learnt(tmp_path / "together.npz", alone, "fp32")
 
@@ -212,13 +212,13 @@ def assert_learnt(found: Path, alone: Path, wire: str, *, near: float = 0.1) -> 
 def counting(tiny: Spec) -> Spec:
     """Return a spec with a growing learning rate, so that there is state of all kinds: slots, powers and the count of steps."""
     # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: small steps, then.
-    return tiny.but(batch_size=IMAGES, learning_rate=0.001, num_learning_rate_warmup_epochs=0.001)
+    return tiny.replace(batch_size=IMAGES, learning_rate=0.001, num_learning_rate_warmup_epochs=0.001)
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
 def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Spec, tmp_path_factory: Any) -> tuple[Spec, Path]:
     """Return an optimizer's training, and the variables that one process on one device learns in it."""
-    spec = counting.but(optimizer=request.param)
+    spec = counting.replace(optimizer=request.param)
     path = tmp_path_factory.mktemp(spec.optimizer) / "alone.npz"
     trained(spec, checkpoint=str(path))
     return spec, path
@@ -227,7 +227,7 @@ def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Sp
 def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """With links between hosts three workers send large gradients in turn to two servers, and learn the same as when they send
     at once, while a loss scale is halved."""
-    spec = tiny.but(
+    spec = tiny.replace(
         model="heavy", data="synthetic", data_dir=None, variable_update="distributed_replicated", variable_placement="split",
         gpus=3, num_ps=2, batch_size=IMAGES // 3, learning_rate=0.001, steps=7, precision="fp16", fp16_loss_scale=2.0**19,
         fp16_enable_auto_loss_scale=True,
@@ -243,7 +243,7 @@ def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     assert 0 < np.count_nonzero(np.diff(losses[0]) == 0) < spec.steps - 2  # steps that the scale was too large for
-    trained(tiny.but(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
+    trained(tiny.replace(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
     with np.load(tmp_path / "localhost.npz") as values, np.load(tmp_path / "start.npz") as start:
         assert all(compute_norm(values[name] - start[name]) > 0 for name in start)
 
@@ -251,7 +251,7 @@ def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path
 @pytest.mark.parametrize("wire", WIRE_PRECISIONS)
 def test_delayed_values_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_path: Path, wire: str) -> None:
     """With links between hosts the last values come later, and two workers learn the same as when all come at once."""
-    spec = tiny.but(
+    spec = tiny.replace(
         model="heavy", data="synthetic", data_dir=None, variable_update="parameter_server", variable_placement="split",
         gpus=2, num_ps=2, batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire,
     )  # fmt: skip
@@ -268,7 +268,7 @@ def test_parts_on_one_server_learn_the_same_as_the_whole(
     trained: Trained, tiny: Spec, tmp_path: Path, mode: str, wire: str
 ) -> None:
     """A variable that is sent in parts to one server learns the same as when it is whole."""
-    spec = tiny.but(
+    spec = tiny.replace(
         model="uneven", data="synthetic", data_dir=None, variable_update=mode, variable_placement="greedy", gpus=2, num_ps=2,
         batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire, optimizer="momentum",
     )  # fmt: skip
@@ -302,7 +302,7 @@ def test_servers_learn_the_same_with_each_optimizer(
     row = VARIABLE_UPDATES[mode]
     workers = 2 if row.synchronous else 1
     spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if "agg_small_grads_max_bytes" in row.knows else {}
-    together = spec.but(
+    together = spec.replace(
         variable_update=mode, cross_replica_sync=row.synchronous, num_ps=num_ps, gpus=workers, batch_size=IMAGES // workers,
         variable_placement=placement, **spread,
     )  # fmt: skip
@@ -314,9 +314,9 @@ def test_servers_learn_the_same_with_each_optimizer(
 
 def test_adam_on_two_copies_learns_the_same(trained: Trained, counting: Spec, tmp_path: Path) -> None:
     """Adam with two copies of the variables learns the same as with one."""
-    spec = counting.but(optimizer="adam")
+    spec = counting.replace(optimizer="adam")
     trained(spec, checkpoint=str(tmp_path / "alone.npz"))
-    together = spec.but(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
+    together = spec.replace(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
     trained(together, checkpoint=str(tmp_path / "together.npz"))
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz", atol=1e-5)
 
@@ -328,8 +328,8 @@ def test_every_option_of_a_mode_is_listed() -> None:
 
 def test_independent_worker_learns_the_same_as_alone(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """The chief beside an independent worker learns the same as alone, to the last bit."""
-    spec = tiny.but(data="synthetic", data_dir=None, batch_size=4)
+    spec = tiny.replace(data="synthetic", data_dir=None, batch_size=4)
     trained(spec, checkpoint=str(tmp_path / "alone.npz"))
-    beside = spec.but(variable_update="independent", gpus=2)
+    beside = spec.replace(variable_update="independent", gpus=2)
     trained(beside, workers=2, checkpoint=str(tmp_path / "beside.npz"))
     assert_same_variables(tmp_path / "beside.npz", tmp_path / "alone.npz", rtol=0, atol=0)

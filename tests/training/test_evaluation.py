@@ -21,7 +21,7 @@ UNTIL_ENOUGH: dict[str, Any] = {
 
 def test_score_equals_numpys(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
-    spec = tiny.but(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
+    spec = tiny.replace(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
     (report,) = trained(spec, checkpoint=str(tmp_path / "trained.npz"))
     (evaluation,) = report.evaluations
     images, labels = digits_to_test(Path(str(spec.data_dir)))
@@ -41,9 +41,9 @@ def test_score_equals_numpys(trained: Trained, tiny: Spec, tmp_path: Path) -> No
 
 def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """Two workers that stop three times for an evaluation learn the same as without, and only the chief has evaluated."""
-    spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1, steps=5)
+    spec = tiny.replace(gpus=2, num_ps=1, warmup_steps=1, steps=5)
     trained(spec, workers=2, checkpoint=str(tmp_path / "straight.npz"))
-    reports = trained(spec.but(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz"))
+    reports = trained(spec.replace(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz"))
     _, chief, other = reports
     assert [evaluation.step for evaluation in chief.evaluations] == [3, 5, 6]
     assert other.evaluations == []
@@ -56,9 +56,9 @@ def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Sp
 @pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
 def test_divided_variables_train_as_whole_ones(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
     """Losses and the test set's score with variables in parts on three servers are those of one process."""
-    spec = tiny.but(batch_size=12, evaluate=not options.get("forward_only", False), **options)
+    spec = tiny.replace(batch_size=12, evaluate=not options.get("forward_only", False), **options)
     (alone,) = trained(spec)
-    together = spec.but(gpus=2, num_ps=3, batch_size=6, variable_placement="split")
+    together = spec.replace(gpus=2, num_ps=3, batch_size=6, variable_placement="split")
     *_, chief, other = trained(together, workers=2)
     found = [(one + two) / 2 for one, two in zip(chief.loss, other.loss, strict=True)]
     np.testing.assert_allclose(found, alone.loss, rtol=1e-5)
@@ -70,7 +70,7 @@ def test_divided_variables_train_as_whole_ones(trained: Trained, tiny: Spec, tmp
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
 def test_all_workers_stop_at_the_target(trained: Trained, tiny: Spec, synchronous: bool) -> None:
     """All workers stop at the evaluation that reaches the target, with the same number of steps."""
-    spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
+    spec = tiny.replace(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     _, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == len(other.step_s) < 200
     assert len(chief.step_s) == chief.evaluations[-1].step
@@ -93,7 +93,7 @@ def test_all_workers_stop_at_the_target(trained: Trained, tiny: Spec, synchronou
 def test_every_mode_stops_at_the_target(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
     """All workers stop when the target is reached, with sessions of their own and without."""
     synchronous = variable_update != "parameter_server_v2"
-    spec = tiny.but(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
+    spec = tiny.replace(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     *_, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == chief.evaluations[-1].step < 200
     assert chief.evaluations[-1].score.top_1 >= ENOUGH
@@ -103,7 +103,7 @@ def test_every_mode_stops_at_the_target(trained: Trained, tiny: Spec, variable_u
 
 def test_lone_process_stops_at_the_target(trained: Trained, tiny: Spec) -> None:
     """A lone process evaluates at each interval, and stops at the evaluation that reaches the target."""
-    spec = tiny.but(**UNTIL_ENOUGH)
+    spec = tiny.replace(**UNTIL_ENOUGH)
     (report,) = trained(spec)
     assert report.evaluations[-1].score.top_1 >= ENOUGH
     assert [evaluation.step for evaluation in report.evaluations] == list(range(EVERY, len(report.step_s) + 1, EVERY))

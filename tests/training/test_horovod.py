@@ -26,6 +26,6 @@ def test_processes_know_their_ranks() -> None:
 def test_task_reports_a_missing_module(run_tasks: RunTasks, tiny: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task without the module of its mode trains nothing, and reports the module as missing, not as a failure."""
     monkeypatch.setitem(cast("dict[str, VariableUpdate]", VARIABLE_UPDATES), "unheard_of", UNHEARD_OF["unheard_of"])
-    with orders_of(tiny.but(variable_update="unheard_of"), workers=1) as orders:
+    with orders_of(tiny.replace(variable_update="unheard_of"), workers=1) as orders:
         (outcome,) = run_tasks(orders)
     assert outcome == {"events": [{"kind": "missing", "what": "module", "name": "no_such_module.tensorflow"}], "code": 0}

@@ -12,7 +12,7 @@ def test_both_data_formats_train_the_same(trained: Trained, tiny: Spec, tmp_path
     """A step in NHWC and one in NCHW have the same loss, and lead to the same variables: forward and backward agree."""
     losses = {}
     for data_format in ("NHWC", "NCHW"):
-        spec = tiny.but(data_format=data_format, steps=1)
+        spec = tiny.replace(data_format=data_format, steps=1)
         (report,) = trained(spec, checkpoint=str(tmp_path / f"{data_format}.npz"), threads=2)
         losses[data_format] = report.loss
     np.testing.assert_allclose(losses["NCHW"], losses["NHWC"], rtol=1e-5)

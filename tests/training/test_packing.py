@@ -41,12 +41,12 @@ def test_limits_of_packs() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_packs_train_the_same(trained: Trained, tiny: Spec, tmp_path: Path, optimizer: str) -> None:
     """Two workers learn the same with packs of all sizes as without any, weight decay and an optimizer's state included."""
-    spec = tiny.but(gpus=2, num_ps=2, optimizer=optimizer, weight_decay=0.01, learning_rate=0.01)
+    spec = tiny.replace(gpus=2, num_ps=2, optimizer=optimizer, weight_decay=0.01, learning_rate=0.01)
     for name, options in {
         "none": {"agg_small_grads_max_bytes": 0},
         "all": {},
         "pairs": {"agg_small_grads_max_group": 2},
     }.items():
-        trained(spec.but(**options), workers=2, checkpoint=str(tmp_path / f"{name}.npz"))
+        trained(spec.replace(**options), workers=2, checkpoint=str(tmp_path / f"{name}.npz"))
     assert_same_variables(tmp_path / "all.npz", tmp_path / "none.npz")
     assert_same_variables(tmp_path / "pairs.npz", tmp_path / "none.npz")

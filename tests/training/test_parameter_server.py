@@ -26,7 +26,9 @@ def few(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     folder = tmp_path_factory.mktemp("few")
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *PIXELS.shape) + PIXELS.tobytes())
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, FEW) + LABELS.tobytes())
-    return tiny.but(model="mnist_softmax", batch_size=FEW, data_dir=str(folder), learning_rate=0.1, weight_decay=0.0, steps=4)
+    return tiny.replace(
+        model="mnist_softmax", batch_size=FEW, data_dir=str(folder), learning_rate=0.1, weight_decay=0.0, steps=4
+    )
 
 
 def gradients_at(values: Values) -> Values:
@@ -78,7 +80,7 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     placement: str,
 ) -> None:
     """The variables equal numpy's gradient descent, with gradients of the step before if they are staged."""
-    spec = few.but(
+    spec = few.replace(
         batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
         agg_small_grads_max_bytes=0, variable_placement=placement,
     )  # fmt: skip
@@ -103,7 +105,7 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
     trained: Trained, few: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
 ) -> None:
     """Values come and gradients go rounded, masters and updates are not: as numpy does it, and not as if bits were cut off."""
-    spec = few.but(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
+    spec = few.replace(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
     trained(spec, checkpoint=str(tmp_path / "trained.npz"))
     expected, plain, cut = (descend(spec, sent=sent) for sent in (in_bf16, lambda values: values, cut_off))
     with np.load(tmp_path / "trained.npz") as values:
@@ -118,7 +120,7 @@ def test_asynchronous_gradients_are_each_applied_once(
     trained: Trained, few: Spec, tmp_path: Path, workers: int, steps: int
 ) -> None:
     """The bias of a network with constant gradients is their exact sum: none is lost or counted twice."""
-    spec = few.but(
+    spec = few.replace(
         model="saturated", gpus=workers, num_ps=1, cross_replica_sync=False, batch_size=FEW // workers, learning_rate=1e-8,
         steps=steps,
     )  # fmt: skip
@@ -134,7 +136,7 @@ def test_asynchronous_gradients_are_each_applied_once(
 
 def test_asynchronous_training_ends_with_the_slowest_worker(trained: Trained, tiny: Spec) -> None:
     """Each does its own steps on the same variables, and the chief's window closes with the slowest."""
-    spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=False, steps=40, warmup_steps=2)
+    spec = tiny.replace(gpus=2, num_ps=1, cross_replica_sync=False, steps=40, warmup_steps=2)
     _, chief, other = trained(spec, workers=2)
     assert [len(worker.step_s) for worker in (chief, other)] == [40, 40]
     assert chief.elapsed_s >= math.fsum(chief.step_s)
@@ -144,7 +146,7 @@ def test_asynchronous_training_ends_with_the_slowest_worker(trained: Trained, ti
 def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny: Spec) -> None:
     """A sleep injected into one worker's steps is in the chief's measured time: of five sleeps at least four, for the chief's
     window may begin during the first."""
-    spec = tiny.but(gpus=2, num_ps=1, steps=5)
+    spec = tiny.replace(gpus=2, num_ps=1, steps=5)
     _, chief, other = trained(spec, workers=2, sleep_s={"worker:1": 0.2})
     assert math.fsum(other.step_s) >= 1.0
     assert math.fsum(chief.step_s) >= 0.8
@@ -152,7 +154,7 @@ def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny:
 
 def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:
     """Two parameter servers share all variables, and the report has the bytes of each."""
-    _, _, alone = trained(tiny.but(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
+    _, _, alone = trained(tiny.replace(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
     assert [device.split("/device")[0] for device in sorted(alone.variable_bytes)] == ["/job:ps/task:0", "/job:ps/task:1"]
     trainable = 3 * 3 * 8 + 8 + 3 * 3 * 8 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10
     assert sum(alone.variable_bytes.values()) == 4 * trainable

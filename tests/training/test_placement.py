@@ -29,7 +29,7 @@ from pytest_dtfperf.training.placement import (
     Shape,
     compute_bytes,
     count_rows,
-    held_by,
+    sum_by_server,
 )
 from tests.training.programs import run_program
 
@@ -58,7 +58,7 @@ def drawn_shapes(seed: int) -> list[Shape]:
 def hottest(model: str, placement: str, servers: int) -> float:
     """MB on the fullest server."""
     shapes = [variable.shape for variable in compute_outline(make_default_network(model)).trained]
-    return max(held_by(shapes, placed_by(placement, shapes, servers), servers)) / 1e6
+    return max(sum_by_server(shapes, placed_by(placement, shapes, servers), servers)) / 1e6
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
     closer = 0
     for seed in range(CASES):
         shapes = drawn_shapes(seed)
-        held = held_by(shapes, placed_by("split", shapes, servers), servers)
+        held = sum_by_server(shapes, placed_by("split", shapes, servers), servers)
         mean = sum(held) / servers
         row = max(compute_bytes(shape) // count_rows(shape) for shape in shapes)
         assert max(abs(each - mean) for each in held) <= max(BALANCE * mean, row)
@@ -113,7 +113,7 @@ def test_fine_rows_make_servers_even(servers: int) -> None:
         draw = random.Random(seed)
         shapes = [(draw.randint(200, 5000), draw.randint(1, 4)) for _ in range(draw.randint(1, 30))]
         placed = placed_by("split", shapes, servers)
-        held = held_by(shapes, placed, servers)
+        held = sum_by_server(shapes, placed, servers)
         mean = sum(held) / servers
         assert all(compute_bytes(shape[1:]) <= BALANCE * mean for shape in shapes)
         assert max(abs(each - mean) for each in held) <= BALANCE * mean

@@ -54,7 +54,7 @@ def check_parts(step_s: list[float], timestamps: StepTimestamps) -> None:
 )
 def test_sleeping_worker_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
     """The worker that sleeps before each common step is last, with its sleep as Python time."""
-    spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
+    spec = tiny.replace(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
     sent = run_and_unpack(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
     assert [timestamps.worker for _, (timestamps,) in sent] == ["worker:0", "worker:1"]
     for step_s, (timestamps,) in sent:
@@ -70,7 +70,7 @@ def test_sleeping_worker_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, lay
 
 def test_asynchronous_workers_are_not_compared(run_tasks: RunTasks, tiny: Spec) -> None:
     """Workers without common steps have their own times, and no comparison with others."""
-    spec = tiny.but(num_ps=1, cross_replica_sync=False, warmup_steps=1, steps=STEPS, **PAIR)
+    spec = tiny.replace(num_ps=1, cross_replica_sync=False, warmup_steps=1, steps=STEPS, **PAIR)
     sent = run_and_unpack(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
     for step_s, (timestamps,) in sent:
         check_parts(step_s, timestamps)
@@ -85,7 +85,7 @@ def test_asynchronous_workers_are_not_compared(run_tasks: RunTasks, tiny: Spec) 
 
 def test_one_session_timestamps_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:
     """The chief's session timestamps the other worker's devices on its own clock, without that worker's CPU time."""
-    spec = tiny.but(variable_update="distributed_all_reduce", warmup_steps=1, steps=3, **PAIR)
+    spec = tiny.replace(variable_update="distributed_all_reduce", warmup_steps=1, steps=3, **PAIR)
     ((step_s, both),) = run_and_unpack(run_tasks, spec, 2)
     assert [timestamps.worker for timestamps in both] == ["worker:0", "worker:1"]
     for timestamps in both:
@@ -97,14 +97,14 @@ def test_one_session_timestamps_all_workers(run_tasks: RunTasks, tiny: Spec) -> 
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
 def test_lone_process_timestamps_itself(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
     """A worker with several devices has its gradients when the last of them has."""
-    spec = tiny.but(variable_update=mode, warmup_steps=0, steps=3, **PAIR)
+    spec = tiny.replace(variable_update=mode, warmup_steps=0, steps=3, **PAIR)
     ((step_s, (timestamps,)),) = run_and_unpack(run_tasks, spec, 1)
     check_parts(step_s, timestamps)
 
 
 def test_coordinator_timestamps_batches_of_workers(run_tasks: RunTasks, tiny: Spec) -> None:
     """The coordinator has the times of variables and gradients of each worker's batches, and no others."""
-    spec = tiny.but(variable_update="parameter_server_v2", cross_replica_sync=False, num_ps=1, steps=10, **PAIR)
+    spec = tiny.replace(variable_update="parameter_server_v2", cross_replica_sync=False, num_ps=1, steps=10, **PAIR)
     ((_, of_workers),) = run_and_unpack(run_tasks, spec, 2)
     assert sum(len(timestamps) for timestamps in of_workers) == 2 * spec.steps
     for timestamps in of_workers:
@@ -118,4 +118,4 @@ def test_coordinator_timestamps_batches_of_workers(run_tasks: RunTasks, tiny: Sp
 def test_tasks_without_timestamps_send_none(run_tasks: RunTasks, tiny: Spec) -> None:
     """A task with timestamps for no step, or for every second one, sends none."""
     for timestamped in ((False,), (False, True)):
-        assert run_and_unpack(run_tasks, tiny.but(warmup_steps=1), 1, timestamped=timestamped) == []
+        assert run_and_unpack(run_tasks, tiny.replace(warmup_steps=1), 1, timestamped=timestamped) == []

@@ -12,18 +12,18 @@ from tests.training.conftest import RunTasks, Trained, assert_same_variables, or
 
 def test_a_seed_gives_the_same_training_again(trained: Trained, tiny: Spec) -> None:
     """Input, first values and dropout all follow from the seed: losses are equal to the last bit, and differ under another."""
-    spec = tiny.but(model="tiny_normed", batch_size=4, warmup_steps=1, steps=4)
-    first, again, other = (trained(spec.but(seed=seed))[0].loss for seed in (7, 7, 8))
+    spec = tiny.replace(model="tiny_normed", batch_size=4, warmup_steps=1, steps=4)
+    first, again, other = (trained(spec.replace(seed=seed))[0].loss for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
 def test_every_strategy_starts_from_the_same_variables(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """The saved variables of all strategies at a learning rate of zero are equal to the last bit."""
-    still = tiny.but(learning_rate=0.0, steps=1)
+    still = tiny.replace(learning_rate=0.0, steps=1)
     trained(still, checkpoint=str(tmp_path / "alone.npz"))
-    trained(still.but(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
-    trained(still.but(gpus=2, variable_update="replicated"), checkpoint=str(tmp_path / "copies.npz"))
+    trained(still.replace(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
+    trained(still.replace(gpus=2, variable_update="replicated"), checkpoint=str(tmp_path / "copies.npz"))
     for name in ("servers", "copies"):
         assert_same_variables(tmp_path / f"{name}.npz", tmp_path / "alone.npz", rtol=0, atol=0)
     with np.load(tmp_path / "alone.npz") as values:
@@ -32,7 +32,7 @@ def test_every_strategy_starts_from_the_same_variables(trained: Trained, tiny: S
 
 def test_a_report_accounts_for_every_step_and_phase(trained: Trained, tiny: Spec) -> None:
     """Times and losses are counted, the steps add up to the window, phases and placement are named."""
-    server, chief, other = trained(tiny.but(gpus=2, num_ps=1, warmup_steps=2, steps=7), workers=2)
+    server, chief, other = trained(tiny.replace(gpus=2, num_ps=1, warmup_steps=2, steps=7), workers=2)
     for worker in (chief, other):
         assert len(worker.step_s) == len(worker.loss) == 7
         assert math.fsum(worker.step_s) == worker.elapsed_s
@@ -46,7 +46,7 @@ def test_a_report_accounts_for_every_step_and_phase(trained: Trained, tiny: Spec
 
 def test_xla_trains_the_same(trained: Trained, tiny: Spec) -> None:
     """Compiled by XLA, a step has the same losses to the tolerance of fused sums, and its device is still known."""
-    plain, compiled = (trained(tiny.but(xla=xla))[0] for xla in (False, True))
+    plain, compiled = (trained(tiny.replace(xla=xla))[0] for xla in (False, True))
     np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
     assert compiled.devices == plain.devices
 
@@ -59,7 +59,7 @@ def test_an_injected_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec
 
 def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) -> None:
     """Progress is sent at most four times a second, over warm-up and measured steps together."""
-    with orders_of(tiny.but(warmup_steps=5, steps=10), workers=1, sleep_s=0.1) as orders:
+    with orders_of(tiny.replace(warmup_steps=5, steps=10), workers=1, sleep_s=0.1) as orders:
         (outcome,) = run_tasks(orders)
     progress = [event for event in outcome["events"] if event["kind"] == "progress"]
     report = report_of(outcome)
@@ -73,7 +73,7 @@ def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) 
 
 def test_missing_gpus_of_a_worker_are_reported(run_tasks: RunTasks, tiny: Spec) -> None:
     """Promised GPUs that TensorFlow does not see are named with what to look at, and nothing is trained."""
-    with orders_of(tiny.but(gpus=64, variable_update="replicated"), workers=1, device="gpu") as orders:
+    with orders_of(tiny.replace(gpus=64, variable_update="replicated"), workers=1, device="gpu") as orders:
         (outcome,) = run_tasks(orders)
     assert outcome["code"] == 1
     assert outcome["events"][-1]["error"] == "InfrastructureError"

@@ -49,7 +49,7 @@ def runs(run_tasks: RunTasks, tiny: Spec) -> Callable[[str], Run]:
 
     @cache
     def of(way: str) -> Run:
-        spec = tiny.but(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
+        spec = tiny.replace(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
         workers = 1 if spec.mode.one_process else 2
         return Run(spec, workers, *measure_with_traces(run_tasks, spec, workers))
 
@@ -88,8 +88,8 @@ def test_large_gradients_go_up_in_turn_between_hosts(run_tasks: RunTasks, tiny: 
     """distributed_replicated cuts what a server has, 12.8 MB of mnist in three. Between hosts each piece of a gradient waits at
     its worker until the one behind it has arrived, on one host none does; what is pushed and fetched is the same.
     """
-    large = tiny.but(model="mnist", steps=1)
-    spec = large.but(variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
+    large = tiny.replace(model="mnist", steps=1)
+    spec = large.replace(variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
     for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
         piece_of = {
             operation.name: trace.queues[operation.inputs[0]].partition("/gradient of")[0].rpartition("/")[2]
@@ -109,7 +109,9 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
     """parameter_server sends mnist's convolutions and the halves of its large layer, with which servers begin, at once. Between
     hosts the last layer waits on its servers until the convolutions' values have come; on one host nothing waits.
     """
-    spec = tiny.but(model="mnist", steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split")
+    spec = tiny.replace(
+        model="mnist", steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split"
+    )
     for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
         variables = {each.name: each.inputs[0] for each in trace.operations if each.type == "ReadVariableOp"}
         held_back = {
@@ -128,7 +130,7 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset"])
 def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
     """The time to get the next batch from a Python queue or pipeline is input, and not waiting."""
-    spec = tiny.but(model="mnist", variable_update="independent", gpus=1, data=data)
+    spec = tiny.replace(model="mnist", variable_update="independent", gpus=1, data=data)
     (of,) = compute_step_breakdown(make_traces(run_tasks, spec, 1), lockstep=False).tasks.values()
     assert of.parts["input"] > 0
     assert not of.parts.get("wait")
@@ -189,7 +191,7 @@ def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
 )
 def test_parts_of_variables_are_named_in_links(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
     """A transferred part of a variable has the variable's name and the part's number, in each direction."""
-    spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
+    spec = tiny.replace(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
     breakdown = compute_step_breakdown(make_traces(run_tasks, spec, workers=2))
     named = {(each.source.split(":")[0], name) for each in breakdown.links for name in each.variables}
     for source in ("ps", "worker"):
@@ -199,7 +201,7 @@ def test_parts_of_variables_are_named_in_links(run_tasks: RunTasks, tiny: Spec, 
 
 def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     """A worker that sleeps before each step has the critical path's Python; the other waits for it."""
-    spec = tiny.but(gpus=2, num_ps=1)
+    spec = tiny.replace(gpus=2, num_ps=1)
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
@@ -219,7 +221,7 @@ def test_no_step_is_traced_by_default(run_tasks: RunTasks, tiny: Spec) -> None:
 
 def test_missing_traced_steps_of_a_worker_time_out(tiny: Spec, tmp_path: Path) -> None:
     """A worker that makes no more steps is waited for until a time limit, and all workers send their reports."""
-    spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1)
+    spec = tiny.replace(gpus=2, num_ps=1, warmup_steps=1)
     with driver(tmp_path / "log", PATIENCE_S="1") as run_tasks, orders_of(spec, workers=2, traced_steps=TRACED) as orders:
         server, chief, other = orders
         outcomes = run_tasks([server, chief, dataclasses.replace(other, traced_steps=1)])

@@ -49,7 +49,7 @@ def test_bytes_on_the_wire_agree_with_the_theory(
 ) -> None:
     """The chief's host has sent as much as all its tasks had to, within 5 % of the variables' size per step."""
     row = VARIABLE_UPDATES[mode]
-    spec = tiny.but(
+    spec = tiny.replace(
         model="wide", batch_size=1, gpus=gpus, num_ps=1 if row.parameter_servers else 0, variable_update=mode,
         data="synthetic", data_dir=None, cross_replica_sync=row.synchronous, warmup_steps=2, steps=STEPS, **option,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_bytes_on_the_wire_agree_with_the_theory(
 def test_bf16_halves_the_bytes(trained: Trained, tiny: Spec, mode: str) -> None:
     """The chief's host sends half of the bytes of fp32 in a step, within 1 %."""
     row = VARIABLE_UPDATES[mode]
-    spec = tiny.but(
+    spec = tiny.replace(
         model="wide", batch_size=1, gpus=2, num_ps=1 if row.parameter_servers else 0, variable_update=mode, data="synthetic",
         data_dir=None, warmup_steps=2, steps=MANY_STEPS, wire_precision="bf16",
     )  # fmt: skip
@@ -75,5 +75,5 @@ def test_bf16_halves_the_bytes(trained: Trained, tiny: Spec, mode: str) -> None:
 
 def test_one_process_puts_nothing_on_the_wire(trained: Trained, tiny: Spec) -> None:
     """Copies on two devices exchange their gradients in memory."""
-    (report,) = trained(tiny.but(model="wide", data="synthetic", data_dir=None, gpus=2, variable_update="replicated"))
+    (report,) = trained(tiny.replace(model="wide", data="synthetic", data_dir=None, gpus=2, variable_update="replicated"))
     assert report.bytes_sent == report.bytes_received == 0

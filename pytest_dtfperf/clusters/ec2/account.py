@@ -22,7 +22,7 @@ from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
 from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, describe_unknown_name
 from pytest_dtfperf.node.retry import compute_pause_s, retry
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Clock:
             return
         self._ahead_s = stated.timestamp() - _read_uptime_s()
 
-    def now(self) -> float | None:
+    def get_time(self) -> float | None:
         """Return Amazon's time in seconds since 1970; None before its first answer."""
         return None if self._ahead_s is None else _read_uptime_s() + self._ahead_s
 
@@ -90,10 +90,10 @@ class Account:
     @classmethod
     def open(cls, config: "ClusterConfig") -> Self:
         """Open the account of a cluster. Raises `ClusterFileError` for an unknown region, else `AllocationError`."""
-        return cls.in_region(config.backend_keys.get("region"), where=f"cluster {config.name!r}")
+        return cls.open_region(config.backend_keys.get("region"), where=f"cluster {config.name!r}")
 
     @classmethod
-    def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
+    def open_region(cls, region: str | None, *, where: str = "EC2") -> Self:
         """Open the account in a region; None: the region that boto3 finds."""
         found = region
         try:
@@ -205,7 +205,9 @@ def _check_region(session: boto3.Session, region: str, where: str) -> None:
         each for partition in session.get_available_partitions() for each in session.get_available_regions("ec2", partition)
     ]
     if region not in known:
-        raise ClusterFileError(f"{where}: {unknown_name('region', region, known)} boto3 knows no newer ones than itself.")
+        raise ClusterFileError(
+            f"{where}: {describe_unknown_name('region', region, known)} boto3 knows no newer ones than itself."
+        )
 
 
 # There was no answer, or none that could be read: the request may have been carried out.

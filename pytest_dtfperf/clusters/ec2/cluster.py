@@ -132,9 +132,9 @@ class Ec2Channel:
             return host, f"({what.description})".encode()  # the SSH error is kept among the host's last lines
         return heard
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         why = self._explain_loss(host, LossReason.SILENT)
-        return Lost(LossReason.TAKEN_BACK, why) if why else self._channel.why_silent(host)
+        return Lost(LossReason.TAKEN_BACK, why) if why else self._channel.explain_silence(host)
 
     def close(self) -> None:
         self._channel.close()
@@ -183,7 +183,7 @@ def take_kept_run(account: Account, shape: str, count: int, folder: Path | None 
         with ledger.locked():
             record = ledger.read_record()
             if record is not None and _is_suitable(record, account, shape, count):
-                ledger.note_held(Owner.me(), account.clock.now())
+                ledger.note_held(Owner.read_own(), account.clock.get_time())
                 return ledger, record
     return None
 
@@ -205,7 +205,7 @@ def _is_suitable(record: LedgerRecord, account: Account, shape: str, count: int)
         and not record.is_closed
         and (plan.account, plan.region, plan.shape) == (account.id, account.region, shape)
         and len(record.ready) >= count
-        and plan.expires - (account.clock.now() or time.time()) > WORTHWHILE_S
+        and plan.expires - (account.clock.get_time() or time.time()) > WORTHWHILE_S
         and (holder is None or holder.fate is Fate.GONE)
     )
 
@@ -247,7 +247,7 @@ class Ec2:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        with self.lot(resources) as lot:
+        with self.provide_instances(resources) as lot:
             failed = self._connect(lot, resources)
             left = [each for each in lot.instances if each.id not in failed]
             endpoints = make_endpoints(lot.plan, lot.ledger.folder, left)
@@ -255,7 +255,7 @@ class Ec2:
                 yield Ec2Allocation(allocation, left, _poll(lot), _make_placement(lot), failed)
 
     @contextmanager
-    def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
+    def provide_instances(self, resources: Resources) -> Iterator[InstanceGroup]:
         """Yield running instances. New ones have not been connected to. The end of the block terminates or keeps them."""
         log_redaction.hide_credentials()
         account = Account.open(self._config)
@@ -294,7 +294,7 @@ class Ec2:
             session=resources.session,
             cluster=self._config.name,
             shape=compute_shape(backend_keys, account.id, account.region),
-            owner=Owner.me(),
+            owner=Owner.read_own(),
             launched_by=account.user,
             account=account.id,
             region=account.region,
@@ -314,7 +314,7 @@ class Ec2:
             port=backend_keys.get("port", 22),
             keep=bool(backend_keys.get("keep")),
             max_hours=max_hours,
-            now=account.clock.now() or time.time(),
+            now=account.clock.get_time() or time.time(),
             tags=backend_keys.get("tags", {}),
         )
         if plan.efa and plan.efa < offer.efa_interfaces:
@@ -348,7 +348,7 @@ class Ec2:
         with translate_errors(lot.account, self._where):
             contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _format_hint(lot.plan))
             endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
-            failed = contact.all(endpoints, may_lack_hosts=resources.may_lack_hosts)
+            failed = contact.contact_all(endpoints, may_lack_hosts=resources.may_lack_hosts)
         if not failed:
             lot.ledger.note("ready", instances=[each.id for each in lot.instances])
         return failed
@@ -387,7 +387,7 @@ class Ec2:
         with suppress(ClientError, BotoCoreError):  # termination must not wait for the bill
             found = instances.describe_by_id(account.ec2, list(record.instances))
         wanted = record.ready if record.plan.keep and record.is_ready else ()
-        now = account.clock.now() or time.time()
+        now = account.clock.get_time() or time.time()
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 with suppress(AllocationError):  # otherwise it has no owner once this process has ended

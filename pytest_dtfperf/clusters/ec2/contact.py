@@ -199,7 +199,7 @@ class Contact:
     on_status: Callable[[str], object]
     hint: str  # advice for an instance that does not answer
 
-    def all(self, endpoints: Sequence[Endpoint], *, may_lack_hosts: bool = False) -> dict[str, AllocationError]:
+    def contact_all(self, endpoints: Sequence[Endpoint], *, may_lack_hosts: bool = False) -> dict[str, AllocationError]:
         """Contact all endpoints in parallel, and return the errors of those that fail, by name.
 
         Raises `AllocationError` for the first that fails, or only if all fail with `may_lack_hosts`.
@@ -232,11 +232,11 @@ class Contact:
         """Replace the injected key by the instance's own. Each step can be repeated after a broken connection."""
         name, given = talk.endpoint.name, read_injected_key(self.folder)
         trust_keys(self.folder, name, given)
-        own = talk.until_it_answers(_PREPARE, is_public_key)
+        own = talk.repeat_until_answer(_PREPARE, is_public_key)
         trust_keys(self.folder, name, given, own)
-        talk.until_it_answers(f"sudo -n {ROTATE} use", lambda line: line == own)
+        talk.repeat_until_answer(f"sudo -n {ROTATE} use", lambda line: line == own)
         trust_keys(self.folder, name, own)
-        talk.until_it_answers("echo here", lambda line: line == "here")
+        talk.repeat_until_answer("echo here", lambda line: line == "here")
         if self.gpus:
             self._count_gpus(talk)
 
@@ -244,7 +244,7 @@ class Contact:
         """Check the number of GPUs. Repeats, because a driver may need a moment."""
         found = "0"
         for _ in iterate_attempts(_DRIVER_S, first_s=1.0):
-            found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
+            found = talk.repeat_until_answer(_GPUS, str.isdecimal, codes=(0, 1))
             if int(found) == self.gpus:
                 return
         raise AllocationError(
@@ -287,7 +287,7 @@ class _Talk:
     why_stopped: str = "is not waited for any more"
     stranger_since: float | None = None
 
-    def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
+    def repeat_until_answer(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
         """Repeat a command until the last line of its output is an answer, and return that line."""
         code = _NO_LINE
         for _ in iterate_attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
@@ -297,7 +297,7 @@ class _Talk:
             lines = out.strip().splitlines()
             if code in codes and lines and is_answer(lines[-1].strip()):
                 return lines[-1].strip()
-            self.last_error = self._what(code, err or out)
+            self.last_error = self._get_last_line(code, err or out)
             self._refuse_stranger(err)
         raise AllocationError(
             f"instance {self.endpoint.name} ({self.endpoint.target}) could not be logged in to in time: {self.last_error}"
@@ -339,7 +339,7 @@ class _Talk:
                 "this run gave it: the image's cloud-init takes no keys, or it is another machine. Nothing was sent to it"
             )
 
-    def _what(self, code: int, output: str) -> str:
+    def _get_last_line(self, code: int, output: str) -> str:
         lines = [line for line in output.strip().splitlines() if line.strip(" @")]
         if code != _NO_LINE:
             return f"it has not finished starting (exit code {code}{': ' + lines[-1] if lines else ''})"

@@ -193,7 +193,7 @@ class Launch:
                     tried_again.add(zone)
                     zones.appendleft(zone)
             attempt += 1
-        raise AllocationError(self._nowhere(reasons))
+        raise AllocationError(self._describe_no_room(reasons))
 
     def _attempt(self, attempt: int, zone: Zone, group: str, user_data: str) -> list[Instance]:
         """Launch all instances in this zone, or none."""
@@ -334,7 +334,7 @@ class Launch:
                         f"instance {each.id} is {each.state} before it ran: {each.reason or 'no reason is given'}"
                     )
 
-    def _nowhere(self, reasons: Sequence[str]) -> str:
+    def _describe_no_room(self, reasons: Sequence[str]) -> str:
         plan = self.plan
         where = "\n".join(f"    {reason}" for reason in reasons)
         ways = ["try later", "name subnets of other zones", "another region or instance_type"]

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, delete_old_ledgers, list_ledgers
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, parse_timestamp
 from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, WITHIN_S, tear_down
-from pytest_dtfperf.errors import AllocationError, ClusterFileError, first_line
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, get_first_line
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
 
@@ -85,7 +85,7 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
     for each in shown.values():
         if run := each.tags.get(plan.RUN):
             by_run.setdefault(run, {})[each.id] = each
-    found, now = [], account.clock.now()
+    found, now = [], account.clock.get_time()
     for ledger in list_ledgers(folder):
         record = ledger.read_record()
         if record is None:
@@ -116,7 +116,7 @@ def reap_runs(
             if left.ledger or left.user == account.user:
                 raise
             # Another user's instances may be protected by policies, and are no reason not to launch.
-            on_status(f"run {left.name} is not this user's, and could not be ended: {first_line(error)}")
+            on_status(f"run {left.name} is not this user's, and could not be ended: {get_first_line(error)}")
             continue
         ended.append(left)
     delete_old_ledgers(folder)
@@ -135,7 +135,7 @@ def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_s
             if record.holder != left.owner:
                 return False
             with suppress(AllocationError):  # where this cannot be written, no session can record that it holds the run, either
-                left.ledger.note_held(Owner.me())  # no session may take it any more
+                left.ledger.note_held(Owner.read_own())  # no session may take it any more
     with translate_errors(account, f"ending run {left.name}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)

@@ -184,7 +184,7 @@ def tear_down(
         if not left and unsettled_s > 0 and not is_reported:
             is_reported = True
             on_status(f"waiting {math.ceil(unsettled_s)} s for an answer that was lost: instances may still appear")
-    raise AllocationError(_loud(account, run, left, why))
+    raise AllocationError(_format_warning(account, run, left, why))
 
 
 def _compute_unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
@@ -199,7 +199,7 @@ def _may_pass(error: exceptions.ClientError) -> bool:
     return refusals.classify_refusal(refusals.get_code(error), status) is refusals.Refusal.TRANSIENT
 
 
-def _loud(account: Account, run: str, left: Belongings | None, why: str) -> str:
+def _format_warning(account: Account, run: str, left: Belongings | None, why: str) -> str:
     because = f": {why}" if why else ""
     head = f"INSTANCES MAY STILL RUN AND COST MONEY. The end of run {run} in {account} could not be proven{because}."
     if left:

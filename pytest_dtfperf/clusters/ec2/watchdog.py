@@ -49,7 +49,7 @@ def _has_ended(path: Path, settle_s: float, pause_s: float) -> bool:
     if record is None or record.is_closed or (record.plan.keep and record.is_ready):
         return True
     try:
-        tear_down(Account.in_region(record.plan.region), ledger.run, ledger, settle_s=settle_s)
+        tear_down(Account.open_region(record.plan.region), ledger.run, ledger, settle_s=settle_s)
     except (DtfPerfError, BotoCoreError, ClientError):
         return False
     return True

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.children import LINE_BYTES, LineTooLong, guard_agai
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import SrunMessages
-from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, format_exit, quoted_lines
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, format_exit, quote_lines
 from pytest_dtfperf.formats import printable_bytes
 
 PIECE = 1024  # size of pieces of labelled lines in Slurm's I/O code since 20.11
@@ -131,8 +131,8 @@ class SrunChannel:
                 break
         return self._arrived.popleft() if self._arrived else None
 
-    def why_silent(self, host: int) -> Lost | None:
-        return self._taken_back()
+    def explain_silence(self, host: int) -> Lost | None:
+        return self._check_taken_back()
 
     def close(self) -> None:
         self._closing = True
@@ -174,7 +174,7 @@ class SrunChannel:
         if (self._codes.keys() | self._messages.ended) - self._lost:
             self._receive_last_lines()
             for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
-                self._lose(task, self._taken_back() or self._format_end(task))
+                self._lose(task, self._check_taken_back() or self._format_end(task))
         if not self._selector.get_map():
             self._lose_the_others()
 
@@ -190,7 +190,7 @@ class SrunChannel:
         if silent_s < self._patience_s or not self._selector.get_map():
             return
         self._patience_s *= 2
-        if why := self._taken_back():
+        if why := self._check_taken_back():
             for task in living:
                 self._lose(task, why)
 
@@ -236,7 +236,7 @@ class SrunChannel:
         left = [task for task in range(len(self._nodes)) if task not in self._lost]
         if not left:
             return
-        why = self._taken_back() or _make_srun_loss(self._srun)
+        why = self._check_taken_back() or _make_srun_loss(self._srun)
         for task in left:
             self._last_lines[task].extend(word.encode() for word in self._messages.get_lines(task) or self._messages.of_all)
             self._lose(task, why)
@@ -253,7 +253,7 @@ class SrunChannel:
             return _make_loss(self._codes[task])
         return Lost(LossReason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.get_lines(task))}")
 
-    def _taken_back(self) -> Lost | None:
+    def _check_taken_back(self) -> Lost | None:
         why = self._end_of_job()
         return Lost(LossReason.TAKEN_BACK, why) if why else None
 
@@ -277,7 +277,7 @@ class SrunChannel:
                 raise self._failure(min(self._lost - self._started))
             if time.monotonic() > deadline:
                 missing = [name for task, name in enumerate(self._nodes) if task not in self._started]
-                output = quoted_lines(self._messages.of_all)
+                output = quote_lines(self._messages.of_all)
                 raise AllocationError(
                     f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{output}", hosts=missing
                 )
@@ -292,7 +292,7 @@ class SrunChannel:
         failed = [node for node in self._nodes if node in self._messages.failed_nodes]
         lines = [] if failed else [printable_bytes(line) for line in self._last_lines[task]]
         nodes = failed or [self._nodes[task]]
-        output = quoted_lines(lines or self._messages.of_all)
+        output = quote_lines(lines or self._messages.of_all)
         return AllocationError(f"the agent on {', '.join(nodes)} could not be started{output}", hosts=nodes)
 
 

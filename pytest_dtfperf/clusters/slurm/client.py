@@ -62,7 +62,7 @@ class SlurmClient:
     @property
     def step_environment(self) -> dict[str, str]:
         """The environment of srun with its owner: if this process and the controller end at once, the owner identifies srun."""
-        return {**self.environment, sweep.OWNER: Owner.me().text}
+        return {**self.environment, sweep.OWNER: Owner.read_own().text}
 
     def submit(self, argv: Sequence[str], script: str) -> str:
         """Submit a batch job, and return its id. Raises `AllocationError` with Slurm's message if it is refused."""

@@ -225,7 +225,7 @@ class Slurm:
             self._config,
             nodes=nodes,
             name=name,
-            comment=format_job_comment(resources.session, Owner.me()),
+            comment=format_job_comment(resources.session, Owner.read_own()),
             unavailable=[node.name for node in unavailable],
         )
         patience_s = request.get_max_pending_s(self._config)

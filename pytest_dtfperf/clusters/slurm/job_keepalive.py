@@ -34,7 +34,7 @@ from pytest_dtfperf.clusters.slurm.client import SlurmClient, classify_error
 from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX, parse_job_comment
 from pytest_dtfperf.clusters.slurm.states import Phase, SrunMessages, get_phase
-from pytest_dtfperf.errors import AllocationError, quoted_lines
+from pytest_dtfperf.errors import AllocationError, quote_lines
 from pytest_dtfperf.formats import printable_bytes
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -165,7 +165,7 @@ class Keepalive:
             messages = SrunMessages()
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
-            output = quoted_lines(messages.of_all)
+            output = quote_lines(messages.of_all)
             what = f"the keep-alive step on {self._node} could not be started"
             raise classify_error(" ".join(messages.of_all))(f"{what}{output}")
 

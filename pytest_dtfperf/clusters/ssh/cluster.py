@@ -179,7 +179,7 @@ def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Ma
 
 def get_controller_id() -> str:
     """Return the id of this process that marks everything it starts on hosts."""
-    return Owner.me().text
+    return Owner.read_own().text
 
 
 def find_abandoned_sessions(left: Mapping[str, Sequence[str]]) -> list[str]:
@@ -305,7 +305,7 @@ class SshAllocation:
     def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> list[SshProcess]:
         """Start a command on every host. If a kept connection has ended without a message, all connections are opened anew."""
         have_waited = bool(self._idle)
-        lines = self._lines()
+        lines = self._open_processes()
         try:
             start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
         except HostRefusal as exc:
@@ -316,7 +316,7 @@ class SshAllocation:
             return self._start(argv, env)
         return lines
 
-    def _lines(self) -> list[SshProcess]:
+    def _open_processes(self) -> list[SshProcess]:
         """Return a connection to every host: the kept ones that still work, and new ones. Raises `AllocationOver`."""
         waiting = {line.host: line for line in self._idle if line.is_idle()}
         for line in self._idle:

@@ -20,7 +20,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import keys as keys
 from pytest_dtfperf.clusters.ssh.bootstrap import get_connect_s
-from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import ClusterFileError, UsageError, describe_unknown_name
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import interfaces
 from pytest_dtfperf.node.files import read_text
@@ -99,7 +99,7 @@ def select_hosts(config: ClusterConfig, names: str) -> ClusterConfig:
     machines = _read_endpoints(config)
     for name in wanted:
         if all(name not in (each.name, each.target) for each in machines):
-            raise UsageError(unknown_name(f"host of cluster {config.name!r}", name, [each.name for each in machines]))
+            raise UsageError(describe_unknown_name(f"host of cluster {config.name!r}", name, [each.name for each in machines]))
     chosen = [each for each in machines if each.name in wanted or each.target in wanted]
     addresses = {each.target: each.address for each in chosen if each.address}
     others = {key: value for key, value in config.backend_keys.items() if key not in _WHICH_HOSTS}

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.ssh import bootstrap, connection_failures
 from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
-from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
+from pytest_dtfperf.errors import InfrastructureError, quote_lines, signal_name
 from pytest_dtfperf.formats import printable_bytes
 from pytest_dtfperf.messages.received import MessageError
 from pytest_dtfperf.messages.tables import parse_supervisor_message
@@ -270,15 +270,15 @@ class SshProcess(Child):
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
         return HostRefusal(
-            self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines()),
+            self._format_text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines()),
             host=self.endpoint.name,
         )
 
     def _make_unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
-        return Unreachable(self._text(what, hint, lines), host=self.endpoint.name)
+        return Unreachable(self._format_text(what, hint, lines), host=self.endpoint.name)
 
-    def _text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:
-        quoted = quoted_lines(lines[-_LAST_LINES:])
+    def _format_text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:
+        quoted = quote_lines(lines[-_LAST_LINES:])
         return f"host {self.endpoint.name} {what}{f'. Hint: {hint}' if hint else ''}{quoted}"
 
     def _stderr_lines(self) -> list[str]:
@@ -292,13 +292,13 @@ class SshProcess(Child):
     def stderr(self) -> bytes:
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
 
-    def last_lines(self) -> list[bytes]:
-        lines = super().last_lines()
+    def get_last_lines(self) -> list[bytes]:
+        lines = super().get_last_lines()
         return [*lines, *list_hints(lines, self.endpoint.name)]
 
-    def how_it_ended(self) -> Lost:
+    def wait_for_end(self) -> Lost:
         ssh = self.exit_code(_ENDING_S)
-        if there := self._ended_there():
+        if there := self._get_final_message():
             code = there["ended"]
             return Lost(LossReason.ENDED, "its supervisor ended the agent") if code is None else make_exit_loss(code)
         name = self.endpoint.name
@@ -319,12 +319,12 @@ class SshProcess(Child):
             if self.exit_code(_TERM_S) is None:
                 with suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
-        there = self._ended_there()
+        there = self._get_final_message()
         super().end(0.0)
         self.is_clean = there is not None and not there["survivors"]
         return self.is_clean
 
-    def _ended_there(self) -> Message | None:
+    def _get_final_message(self) -> Message | None:
         """Return the supervisor's last message if it had time for it: the exit code, and that no process is left."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):

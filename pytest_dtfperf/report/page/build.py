@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 from pytest_dtfperf.compare.blocks import ABVerdict
 from pytest_dtfperf.compare.record import COMPARISONS_FILE, LOGS_OF_COMPARISONS, ComparisonRecord, make_log_name
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
@@ -132,7 +132,7 @@ def make_page(given: PageInput) -> Page:
         history=given.results.pasts,
         logs=given.logs,
     )
-    ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
+    ordered = sorted(records, key=lambda record: sort_by_severity(record.verdict))
     cards = {
         record.id: make_card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
         for number, record in enumerate(ordered, start=1)
@@ -179,7 +179,7 @@ def _describe_omissions(measurements: int) -> str:
 def _count_verdicts(verdicts: Mapping[Verdict, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
     """Return counts of tests, or of measurements if no test was counted, as in a session that was ended early."""
     found = verdicts or Counter(record.verdict for record in records if record.verdict)
-    ordered = sorted(found, key=gravest_first)
+    ordered = sorted(found, key=sort_by_severity)
     return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
 
 
@@ -285,14 +285,14 @@ def _list_legend(records: Sequence[Record], session: SessionInfo) -> list[str]:
         *list_measurement_notes(record.measurement for record in records),
         card.ABOUT_WORKERS,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
-        *arithmetic.lines(record.measurement for record in records if record.is_valid),
+        *arithmetic.format_lines(record.measurement for record in records if record.is_valid),
         *([measurement_text.ABOUT_LIMITS] if any(record.share_of_limit for record in records) else []),
         *list_error_rates(records, session.budget),
     ]
 
 
 def _list_verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
-    found = sorted({record.verdict for record in records if record.verdict}, key=gravest_first)
+    found = sorted({record.verdict for record in records if record.verdict}, key=sort_by_severity)
     return [(Standing.of(verdict), _remove_links(verdict.row.when)) for verdict in found]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from pytest_dtfperf.baselines.comparability import describe_notes, must_match
+from pytest_dtfperf.baselines.comparability import describe_notes, list_forbidden_differences
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.datamodel.explanation import Explanation
@@ -16,7 +16,7 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, StepBreakdown, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
+from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, format_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
@@ -101,7 +101,7 @@ def make_parts(breakdown: StepBreakdown) -> list[StepPart]:
 
 
 def _make_bar(name: str, breakdown: StepBreakdown, whole_s: float) -> Bar:
-    length = f"{in_ms(breakdown.wall_s)} ms"
+    length = f"{format_ms(breakdown.wall_s)} ms"
     return Bar(
         name,
         length,
@@ -110,8 +110,8 @@ def _make_bar(name: str, breakdown: StepBreakdown, whole_s: float) -> Bar:
 
 
 def _make_path_grid(breakdown: StepBreakdown) -> Grid:
-    rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / breakdown.wall_s)] for part in make_parts(breakdown)]
-    return Grid((_describe_scope(breakdown), "ms", "share"), [*rows, ["the step", in_ms(breakdown.wall_s), ""]])
+    rows = [[part.kind, format_ms(part.seconds), percent(part.seconds / breakdown.wall_s)] for part in make_parts(breakdown)]
+    return Grid((_describe_scope(breakdown), "ms", "share"), [*rows, ["the step", format_ms(breakdown.wall_s), ""]])
 
 
 def _describe_scope(breakdown: StepBreakdown) -> str:
@@ -120,10 +120,16 @@ def _describe_scope(breakdown: StepBreakdown) -> str:
 
 def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
     rows = [
-        [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), change.location or NONE]
+        [
+            change.kind,
+            format_ms(change.before_s),
+            format_ms(change.after_s),
+            change_in_ms(change.seconds),
+            change.location or NONE,
+        ]
         for change in compute_changes(then, now)
     ]
-    rows.append(["the step", in_ms(then.wall_s), in_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
+    rows.append(["the step", format_ms(then.wall_s), format_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
     return Grid((_describe_scope(now), "ms before", "ms after", "change", "most of it"), rows)
 
 
@@ -204,7 +210,7 @@ def _compute_mean(values: Sequence[float]) -> float:
 
 
 def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], float]) -> str:
-    return in_ms(of(values)) if values else NONE
+    return format_ms(of(values)) if values else NONE
 
 
 def _format_bytes(breakdown: StepBreakdown | None, task: str, end: str) -> str:
@@ -363,7 +369,7 @@ def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:
     if entry is None:
         return None
     fingerprint = record.measurement.fingerprint
-    return [*must_match(entry.fingerprint, fingerprint), *describe_notes(entry.fingerprint, fingerprint)]
+    return [*list_forbidden_differences(entry.fingerprint, fingerprint), *describe_notes(entry.fingerprint, fingerprint)]
 
 
 def _make_workers_of_record(record: Record) -> Workers | None:

@@ -34,7 +34,7 @@ def build_site(whole: HistoryData, out: Path, *, results: Path, url: str = "", t
 
     Raises `UsageError` for a folder that is no site's or cannot be written.
     """
-    return _SiteBuild(whole, SiteFolder(out), results, f"{url.rstrip('/')}/" if url else "", printable(title)).all()
+    return _SiteBuild(whole, SiteFolder(out), results, f"{url.rstrip('/')}/" if url else "", printable(title)).write_all()
 
 
 class _SiteBuild:
@@ -49,10 +49,10 @@ class _SiteBuild:
         self._names = {row["id"] for row in whole.sessions}
         self._promise = format_promise(dict(whole.promise), is_known=whole.is_noise_known)
 
-    def all(self) -> SiteBuildResult:
+    def write_all(self) -> SiteBuildResult:
         self._overview()
         self._trainings()
-        self._all_sessions()
+        self._write_sessions()
         self._events()
         return self._folder.finish()
 
@@ -69,7 +69,7 @@ class _SiteBuild:
     def _overview(self) -> None:
         found = overview.group_by_system(self._whole.all_series)
         systems = overview.make_systems(found, self._changes)
-        recent = [overview.make_event_view(event, self._pages, self._names) for event in self._recent()]
+        recent = [overview.make_event_view(event, self._pages, self._names) for event in self._list_recent()]
         pages = self._event_pages()
         shown = {"systems": systems, "recent": recent, "pages": pages, "promise": self._promise, "sessions": len(self._names)}
         self._page("index.html", "overview.html", shown, **shown)
@@ -84,7 +84,7 @@ class _SiteBuild:
                 shown = {"system": one, "number": number, "of": of, "begin": begin}
                 self._page(page, "system.html", shown, **shown)
 
-    def _recent(self) -> list[Row]:
+    def _list_recent(self) -> list[Row]:
         """Return the changes of the 90 days before the last session, the latest first. By the clock, pages would change."""
         if not self._whole.sessions:
             return []
@@ -117,7 +117,7 @@ class _SiteBuild:
                     found[member["series"]].append((event_text, member))
         return found
 
-    def _all_sessions(self) -> None:
+    def _write_sessions(self) -> None:
         latest_first = self._whole.sessions[::-1]
         for number, of, some in _split_into_pages(latest_first, sessions.ON_A_PAGE):
             rows = [sessions.make_session_row(row) for row in some]
@@ -129,7 +129,7 @@ class _SiteBuild:
             name = files.make_session_page_name(row["id"])
             folder = maker.folder_of(row)
             pasts = [make_past(series, number, self._changes) for series, number in nights.get(row["id"], ())]
-            pasts += maker.pasts_of_disturbed(row)
+            pasts += maker.list_pasts_of_disturbed(row)
             kept = {key: value for key, value in row.items() if key != "watched"}
             data = [compute_version_digest(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]
             self._folder.page(name, data, _defer(maker.page, row, folder))

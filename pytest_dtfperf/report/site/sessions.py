@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import NONE, duration, format_count, minute
 from pytest_dtfperf.history.events import make_measurement_cells
@@ -15,7 +15,7 @@ from pytest_dtfperf.history.rows import (
     Row,
     compute_content_digest,
     compute_fingerprint_digest,
-    enters_series,
+    is_in_series,
     would_enter_series,
 )
 from pytest_dtfperf.history.series import ComparabilityCheck
@@ -98,7 +98,7 @@ def make_session_summary(row: Row, measured: Sequence[Row], why: str) -> Session
 
 def _list_verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
     """Return the counts, the gravest first; a verdict of another version comes last."""
-    known = sorted((Verdict(name) for name in counts if name in Verdict.__members__), key=gravest_first)
+    known = sorted((Verdict(name) for name in counts if name in Verdict.__members__), key=sort_by_severity)
     strange = sorted(name for name in counts if name not in Verdict.__members__)
     return [(Standing.of(verdict), counts[verdict]) for verdict in known] + [
         (Standing(name, "none", len(Verdict)), counts[name]) for name in strange
@@ -140,7 +140,7 @@ class SessionPages:
                 found.append([])
         return [str(folder), found]
 
-    def pasts_of_disturbed(self, row: Row) -> Sequence[Past]:
+    def list_pasts_of_disturbed(self, row: Row) -> Sequence[Past]:
         """Return the earlier rates of the TAINTED measurements of a session."""
         if Verdict.TAINTED not in row["verdicts"]:
             return ()
@@ -150,20 +150,20 @@ class SessionPages:
     def page(self, row: Row, folder: Path | None) -> str:
         """Return the page, made from the folder, or from the history with the reason."""
         if folder is None:
-            return self._short(row, GONE)
+            return self._render_short(row, GONE)
         try:
-            text = self._whole_page(row, folder)
+            text = self._render_whole(row, folder)
         except Exception as exc:  # folders of other versions may cause any error, and one page must not make the site fail
-            return self._short(
+            return self._render_short(
                 row, f"Its folder cannot be shown ({type(exc).__name__}: {exc}): this is what the history has kept"
             )
         if len(text.encode(errors="replace")) > MOST_BYTES:
-            return self._short(row, f"All of it would be too large a page: {folder / build.PAGE_FILE} has it")
+            return self._render_short(row, f"All of it would be too large a page: {folder / build.PAGE_FILE} has it")
         return text
 
-    def _whole_page(self, row: Row, path: Path) -> str:
+    def _render_whole(self, row: Row, path: Path) -> str:
         folder, records = _load_records(path, row["content"])
-        rows = [_make_row(record) for record in records if enters_series(record)]
+        rows = [_make_row(record) for record in records if is_in_series(record)]
         pasts = make_pasts(self._nights.get(row["id"], ()), self._changes, rows)
         pasts |= self._find_disturbed_pasts(row["started"], [_make_row(each) for each in records if would_enter_series(each)])
         given = build.load_page_input(folder, SessionResults(records, find_published_rates(records), pasts))
@@ -174,7 +174,7 @@ class SessionPages:
             rows, started, self._whole.all_series, self._changes, ComparabilityCheck(self._whole.fingerprints)
         )
 
-    def _short(self, row: Row, why: str) -> str:
+    def _render_short(self, row: Row, why: str) -> str:
         shown = make_session_summary(row, self._whole.measured(row["id"]), why)
         return html.render_template("session.html", styles=("site.css",), scripts=("site.js",), root=ROOT, session=shown)
 

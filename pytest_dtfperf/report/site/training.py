@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import list_forbidden_differences
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.formats import NONE, change, format_count, minute, percent, rate
 from pytest_dtfperf.history import events
@@ -22,7 +22,7 @@ from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.page.html import Fact, Standing, make_element
 from pytest_dtfperf.report.site import files
 from pytest_dtfperf.report.site.overview import get_direction
-from pytest_dtfperf.stats.noise import half_widths
+from pytest_dtfperf.stats.noise import compute_half_widths
 
 SIDE = 1000
 EDGE = 20.0  # units left and right of the first and the last night
@@ -75,18 +75,20 @@ def draw_chart(nights: Sequence[NightPoint], marks: Sequence[ChangeMark], descri
         *(_make_path(_draw_intervals(nights, time, values), "intervals") if has_intervals else ()),
         *(_make_path(_draw_baseline(nights, time, values), "baseline") if has_baseline else ()),
         *_make_path("".join(f"M{time(mark.at):.1f},0V{SIDE}" for mark in shown), "marks"),
-        make_element("polyline", points=" ".join(f"{time(n.at):.1f},{values.down(n.rate):.1f}" for n in nights), class_="rate"),
-        *_make_path("".join(f"M{time(n.at):.1f},{values.down(n.rate):.1f}h0" for n in nights), "nights"),
+        make_element(
+            "polyline", class_="rate", points=" ".join(f"{time(n.at):.1f},{values.invert(n.rate):.1f}" for n in nights)
+        ),
+        *_make_path("".join(f"M{time(n.at):.1f},{values.invert(n.rate):.1f}h0" for n in nights), "nights"),
         class_="zoomed", viewBox=f"0 0 {SIDE} {SIDE}", preserveAspectRatio="none", width="100%", height="100%",
     )  # fmt: skip
     ticks = values.ticks()
     lines = [
-        make_element("line", x2="100%", y1=_format_units(values.down(tick)), y2=_format_units(values.down(tick)))
+        make_element("line", x2="100%", y1=_format_units(values.invert(tick)), y2=_format_units(values.invert(tick)))
         for tick in ticks
     ]
     names = [_make_text(mark.name, _format_units(time(mark.at)), "1em", class_="mark") for mark in shown]
     plot = make_element("svg", make_element("title", described), *lines, inner, *names, class_="plot", role="img")
-    left = [_make_text(rate(tick), "100%", _format_units(values.down(tick)), dy=".35em") for tick in ticks]
+    left = [_make_text(rate(tick), "100%", _format_units(values.invert(tick)), dy=".35em") for tick in ticks]
     dates = [
         (SIDE * i / (X_LABELS - 1), "start" if i == 0 else "end" if i == X_LABELS - 1 else "middle") for i in range(X_LABELS)
     ]
@@ -120,7 +122,7 @@ class _Scale:
         room = SIDE - sum(self.edges)
         return self.edges[0] + room * (value - self.begin) / (self.end - self.begin)
 
-    def down(self, value: float) -> float:
+    def invert(self, value: float) -> float:
         """Return units from the top, limited to the drawing."""
         return min(max(SIDE - self(value), 0.0), float(SIDE))
 
@@ -154,7 +156,7 @@ def _round_step(least: float) -> float:
 
 def _draw_intervals(nights: Iterable[NightPoint], time: _Scale, values: _Scale) -> str:
     return "".join(
-        f"M{time(night.at):.1f},{values.down(night.high):.1f}V{values.down(night.low):.1f}"
+        f"M{time(night.at):.1f},{values.invert(night.high):.1f}V{values.invert(night.low):.1f}"
         for night in nights
         if night.low is not None and night.high is not None
     )
@@ -167,7 +169,7 @@ def _draw_baseline(nights: Sequence[NightPoint], time: _Scale, values: _Scale) -
         if night.baseline is None:
             before = None
             continue
-        y = values.down(night.baseline)
+        y = values.invert(night.baseline)
         begin = "V" if before is not None else f"M{time(night.at):.1f},"
         end = time(after.at) if after else time(night.at) + (EDGE if len(nights) > 1 else SIDE / 4)
         parts += [*([] if before == night.baseline else [f"{begin}{y:.1f}"]), f"H{end:.1f}"]
@@ -281,7 +283,7 @@ def make_training_part(
     series: Series, events: Sequence[Change], before: Series | None, contents: Contents, most: int
 ) -> TrainingPart:
     points = series.points[-most:]
-    halves = half_widths([(point["runs"], point["spread"]) for point in points])
+    halves = compute_half_widths([(point["runs"], point["spread"]) for point in points])
     nights = [_make_night(point, half) for point, half in zip(points, halves, strict=True)]
     begun = [_make_change_start(str(number), event, member) for number, (event, member) in enumerate(events, start=1)]
     marks = [ChangeMark(_parse_time_s(event["first_bad_at"]), str(number)) for number, (event, _) in enumerate(events, start=1)]
@@ -306,7 +308,9 @@ def make_training_part(
 
 def _list_facts(series: Series, begun: Sequence[ChangeStart], before: Series | None, contents: Contents) -> list[Fact]:
     first, last = series.points[0], series.points[-1]
-    why = must_match(contents[before.points[-1]["fingerprint"]], contents[first["fingerprint"]]) if before else []
+    why = (
+        list_forbidden_differences(contents[before.points[-1]["fingerprint"]], contents[first["fingerprint"]]) if before else []
+    )
     begin = Successions([before, series], contents).begin(series) if before else None
     against = last["baseline"]
     change_words = f" ({change(last['change'])} against {rate(against)})" if against else ""

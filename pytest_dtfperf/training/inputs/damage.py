@@ -74,11 +74,13 @@ def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
     about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
     with _open_decoder() as undecodable:
 
-        def wrong(content: bytes) -> str | None:
+        def describe_damage(content: bytes) -> str | None:
             jpeg = _get_jpeg(content)
             return undecodable(jpeg) if size is None or len(jpeg) == size else None
 
-        return _locate_wrong_record(shards, wrong, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about)
+        return _locate_wrong_record(
+            shards, describe_damage, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about
+        )
 
 
 @contextmanager
@@ -89,14 +91,14 @@ def _open_decoder() -> Iterator[Wrong]:
         decoded = tf.shape(tf.io.decode_jpeg(jpeg, channels=3, ratio=8))  # an eighth of the size has the same errors
         with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
 
-            def undecodable(content: bytes) -> str | None:
+            def describe_undecodable(content: bytes) -> str | None:
                 try:
                     session.run(decoded, {jpeg: content})
                 except tf.errors.OpError:
                     return f"has a damaged JPEG of {len(content)} bytes"
                 return None
 
-            yield undecodable
+            yield describe_undecodable
 
 
 def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:

@@ -74,14 +74,14 @@ def distort_image(
 def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
     """Resize an image. With round_robin, the method follows from the image's position in the sequence."""
 
-    def by(way: str) -> Callable[[], tf.Tensor]:
+    def resize_by(way: str) -> Callable[[], tf.Tensor]:
         return lambda: tf.cast(tf.image.resize(image, size, way), tf.float32)
 
     if method == "round_robin":
         return tf.ensure_shape(
-            tf.switch_case(tf.cast(position % len(_METHODS), tf.int32), list(map(by, _METHODS.values()))), (*size, 3)
+            tf.switch_case(tf.cast(position % len(_METHODS), tf.int32), list(map(resize_by, _METHODS.values()))), (*size, 3)
         )
-    return by(_METHODS[method])()
+    return resize_by(_METHODS[method])()
 
 
 def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -68,7 +68,7 @@ class FedInput(TrainingInput):
             thread.start()
 
     def explain(self, message: str) -> InfrastructureError | None:
-        return self._failures[0].error(self._order.name) if self._failures else None
+        return self._failures[0].make_error(self._order.name) if self._failures else None
 
     def _fill(self, queues: Sequence["_Queue"], make: Callable[[], Iterator[Batch]]) -> None:
         """Fill the queues until the batches end. They should not: a step that waits for one then fails immediately."""
@@ -95,7 +95,7 @@ class Failure:
         self._batches = batches
         self._at = at
 
-    def error(self, task: str) -> InfrastructureError:
+    def make_error(self, task: str) -> InfrastructureError:
         cause = self._cause if isinstance(self._cause, InfrastructureError) else f"{type(self._cause).__name__}: {self._cause}"
         error = InfrastructureError(
             f"the producer of {task}'s images failed after {self._batches} batches, and the next step that wanted one was "
@@ -180,7 +180,7 @@ class PythonDataset(PipelineInput):
         return _make_batches(self._order, self._network, tower)
 
     def explain(self, message: str) -> InfrastructureError | None:
-        return self._failures[0].error(self._order.name) if self._failures else None
+        return self._failures[0].make_error(self._order.name) if self._failures else None
 
     @mark_unconverted
     def _convert_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -23,9 +23,9 @@ class InceptionV3:
 
     def logits(self, net: Layers[T], images: T) -> T:
         x = _stem(net, images)  # 35 x 35 x 192
-        x = net.stage("mixed0", _wide(net, x, 32))  # 35 x 35 x 256
-        x = net.stage("mixed1", _wide(net, x, 64))  # 35 x 35 x 288
-        x = net.stage("mixed2", _wide(net, x, 64))  # 35 x 35 x 288
+        x = net.stage("mixed0", _build_wide(net, x, 32))  # 35 x 35 x 256
+        x = net.stage("mixed1", _build_wide(net, x, 64))  # 35 x 35 x 288
+        x = net.stage("mixed2", _build_wide(net, x, 64))  # 35 x 35 x 288
         x = net.stage("mixed3", _shrink_to_17(net, x))  # 17 x 17 x 768
         x = net.stage("mixed4", _apply_factorised(net, x, 128))  # 17 x 17 x 768
         x = net.stage("mixed5", _apply_factorised(net, x, 160))  # 17 x 17 x 768
@@ -47,7 +47,7 @@ def _stem(net: Layers[T], images: T) -> T:
     return net.stage("stem", net.max_pool(x, 3, stride=2))  # 35 x 35 x 192
 
 
-def _wide(net: Layers[T], x: T, pooled: int) -> T:
+def _build_wide(net: Layers[T], x: T, pooled: int) -> T:
     """Apply a block with filters of 5 x 5, and of 3 x 3 twice; `pooled` is the width of the branch behind the pool."""
     single = _conv(net, x, 64, 1, 1)
     five = _conv(net, _conv(net, x, 48, 1, 1), 64, 5, 5)

@@ -21,10 +21,10 @@ class AlexNet:
 
     def logits(self, net: Layers[T], images: T) -> T:
         large = min(self.image_shape[:2]) >= LEAST_PIXELS
-        return net.dense((_of_imagenet if large else _of_cifar10)(net, images), self.classes)
+        return net.dense((_build_imagenet_network if large else _build_cifar10_network)(net, images), self.classes)
 
 
-def _of_imagenet(net: Layers[T], images: T) -> T:
+def _build_imagenet_network(net: Layers[T], images: T) -> T:
     x = net.relu(net.conv(images, 64, 11, 11, stride=4, padding="VALID", bias=0.0))  # 55 x 55 x 64
     x = net.stage("pool1", net.max_pool(x, 3, stride=2))  # 27 x 27 x 64
     x = net.relu(net.conv(x, 192, 5, 5, bias=0.0))  # 27 x 27 x 192
@@ -38,7 +38,7 @@ def _of_imagenet(net: Layers[T], images: T) -> T:
     return x
 
 
-def _of_cifar10(net: Layers[T], images: T) -> T:
+def _build_cifar10_network(net: Layers[T], images: T) -> T:
     """Return the network of TensorFlow's CIFAR-10 tutorial, after Krizhevsky's cuda-convnet, with its first values."""
     x = net.relu(net.conv(images, 64, 5, 5, weights=deviation(0.05), bias=0.0))  # 32 x 32 x 64
     x = net.stage("pool1", net.max_pool(x, 3, stride=2, padding="SAME"))  # 16 x 16 x 64

@@ -89,7 +89,7 @@ class PackedAverages:
     def __call__(self, name: str, channels: int, start: float) -> MovingAverage:
         """Return one moving average. The first call makes the variable on the current device."""
         if name in self._others:
-            return self._other(self._others[name])
+            return self._make_average(self._others[name])
         if not self._values:
             self._make()
         return _Member(self, name)
@@ -107,18 +107,18 @@ class PackedAverages:
 
     def _make(self) -> None:
         sizes = [member.size for member in self._members]
-        self._variable = make_variable(self._first_values, "averages")
+        self._variable = make_variable(self._concat_first_values, "averages")
         values = tf.split(self._variable.read_value(), sizes)
         self._values = {
             member.name: tf.reshape(value, member.shape) for member, value in zip(self._members, values, strict=True)
         }
 
-    def _first_values(self) -> tf.Tensor:
+    def _concat_first_values(self) -> tf.Tensor:
         if not any(member.values for member in self._members):
             return tf.repeat([member.start for member in self._members], [member.size for member in self._members])
         return tf.concat([tf.reshape(member.values(), [-1]) for member in self._members if member.values], 0)
 
-    def _other(self, variable: Variable) -> MovingAverage:
+    def _make_average(self, variable: Variable) -> MovingAverage:
         """Return a variable of its own on the CPU beside the tower: GPUs support few integer types."""
         if variable.name not in self._made:
             with v1.device(None), v1.device(self._host):
@@ -205,7 +205,7 @@ class TensorLayers:
 
     def variable(self, variable: Variable) -> tf.Tensor:
         """Return the value of a trained variable, in float32."""
-        return self._trained(variable.name, variable.shape, partial(first_value, variable, self._seed))
+        return self._trained(variable.name, variable.shape, partial(make_first_value, variable, self._seed))
 
     def state(self, variable: Variable) -> MovingAverage:
         """Return a variable that is not trained, in its own type and shape: it is a tower's own, as a moving average is."""
@@ -371,7 +371,7 @@ class TensorLayers:
         return f"{kind}{number}"
 
 
-def first_value(variable: Variable, seed: int) -> tf.Tensor:
+def make_first_value(variable: Variable, seed: int) -> tf.Tensor:
     """Return the first value of a network's variable, the same as its layer would give it."""
     if variable.values is not None:
         return variable.values()

@@ -88,7 +88,9 @@ class _Builder:
         if not isinstance(model, keras.Model) and _is_function_of_images(model):
             return _build_from_function(spec, model, size, host)
         return _as_network(
-            KerasNetwork.of(spec, _make_keras_model(spec, model, size), get_requested_shape(spec, model, size), host)
+            KerasNetwork.make_from_model(
+                spec, _make_keras_model(spec, model, size), get_requested_shape(spec, model, size), host
+            )
         )
 
 
@@ -153,10 +155,10 @@ def _build_from_function(spec: Spec, function: Callable[..., Any], size: Size, h
         model = _build_from_layers(function, shape)
     except Exception as of_layers:  # TensorFlow's operations do not take Keras' symbolic tensors
         try:
-            return _as_network(FunctionNetwork.of(spec, function, shape, host))
+            return _as_network(FunctionNetwork.make_from_function(spec, function, shape, host))
         except SpecError as error:
             raise error from of_layers
-    return _as_network(KerasNetwork.of(spec, model, shape, host))
+    return _as_network(KerasNetwork.make_from_model(spec, model, shape, host))
 
 
 def _build_from_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:

@@ -36,7 +36,9 @@ class FunctionNetwork:
         self.outline = outline
 
     @classmethod
-    def of(cls, spec: Spec, function: Callable[..., Any], shape: tuple[int, int, int], host: str) -> "FunctionNetwork":
+    def make_from_function(
+        cls, spec: Spec, function: Callable[..., Any], shape: tuple[int, int, int], host: str
+    ) -> "FunctionNetwork":
         """Make the network of a function. Raises `SpecError`."""
         made: list[tuple[str, Any]] = []
 
@@ -144,7 +146,7 @@ class KerasNetwork:
         self._states = [each for each in outline.variables if not each.trainable]
 
     @classmethod
-    def of(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
+    def make_from_model(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
         """Make a network from a model. `asked` is the images' shape where the model leaves it open. Raises `SpecError`."""
         shape = _find_image_shape(spec, model, asked)
         _check_precision(spec, model)

@@ -100,7 +100,7 @@ class MirroredTraining(StrategyTraining):
         return value
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
-        return self._log.of(step_s) if any(self._order.timestamped) else ()
+        return self._log.get_last_steps(step_s) if any(self._order.timestamped) else ()
 
     def barrier(self, name: str) -> None:
         raise NotImplementedError

@@ -20,7 +20,7 @@ from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.pipeline import prefetch_batches
 from pytest_dtfperf.training.models import get_network
 from pytest_dtfperf.training.models.outline import Variable, get_outline
-from pytest_dtfperf.training.models.tensors import first_value, join_parts
+from pytest_dtfperf.training.models.tensors import join_parts, make_first_value
 from pytest_dtfperf.training.optimizers import Update, apply_all
 from pytest_dtfperf.training.packing import cut_gradients
 from pytest_dtfperf.training.tower import Tower
@@ -93,12 +93,12 @@ class Variables:
         self._trained = [part for each in network.trained for part in self._parts.get(each.name, [each.name])]
 
     def _make_whole(self, variable: Variable) -> dict[str, tf.Variable]:
-        return {variable.name: self._make(variable, variable.name, lambda: first_value(variable, self._spec.seed))}
+        return {variable.name: self._make(variable, variable.name, lambda: make_first_value(variable, self._spec.seed))}
 
     def _make_parts(self, variable: Variable) -> dict[str, tf.Variable]:
         """Make the parts of a variable from a first value that is drawn once, here."""
         parts = self._parts[variable.name]
-        firsts = tf.split(first_value(variable, self._spec.seed), list(parts.values()))
+        firsts = tf.split(make_first_value(variable, self._spec.seed), list(parts.values()))
         return {
             part: self._make(variable, part, partial(tf.identity, first)) for part, first in zip(parts, firsts, strict=True)
         }

@@ -152,7 +152,7 @@ def _shuffle(
     return [work.join(means, value, tower) for value, tower in zip(values, towers, strict=True)]
 
 
-def across_hosts(inner: str, outer: Algorithm) -> Algorithm:
+def nest_algorithms(inner: str, outer: Algorithm) -> Algorithm:
     """Return an algorithm of two levels.
 
     `inner`, "pscpu" or "nccl", reduces within each worker; `outer`, with all the shards, between one device of each.

@@ -12,10 +12,10 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.variable_update.all_reduce_algorithms import (
     Algorithm,
     Topology,
-    across_hosts,
     count_rings,
     hierarchical_copy,
     nccl,
+    nest_algorithms,
     pscpu,
     psgpu,
     rechd,
@@ -29,11 +29,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "xring": xring,
     "pscpu": pscpu,
     "psgpu": psgpu,
-    "pscpu/pscpu": across_hosts("pscpu", pscpu),
+    "pscpu/pscpu": nest_algorithms("pscpu", pscpu),
     "nccl": nccl,
-    "nccl/xring": across_hosts("nccl", xring),
-    "nccl/rechd": across_hosts("nccl", rechd),
-    "nccl/pscpu": across_hosts("nccl", pscpu),
+    "nccl/xring": nest_algorithms("nccl", xring),
+    "nccl/rechd": nest_algorithms("nccl", rechd),
+    "nccl/pscpu": nest_algorithms("nccl", pscpu),
     HIERARCHICAL_COPY: hierarchical_copy,
 }
 

@@ -53,11 +53,11 @@ class Barrier:
         """Return an operation that lets the chief, which has the queues on its CPU, wait until all others are done."""
         if self._workers == 1:
             return tf.no_op()
-        with v1.device(self._device), v1.control_dependencies(self._before_leaving()):
+        with v1.device(self._device), v1.control_dependencies(self._make_exit_operations()):
             queue = self.queue("shutdown", 0)
             return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
 
-    def _before_leaving(self) -> list[tf.Operation]:
+    def _make_exit_operations(self) -> list[tf.Operation]:
         """Return the operations that keep workers alive as long as others use their devices.
 
         Workers that communicate with each other stay until all are done: another one may still fetch a result of one's last

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pytest_dtfperf.node.interfaces import find_interface
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices, make_session_config
-from pytest_dtfperf.training.engine import at_shutdown
+from pytest_dtfperf.training.engine import add_shutdown_callback
 from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots
 from pytest_dtfperf.training.variable_update.replicated import Copies
 
@@ -74,7 +74,7 @@ class Horovod(Copies):
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
         self._horovod = start_horovod(order)
-        at_shutdown(self._horovod.shutdown)
+        add_shutdown_callback(self._horovod.shutdown)
 
     def begin(self) -> tf.Operation:
         """Return an operation that gives all workers the chief's first values.

@@ -236,14 +236,14 @@ class ParameterServer:
         return tf.group(*self._stage.fill()) if self._stage else tf.no_op()
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        own = {name: self._own_mean(name, [tower[name] for tower in gradients]) for name in self._here}
+        own = {name: self._compute_own_mean(name, [tower[name] for tower in gradients]) for name in self._here}
         staged = self._stage.fill() if self._stage else []
         if not self._servers.together:
             return [*staged, *group_by_device([*self._servers.apply(own).values()])]
         pushes = group_by_device(self._servers.push(own))
         return [*staged, *pushes, self._end_of_step()]
 
-    def _own_mean(self, name: str, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _compute_own_mean(self, name: str, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         with v1.device(self._local[name]):
             mean = self._servers.mean(gradients)
         if not self._stage:

@@ -67,19 +67,22 @@ class Replicated(Copies):
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         towers = [[tower[name] for name in self._copies] for tower in gradients]
-        means = (self._late_means if self._spec.variable_consistency == "relaxed" else self._means)(towers)
+        means = (self._delay_means if self._spec.variable_consistency == "relaxed" else self._means)(towers)
         return group_by_device(self._apply(dict(zip(self._copies, zip(*means, strict=True), strict=True))))
 
     def _means(self, towers: Towers) -> Towers:
         return repack(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
 
-    def _late_means(self, towers: Towers) -> Towers:
+    def _delay_means(self, towers: Towers) -> Towers:
         """Return the means of the step before, applied once this step has its own gradients, and so has read the variables."""
         at = zip(self._devices.towers, towers, strict=True)
         staged = [[stage_tensor(gradient, device, f"gradient{i}") for i, gradient in enumerate(tower)] for device, tower in at]
         self._fill += [each.fill for tower in staged for each in tower]
         means = self._means([[each.old for each in tower] for tower in staged])
-        return [[each.then(mean) for each, mean in zip(*of_tower, strict=True)] for of_tower in zip(staged, means, strict=True)]
+        return [
+            [each.wait_for_staging(mean) for each, mean in zip(*of_tower, strict=True)]
+            for of_tower in zip(staged, means, strict=True)
+        ]
 
 
 def _choose_algorithms(spec: Spec) -> Sequence[Range]:

@@ -20,7 +20,7 @@ class StagedTensor(NamedTuple):
     put: tf.Operation
     fill: tf.Operation  # run before the first step, which then takes zeros
 
-    def then(self, value: tf.Tensor) -> tf.Tensor:
+    def wait_for_staging(self, value: tf.Tensor) -> tf.Tensor:
         """Return the value, but not before the new tensor is staged, and so computed: its operands may change afterwards."""
         with v1.device(self.put.device), v1.control_dependencies([self.put]):
             return tf.identity(value)
@@ -87,10 +87,10 @@ class LocalDevices:
 
     def place(self, name: str, shape: Sequence[int], holder: str) -> str:
         """Return the device for the value of the next variable, which is on the device `holder`."""
-        self._found[name] = self._next(compute_bytes(shape)) if self._distributed else holder
+        self._found[name] = self._choose_next(compute_bytes(shape)) if self._distributed else holder
         return self._found[name]
 
-    def _next(self, size_bytes: int) -> str:
+    def _choose_next(self, size_bytes: int) -> str:
         if self._on_towers and size_bytes < SMALL_BYTES:
             return self._host
         return self.all[self._balance.place(size_bytes)]

@@ -99,7 +99,7 @@ def _session(order: Order) -> None:
     resources = Resources(devices=2, session=order.session, on_status=lambda words: print_event("words", words=words))
     cluster = Ec2(order.config, settle_s=order.settle_s)
     try:
-        with cluster.allocate(resources) if order.log_in else cluster.lot(resources):
+        with cluster.allocate(resources) if order.log_in else cluster.provide_instances(resources):
             print_event("up")
             while order.for_ever:
                 time.sleep(3600)

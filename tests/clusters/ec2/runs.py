@@ -59,7 +59,7 @@ def young(cloud: Cloud, **other: Any) -> LaunchPlan:
     now = int(time.time())
     return plan(
         **{
-            "owner": Owner.me(),
+            "owner": Owner.read_own(),
             "vpc": cloud.vpc,
             "zones": tuple(Zone(zone, subnet) for zone, subnet in cloud.subnets.items()),
             "ami": cloud.image,
@@ -95,7 +95,7 @@ def backend(cloud: Cloud, settle_s: float = SETTLE_S, **backend_keys: Any) -> Ec
 
 
 def account(cloud: Cloud) -> Account:
-    """Open an account like `Account.in_region`, without reading the descriptions of all services again."""
+    """Open an account like `Account.open_region`, without reading the descriptions of all services again."""
     return Account(_session(), cloud.region, cloud.account, f"arn:aws:iam::{cloud.account}:user/tester", USER)
 
 

@@ -18,7 +18,7 @@ from tests.full_disk import full_behind
 
 def allocate_once(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> InstanceGroup:
     """Allocate instances, release them, and return their group."""
-    with runs.backend(cloud, **backend_keys).lot((heard or Heard()).resources(devices)) as lot:
+    with runs.backend(cloud, **backend_keys).provide_instances((heard or Heard()).resources(devices)) as lot:
         return lot
 
 
@@ -44,7 +44,7 @@ def test_messages_of_an_allocation(cloud: Cloud) -> None:
 def test_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
     """Instances are released, and their costs reported, if the ledger cannot be written any more."""
     heard = Heard()
-    with ExitStack() as disk, runs.backend(cloud).lot(heard.resources()) as lot:
+    with ExitStack() as disk, runs.backend(cloud).provide_instances(heard.resources()) as lot:
         disk.enter_context(full_behind(lot.ledger.path))
     assert cloud.left() == NOTHING
     assert len(heard.costs) == 1
@@ -62,9 +62,9 @@ def test_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
     """Instances are released by their session and their tags if the ledger was deleted."""
     cluster = runs.backend(cloud, keep=keep)
     if keep:
-        with cluster.lot(Heard().resources()) as lot:
+        with cluster.provide_instances(Heard().resources()) as lot:
             ready(lot)
-    with cluster.lot(Heard().resources()) as lot:
+    with cluster.provide_instances(Heard().resources()) as lot:
         lot.ledger.path.unlink()
         assert cloud.left().instances
     assert cloud.left() == NOTHING
@@ -104,7 +104,7 @@ def test_too_many(cloud: Cloud) -> None:
 
 def test_failed_block_leaves_nothing(cloud: Cloud) -> None:
     """Any exception in an allocation's block leaves nothing, and is raised unchanged."""
-    with pytest.raises(KeyboardInterrupt), runs.backend(cloud).lot(Heard().resources()):
+    with pytest.raises(KeyboardInterrupt), runs.backend(cloud).provide_instances(Heard().resources()):
         raise KeyboardInterrupt
     assert cloud.left() == NOTHING
 
@@ -151,7 +151,7 @@ def test_caller_address_is_found(cloud: Cloud) -> None:
 
 def test_unused_instances_are_not_kept(cloud: Cloud) -> None:
     """Instances without a login are not kept, even with `keep`."""
-    with runs.backend(cloud, keep=True).lot(Heard().resources()):
+    with runs.backend(cloud, keep=True).provide_instances(Heard().resources()):
         pass
     assert cloud.left() == NOTHING
 
@@ -164,10 +164,10 @@ def test_instances_are_kept_for_the_next_session(cloud: Cloud) -> None:
     """The next session gets the same instances without a question about costs; each pays for its own time."""
     first, second = Heard(), Heard()
     cluster = runs.backend(cloud, keep=True)
-    with cluster.lot(first.resources()) as lot:
+    with cluster.provide_instances(first.resources()) as lot:
         ready(lot)
     assert first.words[-1].startswith(f"run {lot.plan.run} is kept until 20")
-    with cluster.lot(second.resources(devices=1)) as again:
+    with cluster.provide_instances(second.resources(devices=1)) as again:
         assert [each.id for each in again.instances] == [lot.instances[0].id]
     assert len(cloud.sent("RunInstances")) == 1
     assert f"1 of 2 instances of run {lot.plan.run}" in " ".join(second.words)
@@ -178,9 +178,9 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
     """A session with kept instances pays by Amazon's clock, even if this machine's is wrong by two days."""
     cloud.set_clock_ahead(2 * 86400.0)
     cluster, heard = runs.backend(cloud, keep=True), Heard()
-    with cluster.lot(Heard().resources()) as lot:
+    with cluster.provide_instances(Heard().resources()) as lot:
         ready(lot)
-    with cluster.lot(heard.resources()) as again:
+    with cluster.provide_instances(heard.resources()) as again:
         assert again.plan.run == lot.plan.run
     cloud.set_clock_ahead(0.0)
     (cost,) = heard.costs
@@ -189,9 +189,9 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
 
 def test_kept_instances_admit_a_new_address(cloud: Cloud) -> None:
     """A session from another address is allowed to log in to kept instances."""
-    with runs.backend(cloud, keep=True).lot(Heard().resources()) as lot:
+    with runs.backend(cloud, keep=True).provide_instances(Heard().resources()) as lot:
         ready(lot)
-    with runs.backend(cloud, keep=True, caller_cidr="198.51.100.0/24").lot(Heard().resources()) as again:
+    with runs.backend(cloud, keep=True, caller_cidr="198.51.100.0/24").provide_instances(Heard().resources()) as again:
         assert again.plan.run == lot.plan.run
         (group,) = client().describe_security_groups(
             GroupNames=[], Filters=[{"Name": "group-name", "Values": [lot.plan.name]}]
@@ -203,12 +203,15 @@ def test_kept_instances_admit_a_new_address(cloud: Cloud) -> None:
 def test_unused_kept_instances_are_released(cloud: Cloud) -> None:
     """A session that cannot find its address releases kept instances to the next one, which launches none."""
     cluster = runs.backend(cloud, keep=True)
-    with cluster.lot(Heard().resources()) as lot:
+    with cluster.provide_instances(Heard().resources()) as lot:
         ready(lot)
     lost = Ec2(runs.config(cloud, keep=True, caller_cidr=None), settle_s=runs.SETTLE_S, check_ip="http://127.0.0.1:9/")
-    with pytest.raises(AllocationError, match="cannot find out from which address"), lost.lot(Heard().resources()):
+    with (
+        pytest.raises(AllocationError, match="cannot find out from which address"),
+        lost.provide_instances(Heard().resources()),
+    ):
         pytest.fail("nobody could have logged in")
-    with cluster.lot(Heard().resources()) as again:
+    with cluster.provide_instances(Heard().resources()) as again:
         assert again.plan.run == lot.plan.run
     assert len(cloud.sent("RunInstances")) == 1
 
@@ -216,11 +219,11 @@ def test_unused_kept_instances_are_released(cloud: Cloud) -> None:
 def test_incomplete_kept_instances_are_replaced(cloud: Cloud) -> None:
     """Kept instances are ended if one of them has ended, and the session launches new ones."""
     cluster = runs.backend(cloud, keep=True)
-    with cluster.lot(Heard().resources()) as lot:
+    with cluster.provide_instances(Heard().resources()) as lot:
         ready(lot)
     client().terminate_instances(InstanceIds=[lot.instances[0].id])
     heard = Heard()
-    with cluster.lot(heard.resources()) as again:
+    with cluster.provide_instances(heard.resources()) as again:
         assert again.plan.run != lot.plan.run
         assert f"what run {lot.plan.run} had kept runs no more" in heard.words
         assert len(cloud.left().instances) == 2
@@ -228,7 +231,7 @@ def test_incomplete_kept_instances_are_replaced(cloud: Cloud) -> None:
 
 def test_incomplete_instances_are_not_kept(cloud: Cloud) -> None:
     """A session that has lost an instance leaves none to the next session."""
-    with runs.backend(cloud, keep=True).lot(Heard().resources()) as lot:
+    with runs.backend(cloud, keep=True).provide_instances(Heard().resources()) as lot:
         ready(lot)
         client().terminate_instances(InstanceIds=[lot.instances[0].id])
     assert cloud.left() == NOTHING
@@ -237,7 +240,7 @@ def test_incomplete_instances_are_not_kept(cloud: Cloud) -> None:
 def test_every_run_has_a_ledger(cloud: Cloud, tmp_path: Path) -> None:
     """The ledger of a run is in the user's state folder or in the given one, and is closed at the end."""
     allocate_once(cloud)
-    with Ec2(runs.config(cloud), settle_s=runs.SETTLE_S, folder=tmp_path / "mine").lot(Heard().resources()):
+    with Ec2(runs.config(cloud), settle_s=runs.SETTLE_S, folder=tmp_path / "mine").provide_instances(Heard().resources()):
         pass
     for folder in (get_state_folder(), tmp_path / "mine"):
         (ledger,) = list_ledgers(folder)
@@ -250,7 +253,7 @@ def test_unproven_end_is_an_error(cloud: Cloud) -> None:
     """A session that cannot prove its end fails with the commands to type, also when all else went well."""
     with (
         pytest.raises(AllocationError, match=r"INSTANCES MAY STILL RUN AND COST MONEY\.(.|\n)*aws ec2 terminate-instances"),
-        runs.backend(cloud).lot(Heard().resources()) as lot,
+        runs.backend(cloud).provide_instances(Heard().resources()) as lot,
     ):
         cloud.instance(lot.instances[0].id).disable_api_termination = True
     cloud.instance(lot.instances[0].id).disable_api_termination = False

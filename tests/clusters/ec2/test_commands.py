@@ -22,7 +22,7 @@ from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.plugin import zygote
 
-ME = Owner.me()
+ME = Owner.read_own()
 GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 

@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_new_host_key_is_made_once(datacenter: DataCenter) -> None:
     """Repeated steps of the key's rotation return the same key, which is not the injected one."""
-    with runs.backend(datacenter).lot(Heard().resources(devices=1)) as lot:
+    with runs.backend(datacenter).provide_instances(Heard().resources(devices=1)) as lot:
         (computer,) = datacenter.wait_for_machines(1)
         wait_until("it is ready", lambda: computer.run("sh", "-c", f"test -e {READY} && echo yes || true").strip() == "yes")
         steps = "; ".join(f"{ROTATE} {step}" for step in ("prepare", "prepare", "use", "use", "prepare"))
@@ -141,4 +141,4 @@ def test_endless_output_of_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stop = threading.Event()
     talk = contact._Talk(Endpoint("i-1", "192.0.2.1"), time.monotonic() + 1.0, stop, "Look at its console.")
     with pytest.raises(AllocationError, match=r"in time: it printed more than 1024 KiB to one short command\. Look at its"):
-        talk.until_it_answers("echo here", lambda line: line == "here")
+        talk.repeat_until_answer("echo here", lambda line: line == "here")

@@ -42,7 +42,7 @@ def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
     order = Order(config(cloud, spot=True), SETTLE_S)
     names = calls_of_a_run(cloud, sessions, order)
     assert {"RunInstances", "TerminateInstances", "CancelSpotInstanceRequests", "DeleteSecurityGroup"} <= set(names)
-    account = Account.in_region(cloud.region)
+    account = Account.open_region(cloud.region)
     everything = range(len(names))
     kinds = [{"call": "asks" if name.startswith(("Describe", "Get")) else name} for name in names]
     for number in everything if campaign.WHOLE else sorted(campaign.drawn(kinds, campaign.SEED)):

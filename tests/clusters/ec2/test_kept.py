@@ -19,7 +19,7 @@ from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.test_teardown import launch_run
 from tests.lockless_disk import without_locks
 
-ME = Owner.me()
+ME = Owner.read_own()
 GONE = ME._replace(started=ME.started - 1)
 SHAPE = runs.PLAN.shape
 

@@ -40,7 +40,7 @@ class Line:
         self._number += 1
         return output[self._number - 1] if self._number <= len(output) else None
 
-    def why_silent(self, host: int) -> Lost | None:
+    def explain_silence(self, host: int) -> Lost | None:
         return None
 
     def close(self) -> None:
@@ -146,8 +146,8 @@ def test_order_to_lost_agents_has_the_ssh_reason() -> None:
 def test_silent_host_of_a_reclaimed_instance() -> None:
     """A silent host is lost for Amazon's reason if its instance was reclaimed."""
     channel = make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line()).start([])
-    assert channel.why_silent(0) is None
-    assert channel.why_silent(1) == Lost(LossReason.TAKEN_BACK, WORDS)
+    assert channel.explain_silence(0) is None
+    assert channel.explain_silence(1) == Lost(LossReason.TAKEN_BACK, WORDS)
 
 
 def test_start_on_ended_instances() -> None:

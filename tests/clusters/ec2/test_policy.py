@@ -75,7 +75,7 @@ def _whole_flow(cloud: Cloud) -> None:
     spots = cloud.sent("DescribeSpotInstanceRequests")
     _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), r"instance i-[0-9a-f]+")
     assert len(cloud.sent("DescribeSpotInstanceRequests")) > len(spots)
-    reap.list_running(Account.in_region(cloud.region), {})
+    reap.list_running(Account.open_region(cloud.region), {})
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)
 
 
@@ -187,7 +187,7 @@ def _account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, policy: Mapping[str,
     with monkeypatch.context() as environment:
         for name, value in cloud.user(policy).items():
             environment.setenv(name, value)
-        account = Account.in_region(cloud.region)
+        account = Account.open_region(cloud.region)
         for client in ("ec2", "launcher", "pricing", "quotas"):
             getattr(account, client)  # made now, with these credentials
     return account

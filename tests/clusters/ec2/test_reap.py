@@ -25,7 +25,7 @@ from tests.lockless_disk import without_locks
 from tests.node.namespaces import in_pid_namespace, why_not
 from tests.plugin import zygote
 
-ME = Owner.me()
+ME = Owner.read_own()
 GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("another-machine", "b007", "4026531836", 17, 4711)
 OTHER_CONTAINER = ME._replace(namespace="1")

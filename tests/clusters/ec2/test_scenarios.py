@@ -33,7 +33,7 @@ BLIND_CALLS = 7  # a first query of all instances, then by tag and by token, in 
 @contextmanager
 def lot(cloud: Cloud, cluster: Ec2 | None = None) -> Iterator[InstanceGroup]:
     """Two instances that run; nothing is left when the block ends."""
-    with (cluster or backend(cloud)).lot(Heard().resources()) as found:
+    with (cluster or backend(cloud)).provide_instances(Heard().resources()) as found:
         yield found
     assert cloud.left() == NOTHING
 
@@ -44,7 +44,7 @@ def zones(lot: InstanceGroup) -> set[str]:
 
 def reap_all(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
     """End all abandoned runs as the next session does, check that nothing is left, and return them."""
-    ended = [left.run for left in reap.reap_runs(Account.in_region(cloud.region), settle_s=settle_s)]
+    ended = [left.run for left in reap.reap_runs(Account.open_region(cloud.region), settle_s=settle_s)]
     assert cloud.left() == NOTHING
     return ended
 
@@ -154,7 +154,7 @@ def test_living_session_is_not_reaped(cloud: Cloud, sessions: Sessions) -> None:
     """Reaping ends nothing of a session that is at work."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
-        assert reap.reap_runs(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
+        assert reap.reap_runs(Account.open_region(cloud.region), settle_s=SETTLE_S) == []
         assert len(cloud.left().instances) == 2
         sessions.kill(session)
     assert len(reap_all(cloud)) == 1
@@ -202,7 +202,7 @@ def test_two_instances_work_together(datacenter: DataCenter) -> None:
         assert [host.address for host in allocation.hosts] == [each["PrivateIpAddress"] for each in shown.values()]
         assert [shown[host.name]["AmiLaunchIndex"] for host in allocation.hosts] == [0, 1]
         with start_parrots(allocation) as parrots:
-            assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+            assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
         one, other = (datacenter.machines[host.name] for host in allocation.hosts)
         reach = f"read -r line </dev/tcp/{one.instance.private_ip}/22 && echo $line"
         assert "SSH-2.0" in other.run("timeout", "5", "bash", "-c", reach)

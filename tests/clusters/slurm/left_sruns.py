@@ -15,7 +15,7 @@ from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.testing.backends import wait_until
 
-ME = Owner.me()
+ME = Owner.read_own()
 OWNERS = {"gone": ME._replace(pid=4194304), "at work": ME, "elsewhere": ME._replace(namespace="1")}
 STEP = ["srun", "--nodes=1", "--overcommit", "--mem=0", "--input=none", "sleep", "1000"]
 

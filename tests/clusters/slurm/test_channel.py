@@ -117,7 +117,7 @@ def test_order_to_lost_agents_raises_the_reason() -> None:
         ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=lambda _: words, clean_up=lambda: None, start_s=60.0
     )
     try:
-        assert channel.why_silent(1) == Lost(LossReason.TAKEN_BACK, words)
+        assert channel.explain_silence(1) == Lost(LossReason.TAKEN_BACK, words)
         while not isinstance((channel.receive(60.0) or (0, b""))[1], Lost):
             pass
         with pytest.raises(HostLost, match=f"^no agent is left on n1, n2: {words}$"):

@@ -176,9 +176,9 @@ def test_setup_lines(on_site: Site) -> None:
         'export WHERE="$SLURMD_NODENAME\'s"; read -r nothing || export READ=nothing',
     )
     with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("environment LOADED_A") == [b'one "quoted"  two'] * 2
-        assert parrots.answers("environment WHERE") == [f"{host.name}'s".encode() for host in allocation.hosts]
-        assert parrots.answers("environment READ") == [b"nothing"] * 2
+        assert parrots.receive_answers("environment LOADED_A") == [b'one "quoted"  two'] * 2
+        assert parrots.receive_answers("environment WHERE") == [f"{host.name}'s".encode() for host in allocation.hosts]
+        assert parrots.receive_answers("environment READ") == [b"nothing"] * 2
 
 
 def test_failing_setup_line_is_named(on_site: Site) -> None:

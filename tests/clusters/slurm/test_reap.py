@@ -22,7 +22,7 @@ HERE = socket.gethostname()
 SESSION = "20260131T021503Z-9f3c1a"
 
 
-ME = Owner.me()
+ME = Owner.read_own()
 GONE = ME._replace(started=ME.started - 1)  # an earlier process with this process's id
 ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 

@@ -24,9 +24,9 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
     backend_keys = {"nodes": 2, "gpus_per_node": 1, "time_limit": 5, "shared": str(tmp_path)}
     config = ClusterConfig(name="twins", backend="slurm", backend_keys=backend_keys, environment=("WANTED_*", "SAID=so"))
     with named.open_cluster(config).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("environment CANARY") == [b"(unset)"] * 2
-        assert parrots.answers("environment WANTED_HERE") == [wanted.encode()] * 2
-        assert parrots.answers("environment SAID") == [b"so"] * 2
+        assert parrots.receive_answers("environment CANARY") == [b"(unset)"] * 2
+        assert parrots.receive_answers("environment WANTED_HERE") == [wanted.encode()] * 2
+        assert parrots.receive_answers("environment SAID") == [b"so"] * 2
         assert on_site.processes(wanted)
         assert on_site.processes(canary) == []
         (job,) = on_site.jobs()

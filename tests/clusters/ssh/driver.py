@@ -53,5 +53,5 @@ def _start_toys(agents: Agents, hosts: int) -> None:
     agents.order("start", run="r", cold=False, common={"script": script}, tasks=tasks)
     ready = 0
     while ready < hosts:
-        event = agents.next_event(1.0)
+        event = agents.wait_for_event(1.0)
         ready += bool(event and event["event"] == "task" and event["kind"] == "ready")

@@ -81,7 +81,7 @@ def test_addresses_in_a_network(lab: Lab) -> None:
 
 def test_sessions_of_dead_owners_are_abandoned() -> None:
     """Sessions of an ended process on this machine are abandoned; those of other or unknown processes are not."""
-    me = Owner.me()
+    me = Owner.read_own()
     mine, gone, container = me.text, me._replace(started=me.started - 1).text, me._replace(namespace="1", pid=4194304).text
     left = {mine: ["lives"], gone: ["a", "b"], container: ["far"], "": ["odd"], f"{me.host} x y": ["odder"]}
     assert cluster.find_abandoned_sessions(left) == ["a", "b"]
@@ -100,11 +100,11 @@ def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name, value)
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         for name, value in kept.items():
-            assert parrots.answers(f"environment {name}") == [value.encode()]
+            assert parrots.receive_answers(f"environment {name}") == [value.encode()]
         for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "DTFPERF_OWNER"):
-            assert parrots.answers(f"environment {name}") == [b"(unset)"]
-        assert parrots.answers("environment HOME") != [b"/here"]
-        assert parrots.answers(f"environment {supervisor.CONTROLLER}") == [cluster.get_controller_id().encode()]
+            assert parrots.receive_answers(f"environment {name}") == [b"(unset)"]
+        assert parrots.receive_answers("environment HOME") != [b"/here"]
+        assert parrots.receive_answers(f"environment {supervisor.CONTROLLER}") == [cluster.get_controller_id().encode()]
 
 
 def test_environment_and_setup_are_not_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_environment_and_setup_are_not_in_argv(lab: Lab, monkeypatch: pytest.Mon
     monkeypatch.setenv("DTFPERF_TOKEN", "verysecret1")
     config = lab.config(setup=[*SEES_FILES, "export OTHER=verysecret2"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("environment DTFPERF_TOKEN") == [b"verysecret1"]
-        assert parrots.answers("environment OTHER") == [b"verysecret2"]
+        assert parrots.receive_answers("environment DTFPERF_TOKEN") == [b"verysecret1"]
+        assert parrots.receive_answers("environment OTHER") == [b"verysecret2"]
         seen = [[_command(pid) for pid in pids] for pids in (lab["m1"].sessions(), _children())]
         assert all(map(any, seen)), "on the host, and here"
         assert not [words for commands in seen for words in commands if "verysecret" in words]
@@ -160,7 +160,7 @@ def test_status_names_the_connected_hosts(lab: Lab) -> None:
 
 def test_owner_is_this_process() -> None:
     """The hosts' processes are marked with the controller's id."""
-    assert cluster.get_controller_id() == Owner.me().text
+    assert cluster.get_controller_id() == Owner.read_own().text
 
 
 def _children() -> list[int]:

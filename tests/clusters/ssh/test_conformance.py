@@ -31,7 +31,7 @@ class TestSsh(BackendContract):
         assert processes.inspect(abandoned)
         with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
-                assert parrots.answers("echo alive") == [b"alive"] * 2
+                assert parrots.receive_answers("echo alive") == [b"alive"] * 2
             wait_until(
                 "the abandoned daemon is gone", lambda: abandoned not in {each.pid for each in processes.iterate_processes()}
             )

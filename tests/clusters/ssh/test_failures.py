@@ -134,7 +134,7 @@ def test_full_disk(new_lab: NewLab) -> None:
     """A host with a full home is allocated; one without any room is refused with the folder."""
     lab = new_lab(1, disk="64k")
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("echo here") == [b"here"]
+        assert parrots.receive_answers("echo here") == [b"here"]
     words = refusal(lab.config(setup=[f"export TMPDIR={lab['m1'].home}"]), hosts=1)
     assert words.startswith(
         f"host m1 cannot keep what runs on hosts (1 MB): {lab['m1'].cache}/dtfperf: No space left on device"
@@ -148,7 +148,7 @@ def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
     lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
     config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("echo here") == [b"here"]
+        assert parrots.receive_answers("echo here") == [b"here"]
         assert list(lab["m1"].home.glob("dtfperf-*"))
     wait_until("the temporary folder is gone", lambda: not list(lab["m1"].home.glob("dtfperf-*")))
 
@@ -183,7 +183,7 @@ def test_output_of_login_scripts_is_ignored(new_lab: NewLab) -> None:
         with (lab["m1"].home / name).open("a") as file:
             file.write("echo Welcome; printf 'dtfperf: welcomes you too\\nand more'\n")
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("echo here") == [b"here"]
+        assert parrots.receive_answers("echo here") == [b"here"]
 
 
 def test_busy_sshd_is_retried(new_lab: NewLab) -> None:
@@ -238,13 +238,13 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
         if whom != "supervisor":  # then the daemon would keep the agent's stdout open, and the loss would be found by silence
-            assert parrots.answers("daemon") == [b"daemon"] * 2
+            assert parrots.receive_answers("daemon") == [b"daemon"] * 2
         os.kill(find(lab, session), signal.SIGKILL)
         how = until_lost(parrots)
         assert how.reason is LossReason.CUT_OFF
         assert words in how.description
         parrots.channel.send(b"echo still here")
-        assert parrots.lines(1) == [(1, b"still here")]
+        assert parrots.receive_lines(1) == [(1, b"still here")]
     wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
 
 
@@ -263,7 +263,7 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
         wait_until("nothing of ours is left on it", lambda: not lab["m2"].processes("pytest_dtfperf"))
         lost: dict[int, str] = {}
         while len(lost) < 2:
-            if (event := agents.next_event(1.0)) and event["event"] == "lost":
+            if (event := agents.wait_for_event(1.0)) and event["event"] == "lost":
                 lost[event["host"]] = event["how"].description
             assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
         assert "m1 answers no more" in lost[0]
@@ -287,7 +287,7 @@ def test_connection_lost_before_the_start_is_repeated(lab: Lab) -> None:
         assert isinstance(allocation, SshAllocation)
         os.kill(ssh_of_first_host(), signal.SIGKILL)
         with start_parrots(allocation) as parrots:
-            assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+            assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
 
 def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
@@ -295,7 +295,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
     config = dataclasses.replace(lab.config(setup=SEES_FILES), heartbeat_timeout_s=1.0)
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
-        assert parrots.answers("daemon") == [b"daemon"]
+        assert parrots.receive_answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
         wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
         assert until_lost(parrots) == Lost(LossReason.ENDED, "its supervisor ended the agent")
@@ -303,7 +303,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
 
 def until_lost(parrots: ParrotChannel) -> Lost:
     """Return how the first host is lost, after all of its output."""
-    while not isinstance((heard := parrots.lines(1)[0])[1], Lost):
+    while not isinstance((heard := parrots.receive_lines(1)[0])[1], Lost):
         assert heard[0] == 0
     return heard[1]
 

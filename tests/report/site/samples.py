@@ -16,7 +16,7 @@ from pytest_dtfperf.history.watching import HistoryData, load_history
 from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.records.stored import line_of
+from pytest_dtfperf.records.stored import encode_record
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import make_comparison, measurement, record
 
@@ -63,7 +63,7 @@ def write_night(root: Path, night: int, trained: Sequence[Trained], *, runs: int
         started=started,
     )  # fmt: skip
     records = [_record(number, each, night, runs, software, random) for number, each in enumerate(trained)]
-    (folder.path / "measurements.jsonl").write_bytes(b"".join(map(line_of, records)))
+    (folder.path / "measurements.jsonl").write_bytes(b"".join(map(encode_record, records)))
     folder.finish(exit_code=0, wall_s=600.0 + night, verdicts={"PASSED": len(records)}, commit=commit)
     return folder
 

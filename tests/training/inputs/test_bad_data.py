@@ -34,7 +34,7 @@ def test_bad_record_is_named(
         (tmp_path / f"{name}-00000-of-00001").write_bytes(good.read_bytes() + bad)
     *_, last = iterate_records(tmp_path / f"{part}-00000-of-00001")
     changes, workers = MODES[mode]
-    spec = tiny.but(
+    spec = tiny.replace(
         model="colours", data="imagenet", data_dir=str(tmp_path), variable_update=mode, batch_size=4, steps=4, evaluate=True,
         **changes,
     )  # fmt: skip

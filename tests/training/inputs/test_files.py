@@ -194,7 +194,7 @@ def test_mnist_of_any_name_trains(deliver: Deliver, data_dirs: dict[str, str], t
     images.unlink()
     (tmp_path / name).write_bytes(content if name.endswith(".gz") else gzip.compress(content))
     spec = spec_of("mnist", data_dirs, gpus=1, num_ps=0, batch_size=4)
-    assert deliver(Ask(spec.but(data_dir=str(tmp_path)))).step(0) == deliver(Ask(spec)).step(0)
+    assert deliver(Ask(spec.replace(data_dir=str(tmp_path)))).step(0) == deliver(Ask(spec)).step(0)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def spec_of(data: str, data_dirs: dict[str, str], **changes: object) -> Spec:
     spec = Spec(
         model=model, batch_size=IN_A_PASS.get(data, IMAGES) // 8, gpus=4, num_ps=1, data=data, data_dir=data_dirs.get(data)
     )
-    return spec.but(**changes)
+    return spec.replace(**changes)
 
 
 @pytest.fixture(scope="module", params=[data for data in INPUTS if data != "synthetic"])
@@ -50,10 +50,12 @@ def data(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def deliveries(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> Delivered:
     spec, steps = spec_of(data, data_dirs), PASSES * STEPS_IN_A_PASS
-    one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
+    one = spec.replace(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
     first, second = (Ask(spec, steps, index=index, workers=2) for index in range(2))
     its, alone = deliver_in_turn([first, Ask(one, steps)])
-    others, again, otherwise = deliver_in_turn([second, Ask(one.but(data_format="NCHW"), steps), Ask(one.but(seed=99), steps)])
+    others, again, otherwise = deliver_in_turn(
+        [second, Ask(one.replace(data_format="NCHW"), steps), Ask(one.replace(seed=99), steps)]
+    )
     return Delivered(workers=[its, others], alone=alone, again=again, otherwise=otherwise)
 
 
@@ -129,10 +131,10 @@ def test_distortions_follow_the_image_not_the_worker(
 ) -> None:
     """Distorted images have the labels of undistorted ones, other pixels, and are the same for any number of workers."""
     spec = spec_of(data, data_dirs, distortions=True, resize_method="round_robin")
-    one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
+    one = spec.replace(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
     first, second = (Ask(spec, steps=2, index=index, workers=2) for index in range(2))
     alone, its = deliver_in_turn([Ask(one, steps=2), first])
-    plain, others = deliver_in_turn([Ask(one.but(distortions=False), steps=2), second])
+    plain, others = deliver_in_turn([Ask(one.replace(distortions=False), steps=2), second])
     workers = [its, others]
     for step in range(2):
         assert sorted(pair for worker in workers for pair in worker.step(step)) == sorted(alone.step(step))

@@ -81,14 +81,14 @@ def test_a_producer_may_be_any_program_and_ends_with_its_worker(deliver: Deliver
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset", "zmq"])
 def test_task_starts_its_producers(driver: Driver, data: str) -> None:
     """A task starts its producers itself, and trains on their batches from the first step on."""
-    ask = Ask(spec(data).but(warmup_steps=1, steps=3))
+    ask = Ask(spec(data).replace(warmup_steps=1, steps=3))
     told = driver.ask({**ask.to_json(), "train": True})
     assert len(told["loss"]) == 3, told
 
 
 def test_a_task_ends_when_its_producer_dies(driver: Driver) -> None:
     """The error that a run's culprit is quoted with is the producer's end, not TensorFlow's closed queue."""
-    ask = Ask(spec("zmq").but(steps=STEPS), environment={ZMQ_PRODUCER: shlex.join([*OTHER, "killed"])})
+    ask = Ask(spec("zmq").replace(steps=STEPS), environment={ZMQ_PRODUCER: shlex.join([*OTHER, "killed"])})
     told = driver.ask({**ask.to_json(), "train": True})
     assert told["error"] == "InfrastructureError"
     assert re.match(r"the producer of worker:0's images failed after \d batches, and .* was killed by SIGKILL", told["message"])

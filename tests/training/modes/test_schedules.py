@@ -8,9 +8,9 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.training.variable_update.all_reduce_algorithms import (
     Algorithm,
     Topology,
-    across_hosts,
     hierarchical_copy,
     nccl,
+    nest_algorithms,
     pscpu,
     psgpu,
     rechd,
@@ -20,8 +20,8 @@ from tests.training.modes.bookkeeping import Bookkeeping, Numbers
 
 ALGORITHMS: dict[str, Algorithm] = {
     "xring": xring, "pscpu": pscpu, "psgpu": psgpu, "rechd": rechd, "nccl": nccl, "hierarchical_copy": hierarchical_copy,
-    "pscpu/pscpu": across_hosts("pscpu", pscpu), "nccl/xring": across_hosts("nccl", xring),
-    "nccl/rechd": across_hosts("nccl", rechd), "nccl/pscpu": across_hosts("nccl", pscpu),
+    "pscpu/pscpu": nest_algorithms("pscpu", pscpu), "nccl/xring": nest_algorithms("nccl", xring),
+    "nccl/rechd": nest_algorithms("nccl", rechd), "nccl/pscpu": nest_algorithms("nccl", pscpu),
 }  # fmt: skip
 LAYOUTS = [(1,), (2,), (3,), (1, 1), (2, 2), (2, 1), (1, 1, 1), (1, 1, 1, 1), (3, 3, 2)]  # devices of each host
 

@@ -75,7 +75,7 @@ def optimizers() -> dict[str, Any]:
         "adam": lambda: t.AdamOptimizer(rate, 0.8, 0.95, 1e-3),
     }
     return {
-        name: {"ours": ours(BASE.but(optimizer=name, **HYPERPARAMETERS[name])), "theirs": theirs(optimizer)}
+        name: {"ours": ours(BASE.replace(optimizer=name, **HYPERPARAMETERS[name])), "theirs": theirs(optimizer)}
         for name, optimizer in of_tensorflow.items()
     }
 
@@ -93,7 +93,7 @@ def compiled_updates() -> dict[str, dict[str, Any]]:
     found = {}
     for name in OPTIMIZERS:
         changing = {"piecewise_learning_rate_schedule": "0.1;0.000001;0.05", "weight_decay": 0.5, "gradient_clip": 1.5}
-        spec = BASE.but(optimizer=name, **HYPERPARAMETERS[name], **changing)
+        spec = BASE.replace(optimizer=name, **HYPERPARAMETERS[name], **changing)
         found[name] = {"plain": ours(spec), "mean": ours(spec, shares=TWO)}
         with compiling_all():
             found[name] |= {"compiled": ours(spec), "compiled mean": ours(spec, shares=TWO)}
@@ -113,7 +113,7 @@ def rates() -> dict[str, list[float]]:
 
 def overflows() -> dict[str, list[Any]]:
     """Scale, variable and momentum after each gradient, some of which are not finite."""
-    spec = BASE.but(optimizer="momentum", precision="fp16", fp16_enable_auto_loss_scale=True, fp16_inc_loss_scale_every_n=2)
+    spec = BASE.replace(optimizer="momentum", precision="fp16", fp16_enable_auto_loss_scale=True, fp16_inc_loss_scale_every_n=2)
     with one_variable() as (variable, gradient):
         make_loss_scale(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}))
         operation = apply_all(spec, [Update("dense0/weights", variable, [gradient])])
@@ -141,15 +141,15 @@ def configs() -> list[dict[str, Any]]:
 
 def main() -> None:
     ones = [np.ones_like(START)] * 6
-    warm = BASE.but(batch_size=64, gpus=2, num_ps=1, num_learning_rate_warmup_epochs=4 * 128 / 1_281_167)
+    warm = BASE.replace(batch_size=64, gpus=2, num_ps=1, num_learning_rate_warmup_epochs=4 * 128 / 1_281_167)
     print(json.dumps({
         "start": START.tolist(),
         "gradients": [gradient.tolist() for gradient in GRADIENTS],
         "optimizers": optimizers(),
         "compiled": compiled_updates(),
-        "decayed": ours(BASE.but(weight_decay=0.5)),
-        "batch norm": ours(BASE.but(weight_decay=0.5), name="batch_norm0/offset"),
-        "clipped": ours(BASE.but(weight_decay=0.5, gradient_clip=1.5)),
+        "decayed": ours(BASE.replace(weight_decay=0.5)),
+        "batch norm": ours(BASE.replace(weight_decay=0.5), name="batch_norm0/offset"),
+        "clipped": ours(BASE.replace(weight_decay=0.5, gradient_clip=1.5)),
         "warming up": ours(warm, ones),
         "warming up alone": ours(warm, ones, devices=1),
         "rates": rates(),

@@ -35,13 +35,13 @@ _ON_GPUS = TaskOrder(
 
 
 def _with(**changes: Any) -> TaskOrder:
-    return replace(_ON_GPUS, spec=_ON_GPUS.spec.but(**changes))
+    return replace(_ON_GPUS, spec=_ON_GPUS.spec.replace(**changes))
 
 
 _SERVER = replace(
     _ON_GPUS,
     job="ps",
-    spec=_ON_GPUS.spec.but(variable_update="parameter_server", num_ps=1),
+    spec=_ON_GPUS.spec.replace(variable_update="parameter_server", num_ps=1),
     cluster={"ps": ("a:1",), "worker": ("b:2",)},
 )
 _ON_ONE_CORE = replace(_SERVER, job="worker", device="cpu", num_devices=1, threads=1)
@@ -52,7 +52,7 @@ CONFIGS = (
     replace(_SERVER, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
     _ON_ONE_CORE,
     replace(_ON_ONE_CORE, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
-    replace(_ON_ONE_CORE, spec=_ON_ONE_CORE.spec.but(num_inter_threads=1)),
+    replace(_ON_ONE_CORE, spec=_ON_ONE_CORE.spec.replace(num_inter_threads=1)),
     replace(_with(num_intra_threads=3, num_inter_threads=2), device="cpu"),
     _SERVER,
 )

@@ -25,7 +25,7 @@ def test_guide_has_every_option(option: str) -> None:
 @pytest.mark.parametrize("schedule", re.findall(r"[0-9.]+(?:;[0-9.]+)+", GUIDE))
 def test_schedules_can_be_read(schedule: str) -> None:
     """Every schedule on the page is valid."""
-    assert SPEC.but(piecewise_learning_rate_schedule=schedule).piecewise_learning_rate_schedule == schedule
+    assert SPEC.replace(piecewise_learning_rate_schedule=schedule).piecewise_learning_rate_schedule == schedule
 
 
 DIFFERENT = GUIDE.partition("## Defaults that are not")[2].partition("\n\n## ")[0]

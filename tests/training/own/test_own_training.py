@@ -297,7 +297,7 @@ def test_host_with_another_backend_is_refused(tmp_path: Path) -> None:
 def test_model_of_a_missing_package(run_tasks: RunTasks) -> None:
     """A model of a package that the host lacks is reported as missing, so that its test is skipped."""
     found = tables.OwnModel(module="no_such_package.models", attribute="cnn", kind=tables.TENSORFLOW)
-    spec = spec_of(models.plain_cnn).but(model=found.name)
+    spec = spec_of(models.plain_cnn).replace(model=found.name)
     with orders_of(spec, workers=1, own=found) as orders:
         (outcome,) = run_tasks(orders)
     assert outcome["events"] == [{"kind": "missing", "what": "model", "name": "no_such_package.models.cnn"}]
@@ -307,7 +307,7 @@ def test_module_with_a_missing_import(run_tasks: RunTasks) -> None:
     """The missing import of a model's module is named, with a remedy."""
     packed = tables.pack_sources({"my_models.py": "import no_such_module\n\ndef cnn(): pass\n"})
     found = tables.OwnModel(module="my_models", attribute="cnn", kind=tables.TENSORFLOW, packed=packed)
-    with orders_of(spec_of(models.plain_cnn).but(model=found.name), workers=1, own=found) as orders:
+    with orders_of(spec_of(models.plain_cnn).replace(model=found.name), workers=1, own=found) as orders:
         (outcome,) = run_tasks(orders)
     (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
     assert (
