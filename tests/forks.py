@@ -1,6 +1,6 @@
-"""A process that has imported what many programs of tests would each import, and forks one process for each that is asked for.
+"""A process that imports modules once for many programs of tests, and forks one process for each request.
 
-`Forks` is its side that asks, `requests` the one that serves. What a fork is to do, and with which pipes, is between the two.
+`Forks` is the client, `requests` the server. The two agree on what a fork does and on its pipes.
 """
 
 import atexit
@@ -69,7 +69,7 @@ def imports() -> Iterator[None]:
 
 
 def requests(line: socket.socket, most_pipes: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
-    """Each request with its file descriptors, which are closed here once it is dealt with, until nobody asks any more."""
+    """Yield each request with its file descriptors, and close these after it, until the client has closed the socket."""
     while True:
         request, pipes, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, most_pipes)
         if not request:

@@ -1,6 +1,6 @@
-"""A disk that is full, as far as this process and its children can tell: no file may become any longer than so many bytes.
+"""A full disk, simulated for this process and its children: no file may become longer than a number of bytes.
 
-What is written across that limit is written in part, as on a disk that is nearly full.
+A write across that limit is a partial write, as on a disk that is nearly full.
 """
 
 import resource

@@ -1,4 +1,4 @@
-"""A file system without locks, as some that are reached over a network are: as far as this process can tell."""
+"""A file system without locks, as some network file systems are, simulated for this process."""
 
 import errno
 import fcntl

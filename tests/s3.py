@@ -45,12 +45,12 @@ def child(*argv: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 @cache
 def _session() -> boto3.Session:
-    """It reads once what there is to say to S3."""
+    """Return a session that has read the service description of S3, which is done once."""
     return boto3.Session()
 
 
 class S3:
-    """An account with one bucket in a region that nobody has set."""
+    """An account with one bucket in a region that no setting names."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud

@@ -1,4 +1,4 @@
-"""Each example of docs/adding.md is added to a copy of the package, as the page has it, and works."""
+"""Tests of docs/adding.md: each example is added to a copy of the package, and works."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def perf(tmp_path: Path, site: Path) -> PerfTests:
-    """Perf tests whose training takes no time, run with that copy."""
+    """Return perf tests with a training that takes no time, run with that copy."""
     tests = perf_tests_in(tmp_path)
     tests.cold = True  # what is forked has the package of this repository
     tests.environment["PYTHONPATH"] = os.pathsep.join([str(site), str(REPOSITORY)])
@@ -88,8 +88,8 @@ def test_old(record_property):
 """
 
 
-def test_a_verdict(site: Path, perf: PerfTests) -> None:
-    """Its row is enough for severity, colour, files, tables, notes, Markdown, CSV, JUnit and pytest's summary."""
+def test_added_verdict_is_reported_everywhere(site: Path, perf: PerfTests) -> None:
+    """One row is enough for severity, colour, files, tables, notes, Markdown, CSV, JUnit and pytest's summary."""
     add("A verdict", site)
     output = perf.run_python("-c", JUDGED, str(perf.folder)).out
     assert "{'OUTDATED': 2, 'REGRESSED': 1}" in output  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
@@ -127,8 +127,8 @@ folder.finish(exit_code=0, wall_s=1.0)
 """
 
 
-def test_a_cause(site: Path, perf: PerfTests) -> None:
-    """Its rows are enough: it is found in the steps of two sides, has an experiment, is stored and shown with a command."""
+def test_added_cause_is_found_and_shown(site: Path, perf: PerfTests) -> None:
+    """A cause with its rows is found in the steps of two sides, has an experiment, is stored, and is shown with a command."""
     add("A cause", site)
     assert perf.run_python("-c", EXPLAINED, str(perf.folder / "results")).out == "['another host']\n"
     (folder,) = (perf.folder / "results").iterdir()
@@ -138,8 +138,8 @@ def test_a_cause(site: Path, perf: PerfTests) -> None:
     assert "next: dtfperf doctor --cluster=lab --hosts=b,c" in shown
 
 
-def test_a_backend(site: Path, perf: PerfTests) -> None:
-    """Its hosts are allocated for perf tests, its keys are checked, and an error proposes its name for a similar one."""
+def test_added_backend_allocates_hosts(site: Path, perf: PerfTests) -> None:
+    """Perf tests run on hosts of the backend, its keys are validated, and an error proposes its name for a similar one."""
     add("A backend", site)
     clusters = perf.folder / "perf" / "clusters.toml"
     own = clusters.read_text().partition("[local.training]")[0].partition("\n[local]\n")[2]
@@ -157,8 +157,8 @@ def test_a_backend(site: Path, perf: PerfTests) -> None:
     perf.run("--cluster=mine").line("desks must be a whole number of at least 1")
 
 
-def test_an_export(site: Path, perf: PerfTests) -> None:
-    """Its file is written at the session's end, beside all the others, and the summary lists it."""
+def test_added_export_writes_its_file(site: Path, perf: PerfTests) -> None:
+    """The file is written when the session ends, and the summary lists it."""
     add("An export", site)
     ended = perf.run("--gpus=1")
     assert ended.code == 0, ended.out + ended.err
@@ -189,7 +189,7 @@ print(make_run_rows([StoredSession(folder.session, records, [])])[0]["threads"])
 """
 
 
-def test_a_model_a_mode_and_a_field_of_a_run(site: Path, perf: PerfTests) -> None:
+def test_added_model_mode_and_field_are_measured(site: Path, perf: PerfTests) -> None:
     """TensorFlow trains the network in the mode, and the field is measured, stored by its schema and exported."""
     add("A model", site)
     add("A mode", site)
@@ -206,8 +206,8 @@ def test_a_model_a_mode_and_a_field_of_a_run(site: Path, perf: PerfTests) -> Non
     assert exported == stored.partition(": ")[2].rstrip("}")
 
 
-def test_the_copy_is_what_runs(site: Path, perf: PerfTests) -> None:
-    """The tests above import the copy, and not the package of this repository."""
+def test_examples_import_the_copy(site: Path, perf: PerfTests) -> None:
+    """The tests above import the copy, not the package of this repository."""
     found = subprocess.run(
         [sys.executable, "-c", "import pytest_dtfperf; print(pytest_dtfperf.__file__)"],
         env=perf.environ(),

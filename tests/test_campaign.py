@@ -1,4 +1,4 @@
-"""The part of a campaign that `make test` runs."""
+"""Tests of the part of a campaign that `make test` runs."""
 
 import re
 from collections import Counter
@@ -15,30 +15,30 @@ CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, op
 
 
 @pytest.mark.parametrize("seed", [*map(str, range(20))])
-def test_every_value_is_among_the_drawn(seed: str) -> None:
-    """Whatever the seed, each mode, layout and option is tried, in no more cases than the longest of these has values."""
+def test_drawn_cases_have_every_value(seed: str) -> None:
+    """With each seed each mode, layout and option is drawn, in as many cases as the longest of these has values."""
     kept = [CASES[index] for index in drawn(CASES, seed)]
     for name in ("mode", "layout", "option"):
         assert {case[name] for case in kept} == {case[name] for case in CASES}
     assert len(kept) == max(6, 5, 2)
 
 
-def test_a_seed_draws_the_same_again() -> None:
-    """xdist's workers must collect the same; another seed draws others, and some seed draws any."""
+def test_seed_draws_the_same_cases_again() -> None:
+    """A seed draws the same cases each time, another seed draws others, and each case is drawn by some seed."""
     assert drawn(CASES, "1") == drawn(CASES, "1")
     assert len({frozenset(drawn(CASES, str(seed))) for seed in range(20)}) > 1
     assert set().union(*(drawn(CASES, str(seed)) for seed in range(200))) == {*range(len(CASES))}
 
 
-def test_what_has_no_parameters_is_kept() -> None:
-    """A campaign of one case is run, and so is one that is named alone."""
+def test_single_case_is_kept() -> None:
+    """A campaign of one case keeps it, with and without parameters, and one of no cases keeps none."""
     assert drawn([{"mode": "a"}], "1") == drawn([{}], "1") == {0}
     assert drawn([], "1") == set()
 
 
 @pytest.mark.parametrize(("cases", "kept"), [(10, {3, 4}), (9, {3}), (2, {1}), (1, {1}), (0, {0})])
-def test_one_in_three_is_run(cases: int, kept: set[int]) -> None:
-    """Of cases that are alike, and at least one; another seed draws others, and some seed draws any."""
+def test_third_of_equal_cases_is_drawn(cases: int, kept: set[int]) -> None:
+    """Of equal cases a third and at least one is drawn, the same with the same seed, and each case by some seed."""
     drawn_by = [every(cases, 3, str(seed)) for seed in range(50)]
     assert every(cases, 3, "1") == every(cases, 3, "1")
     assert {len(indices) for indices in drawn_by} == kept
@@ -66,9 +66,9 @@ def test_other(all_run): ...
 """
 
 
-def test_a_marker_says_how_much(tmp_path: Path) -> None:
-    """`make test` runs a third of cases that are alike, as many of a product as show each value, none of those that assert
-    measured times, and all tests without the marker."""
+def test_marker_limits_the_collected_cases(tmp_path: Path) -> None:
+    """`make test` collects a third of equal cases, as many of a product as show each value, none of those that assert measured
+    times, and all tests without the marker."""
     (tmp_path / "test_these.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part, only): so much of it\n")
     options = (*WITHOUT, "-p", "tests.conftest", "--collect-only", "-q")
@@ -77,8 +77,8 @@ def test_a_marker_says_how_much(tmp_path: Path) -> None:
     assert counts == {"test_alike": 3, "test_product": 3, "test_other": 4}, ended.stdout + ended.stderr
 
 
-def test_another_pytest_repeats_a_third() -> None:
-    """Drawn alike by all of xdist's workers, and by another seed others; whoever has a single test keeps it."""
+def test_repetition_leaves_out_two_thirds() -> None:
+    """Two thirds of the tests are left out, the same with the same seed, and a single test is kept."""
     cases = [*range(30)]
     assert len(two_thirds(cases, "1")) == 20
     assert two_thirds(cases, "1") == two_thirds(cases, "1") != two_thirds(cases, "2")

@@ -1,4 +1,4 @@
-"""Dataclasses as JSON has them."""
+"""Tests of dataclasses in JSON."""
 
 import json
 import re
@@ -36,8 +36,8 @@ class Outer(JsonData):
     anything: Mapping[str, Any] = field(default_factory=dict)
 
 
-def test_there_and_back() -> None:
-    """Whatever is within whatever comes back as it was, its fields in their order."""
+def test_codec_survives_json() -> None:
+    """Nested values are equal after JSON, and their fields are in the declared order."""
     outer = Outer(Inner(1), Inner(2), [Inner(3)], (Inner(4),), {"a": ("b",)}, ("c", "d"), {"e": [1, {"f": None}]})
     data = json.loads(json.dumps(outer.to_json()))
     assert Outer.from_json(data) == outer
@@ -60,8 +60,8 @@ class Counts(JsonData):
     opposites: Mapping[Colour, Colour]
 
 
-def test_keys_and_values_of_a_mapping_are_read_as_their_own_types() -> None:
-    """A key of an enumeration comes back as its member, and a text that is a value beside it stays what its type says."""
+def test_codec_reads_keys_and_values_by_their_types() -> None:
+    """A key or value that is declared as an enumeration is read as its member, and one that is declared as text stays text."""
     data = {"numbers": {"red": 2}, "favourites": {"blue": "red"}, "opposites": {"red": "blue"}}
     read = Counts.from_json(data)
     assert [type(key) for each in (read.numbers, read.favourites, read.opposites) for key in each] == [Colour, str, Colour]
@@ -69,8 +69,8 @@ def test_keys_and_values_of_a_mapping_are_read_as_their_own_types() -> None:
     assert read.to_json() == data
 
 
-def test_what_is_not_there_is_as_usual() -> None:
-    """An older version's has fewer names, and text is no list of letters."""
+def test_codec_reads_missing_keys_as_defaults() -> None:
+    """Missing keys get their defaults, and a text is not read as a list of letters."""
     assert Outer.from_json({"one": {}, "words": "cd"}) == Outer(Inner(), words="cd")
 
 
@@ -86,8 +86,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("data, message", WRONG.values(), ids=WRONG)
-def test_from_json_refuses_what_fields_do_not_allow(data: dict[str, Any], message: str) -> None:
-    """Unknown and missing keys and other types are refused with the path and what is allowed."""
+def test_codec_refuses_wrong_keys_and_types(data: dict[str, Any], message: str) -> None:
+    """Unknown and missing keys and wrong types are refused with the path and the allowed values."""
     with pytest.raises(ValidationError) as caught:
         Outer.from_json(data)
     assert str(caught.value).startswith(message)
@@ -125,23 +125,23 @@ class Limited(JsonData):
         ({"kind": "other"}, "kind: must be one of 'own', not 'other'"),
     ],
 )
-def test_from_json_refuses_numbers_out_of_range(data: dict[str, Any], message: str) -> None:
-    """A range holds for each number of a field, and NaN is a number only where the field says so."""
+def test_codec_refuses_values_out_of_range(data: dict[str, Any], message: str) -> None:
+    """A range applies to each number of a field, and an infinite number is allowed only where the field declares it."""
     with pytest.raises(ValidationError) as caught:
         Limited.from_json(data)
     assert str(caught.value) == message
     assert Limited.from_json({"loss": float("inf")}).loss == float("inf")
 
 
-def test_from_json_refuses_integers_that_no_float_can_hold() -> None:
-    """A whole number beyond the range of floats is refused, of a field with whole numbers and with any numbers."""
+def test_codec_refuses_integers_beyond_floats() -> None:
+    """A whole number beyond the range of floats is refused, both by a field of whole numbers and by one of any numbers."""
     for name in ("count", "step_s.0"):
         with pytest.raises(ValidationError, match=rf"^{re.escape(name)}: must be .* number .*, not 1000"):
             Limited.from_json({"count": 10**400} if name == "count" else {"step_s": [10**400]})
 
 
-def test_json_schema_has_what_the_fields_declare() -> None:
-    """Types, ranges, units and descriptions; what is not stored is in none of it."""
+def test_json_schema_has_the_declared_fields() -> None:
+    """The schema has types, ranges, units and descriptions of the fields, and no field that is not stored."""
     assert json_schema(Limited) == {
         "type": "object",
         "additionalProperties": False,
@@ -174,8 +174,8 @@ class RunWithFaults(Run):
     )
 
 
-def test_a_new_field_of_a_run_takes_one_declaration() -> None:
-    """It is written, read, checked, and in the schema and the reference, by its declaration alone."""
+def test_new_field_of_a_run_takes_one_declaration() -> None:
+    """A declared field is written, read, validated, and in the schema with its description."""
     values = {each.name: getattr(run(10.0), each.name) for each in fields(Run)}
     faulty = RunWithFaults(**values, faults={"worker:0": 3})
     data = json.loads(json.dumps(faulty.to_json()))

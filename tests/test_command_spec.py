@@ -1,4 +1,4 @@
-"""An external command in a spec: what is refused, what its tasks are told, and how its workers' numbers become one."""
+"""Tests of an external command in a spec: refusals, the arguments and variables of its tasks, and the rate from its output."""
 
 import json
 from typing import Any
@@ -57,36 +57,37 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"model": 50}, "model=50 is what the program's results are called: letters, digits"),
     ],
 )  # fmt: skip
-def test_what_no_program_can_be_told_is_refused(changes: dict[str, Any], words: str) -> None:
-    """A spec that would be misunderstood, or have no effect, is refused in words that say what is allowed."""
+def test_spec_of_an_impossible_command_is_refused(changes: dict[str, Any], words: str) -> None:
+    """A spec that a program would misunderstand, or that has no effect, is refused with the allowed values."""
     with pytest.raises(SpecError, match=words):
         spec(**changes)
 
 
-def test_a_task_is_told_who_it_is_by_flags() -> None:
-    """Unless told otherwise, a task gets tf_cnn_benchmarks' flags, behind the command's own words."""
+def test_task_has_flags_of_its_role() -> None:
+    """By default a task gets the flags of tf_cnn_benchmarks after the command's own arguments."""
     assert task_arguments(order(spec("--x=1"))) == [
         "python", "train.py", "--x=1", "--job_name=worker", "--task_index=1", "--ps_hosts=a:1", "--worker_hosts=a:2,b:2",
     ]  # fmt: skip
     assert task_arguments(order(spec(), job="ps", index=0))[2:4] == ["--job_name=ps", "--task_index=0"]
 
 
-def test_flags_can_have_any_form() -> None:
-    """A program's own names for its role are words with braces, among the command's or behind them."""
+def test_role_flags_can_have_any_form() -> None:
+    """Names of a program's own for its role are arguments with braces, in the command or in role_flags."""
     own = spec("{job}", "{index}", role_flags=("--hosts", "{worker_hosts}"))
     assert task_arguments(order(own))[2:] == ["worker", "1", "--hosts", "a:2,b:2"]
 
 
-def test_no_flag_names_servers_that_are_not() -> None:
-    """Without parameter servers there is no flag for them, and a lone process is told of no role at all."""
+def test_task_without_servers_has_no_flag_for_them() -> None:
+    """Without parameter servers there is no flag for them, and a single process has no flags of a role."""
     alone = spec(gpus=1, num_ps=0)
     workers = order(alone, cluster={"worker": ("a:2", "b:2")})
     assert task_arguments(workers)[2:] == ["--job_name=worker", "--task_index=1", "--worker_hosts=a:2,b:2"]
     assert task_arguments(order(alone, index=0, cluster={})) == ["python", "train.py"]
 
 
-def test_tf_config_is_what_tensorflow_reads() -> None:
-    """TF_CONFIG holds the cluster and the task as TensorFlow's own resolver wants them, and no flag is added."""
+def test_tf_config_has_cluster_and_task() -> None:
+    """TF_CONFIG holds the cluster and the task as TensorFlow's resolver reads them, no flag is added, and a single process has
+    none."""
     told = order(spec(role_flags="TF_CONFIG"), job="ps", index=0)
     assert task_arguments(told) == ["python", "train.py"]
     assert json.loads(task_variables(told)["TF_CONFIG"]) == {
@@ -95,21 +96,21 @@ def test_tf_config_is_what_tensorflow_reads() -> None:
     assert "TF_CONFIG" not in task_variables(order(spec(gpus=1, num_ps=0, role_flags="TF_CONFIG"), index=0, cluster={}))
 
 
-def test_words_are_filled_in() -> None:
-    """Braces stand for the spec's fields and the task's part; doubled ones, and those of no name, for themselves."""
+def test_arguments_are_filled_in() -> None:
+    """Braces stand for fields of the spec and of the task, and doubled or unknown ones stay braces."""
     asking = spec("{batch_size},{steps},{xla},{devices},{threads},{workers}", "{{job}}", '{"a": 1}', batch_size=8, steps=7)
     found = task_arguments(order(asking, num_devices=3, threads=4))
     assert found[2:5] == ["8,7,false,3,4,2", "{job}", '{"a": 1}']
     assert task_arguments(order(asking, job="ps", index=0, num_devices=0))[2].split(",")[3] == "1", "as many as a worker has"
 
 
-def test_environment_of_the_spec_is_told() -> None:
-    """What the spec adds to the environment reaches the program."""
+def test_environment_of_the_spec_reaches_the_task() -> None:
+    """A variable of the spec is in the environment of the program, with any = in its value."""
     assert task_variables(order(spec(environment=("NCCL_ALGO=Ring=1",)))) == {"NCCL_ALGO": "Ring=1"}
 
 
 def test_environment_is_filled_in() -> None:
-    """Variables ask for all that a command's words may, and braces around anything else, as in JSON, are left alone."""
+    """Variables are filled in as arguments are, and braces around anything else, as in JSON, stay."""
     words = (
         "RANK={index}",
         "AT={chief_host}:{chief_port}",
@@ -125,22 +126,23 @@ def test_environment_is_filled_in() -> None:
     assert task_variables(order(spec(environment=('J={"index":{index}}',)), index=1)) == {"J": '{"index":1}'}
 
 
-def test_an_address_of_ipv6_has_no_brackets_beside_a_port() -> None:
-    """A program that takes host and port apart gets the host as its own resolver takes it."""
+def test_host_of_an_ipv6_address_has_no_brackets() -> None:
+    """A program that takes host and port separately gets the host without brackets."""
     found = task_variables(
         order(spec(environment=("A={chief_host} {chief_port} {hosts}",)), cluster={"worker": ("[fd00::1]:7", "b:2")})
     )
     assert found == {"A": "fd00::1 7 fd00::1,b"}
 
 
-def test_a_chief_has_its_own_address() -> None:
-    """Where there is a chief, its address is the one to meet at, in commands as in the environment."""
+def test_chief_address_is_that_of_the_chief_task() -> None:
+    """In a cluster with a chief the arguments have its address, not that of the first worker."""
     led = order(spec("--at={chief_host}:{chief_port}"), cluster={"chief": ("c:9",), "worker": ("a:2",)})
     assert task_arguments(led)[2] == "--at=c:9"
 
 
-def test_a_variable_for_servers_that_are_not_is_left_out() -> None:
-    """As a flag is; and what a lone process can be told, it is."""
+def test_variable_of_missing_jobs_is_left_out() -> None:
+    """A single process has no variables with addresses of jobs, but has its index and the number of workers, and the chief's
+    address where the command needs one."""
     words = ("PS={ps_hosts}", "CHIEF={chief_hosts}", "WORKERS={worker_hosts}", "RANK={index}", "SIZE={workers}")
     alone = order(spec(gpus=1, num_ps=0, environment=words), index=0, cluster={})
     assert task_variables(alone) == {"RANK": "0", "SIZE": "1"}
@@ -151,14 +153,16 @@ def test_a_variable_for_servers_that_are_not_is_left_out() -> None:
     assert not needs_addresses(spec(gpus=1, num_ps=0, environment=words))
 
 
-def test_a_rank_in_the_environment_tells_tasks_apart() -> None:
-    """Parameter servers and workers need not have flags where the environment tells each its number."""
-    spec(role_flags=(), environment=("JOB={job}", "RANK={index}"))
+def test_rank_in_the_environment_replaces_role_flags() -> None:
+    """Parameter servers and workers need no flags where the environment has the job and the index of each."""
+    ranked = spec(role_flags=(), environment=("JOB={job}", "RANK={index}"))
+    assert task_arguments(order(ranked)) == ["python", "train.py"]
+    assert task_variables(order(ranked, job="ps", index=0)) == {"JOB": "ps", "RANK": "0"}
 
 
 @pytest.mark.parametrize("text", ["{index}", "{{index}}", '{"a": {"index": {}}}', "{{{index}}}", "{ index }", "plain"])
-def test_a_literal_is_filled_in_as_itself(text: str) -> None:
-    """Text that is nobody's to fill in comes through unchanged, whatever braces are in it."""
+def test_literal_is_filled_in_unchanged(text: str) -> None:
+    """Text that is quoted by `literal` comes through unchanged, with any braces in it."""
     assert task_variables(order(spec(environment=(f"A={literal(text)}",)))) == {"A": text}
 
 
@@ -171,13 +175,14 @@ def test_a_literal_is_filled_in_as_itself(text: str) -> None:
         (["/opt/bin/train", "--out", "x"], "train"),
     ],
 )
-def test_a_program_has_a_name(command: list[str], name: str) -> None:
-    """People read what is run: the script or module of an interpreter, else the program."""
+def test_program_name_is_its_script_or_module(command: list[str], name: str) -> None:
+    """The name of a command is the script or module of an interpreter, or the program."""
     assert program_name(command) == name
 
 
-def test_label_and_key_say_what_is_run() -> None:
-    """A key holds the whole command but not how its rate is read; a label names the program where the model does not."""
+def test_label_and_key_identify_the_command() -> None:
+    """A key holds the whole command but not the way its rate is read, and a label names the program where the model does
+    not."""
     named = spec("--a b", model="inception3", batch_size=8)
     assert named.label == "inception3 b8 gpus=2 num_ps=1 parameter_server command=train"
     assert spec().label == "train gpus=2 num_ps=1 parameter_server"
@@ -185,8 +190,8 @@ def test_label_and_key_say_what_is_run() -> None:
     assert named.replace(rate_pattern="x(.)", rate_of="mean", command_dir="/", role_flags="TF_CONFIG").key == named.key
 
 
-def test_spec_travels() -> None:
-    """A command goes to the hosts and comes back the same."""
+def test_spec_with_a_command_survives_json() -> None:
+    """A spec with a command is the same after JSON."""
     sent = spec("{index}", role_flags=("{job}",))
     assert Spec.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
@@ -221,8 +226,10 @@ def measured(spec: Spec, *reported: str | None, devices: tuple[int, ...] = (1, 1
         ("each", ("20", "11"), (2, 1), 30),
     ],
 )
-def test_workers_numbers_become_one(rule: str, reported: tuple[str | None, ...], devices: tuple[int, ...], rate: float) -> None:
-    """A rule makes one rate of what the workers print, and none of the rules adds."""
+def test_rate_rule_combines_the_workers_rates(
+    rule: str, reported: tuple[str | None, ...], devices: tuple[int, ...], rate: float
+) -> None:
+    """Each rule makes one rate from the printed rates of the workers."""
     assert measured(spec(rate_of=rule, gpus=sum(devices)), *reported, devices=devices) == pytest.approx(rate)
 
 
@@ -247,13 +254,14 @@ def test_workers_numbers_become_one(rule: str, reported: tuple[str | None, ...],
         ),
     ],
 )
-def test_what_is_no_rate_is_invalid(rule: str, reported: tuple[str | None, ...], words: str) -> None:
-    """Without a believable number of every worker that the rule needs there is no rate, and whose is missing is said."""
+def test_unusable_rate_is_invalid(rule: str, reported: tuple[str | None, ...], words: str) -> None:
+    """Without a plausible number of each worker that the rule needs the measurement is invalid, and the message names the
+    worker."""
     with pytest.raises(InvalidMeasurement, match=words):
         measured(spec(rate_of=rule), *reported)
 
 
-def test_devices_of_a_program_are_counted() -> None:
-    """A program on fewer workers than were asked for is no measurement of them."""
+def test_missing_worker_is_invalid() -> None:
+    """A program on fewer workers than requested is no measurement of them."""
     with pytest.raises(InvalidMeasurement, match="1 devices trained where 2 were asked for"):
         measured(spec(), "10", devices=(1,))

@@ -1,4 +1,4 @@
-"""What README says is true, from a clone and from a wheel. What all pages are held to: tests/docs."""
+"""Tests of the README, in a clone and with a wheel. Tests of all pages are in tests/docs."""
 
 import os
 import re
@@ -20,11 +20,11 @@ README = (REPOSITORY / "README.md").read_text()
 
 @pytest.fixture
 def perf(tmp_path: Path) -> PerfTests:
-    """Perf tests whose training takes no time."""
+    """Return perf tests with a training that takes no time."""
     return perf_tests_in(tmp_path)
 
 
-def test_the_script_of_the_docs_runs(perf: PerfTests) -> None:
+def test_session_script_measures_and_judges(perf: PerfTests) -> None:
     """The example in docs/session.md, run beside a clusters.toml, measures on one device and on two, and judges."""
     (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "session.md").read_text(), re.DOTALL)
     (perf.folder / "perf_tests").symlink_to(perf.folder / "perf")
@@ -37,8 +37,8 @@ def test_the_script_of_the_docs_runs(perf: PerfTests) -> None:
     ended.line("mnist", "gpus=2", "run 1 of 3")
 
 
-def test_the_readmes_perf_test_is_ours() -> None:
-    """The README's example is what stands in perf_tests/."""
+def test_readme_perf_test_is_in_perf_tests() -> None:
+    """The README's example is in perf_tests/test_inception3.py."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.strip() in (REPOSITORY / "perf_tests" / "test_inception3.py").read_text()
 
@@ -50,7 +50,7 @@ USAGE = {"pytest": 4, "dtfperf": 2}  # the exit codes of arguments that are not 
 
 @pytest.fixture(scope="module")
 def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project as the README says to make one: the wheel, unpacked in `site`, what its `init` writes, and our clusters."""
+    """Return a project as the README makes one: the unpacked wheel, the files of `dtfperf init`, and our clusters.toml."""
     folder = tmp_path_factory.mktemp("project")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -61,7 +61,7 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """In which pytest collects only, and nobody's accounts and hosts are at hand."""
+    """Return variables with which pytest only collects, and no accounts or hosts of the user are reachable."""
     environ = {
         name: value for name, value in PerfTests(REPOSITORY).environ().items() if not name.startswith(("AWS_", "SLURM_"))
     }
@@ -76,7 +76,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """As it stands in the README."""
+    """Run a command as the README has it."""
     environ = {**environment(root), "PYTHONPATH": str(site)}
     return subprocess.run(
         ["sh", "-c", command], cwd=root, env=environ, capture_output=True, text=True, timeout=120, check=False
@@ -88,8 +88,8 @@ AT_CLUSTERS = [command for command in dict.fromkeys(COMMANDS) if "--cluster=" in
 
 
 @pytest.mark.parametrize("command", AT_CLUSTERS)
-def test_the_readmes_commands_are_understood(command: str) -> None:
-    """The README's clusters are found from the root of a clone, and pytest collects the perf tests there for each."""
+def test_readme_commands_run_in_a_clone(command: str) -> None:
+    """Each command with a cluster is accepted in the root of a clone, and pytest collects the perf tests."""
     program, *arguments = shlex.split(command)
     argv = ["-m", MODULES[program], *arguments]
     code, output = zygote.run_as_one(argv, REPOSITORY, environment(REPOSITORY), timeout_s=120)
@@ -105,8 +105,8 @@ ELSEWHERE = [command for command in AT_CLUSTERS if "daint" not in command]
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)
-def test_the_readmes_commands_are_understood_in_a_project_made_from_the_wheel(command: str, project: Path) -> None:
-    """The README's clusters are found from the root of a project that has the wheel and a copy of the perf tests."""
+def test_readme_commands_run_in_a_project(command: str, project: Path) -> None:
+    """Each command with a cluster is accepted in a project with the wheel, and pytest collects the perf tests."""
     ended = run_literally(command, project, project / "site")
     output = ended.stdout + ended.stderr
     assert ended.returncode != USAGE[command.split()[0]], output
@@ -115,8 +115,8 @@ def test_the_readmes_commands_are_understood_in_a_project_made_from_the_wheel(co
         assert "test_inception3.py::test_throughput" in ended.stdout
 
 
-def test_make_targets_exist() -> None:
-    """The README's first screen installs, runs one command, and has two targets of the Makefile."""
+def test_readme_first_screen_has_existing_targets() -> None:
+    """The README's first screen installs, runs a command, and has targets that are in the Makefile, in this order."""
     makefile = (REPOSITORY / "Makefile").read_text()
     first_screen = "\n".join(README.splitlines()[:15])
     for target in re.findall(r"^    make (\w+)", first_screen, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The site of the documentation: it is built without a warning, and what is made from the code is all there."""
+"""Tests of the site of the documentation: it builds without a warning, and has all that is made from the code."""
 
 import argparse
 import os
@@ -25,8 +25,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_every_page_is_reached(site: Path) -> None:
-    """Each page of docs/ is in the site's navigation, and in llms.txt with its first words."""
+def test_site_links_every_page(site: Path) -> None:
+    """Each page of docs/ is in the site's navigation, and in llms.txt with a description."""
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts}
     reached = set(re.findall(r'<a class="[^"]*internal" href="([^"#]+)\.html"', (site / "index.html").read_text()))
     assert pages - {"index"} == reached
@@ -36,7 +36,7 @@ def test_every_page_is_reached(site: Path) -> None:
 
 
 def test_reference_has_all_options_and_commands(site: Path) -> None:
-    """The pages that are made from the code have every option of pytest with its ini key, and every command's own help."""
+    """The reference has each option of pytest with its ini key, and the help of each command."""
     options = (site / "reference" / "options.html").read_text()
     for option in OPTIONS:
         assert f"--{option.name}" in options
@@ -48,8 +48,8 @@ def test_reference_has_all_options_and_commands(site: Path) -> None:
     assert "dtfperf history changes --fail" in commands
 
 
-def test_fixtures_have_their_methods(site: Path) -> None:
-    """What the fixtures give is documented from its docstrings, method by method."""
+def test_fixtures_page_has_their_methods(site: Path) -> None:
+    """The page of the fixtures has each fixture and method of the list."""
     page = (site / "fixtures.html").read_text()
     for name in ("cluster", "train", "baseline", "Train.in_turn", "Baseline.check_efficiency", "Session.measure", "Spec.but"):
         assert f'.{name}"' in page

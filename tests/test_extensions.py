@@ -1,4 +1,4 @@
-"""Rows that other packages add to tables, and what is said where they cannot be had."""
+"""Tests of rows that other packages add to tables, and of the messages for rows that cannot be loaded."""
 
 import os
 import signal
@@ -69,8 +69,8 @@ class Install:
         forget_installed()
 
 
-def test_ours_come_first_and_cannot_be_replaced(install: Install) -> None:
-    """Names of other packages come after ours, in order; one that we have, too, is ours."""
+def test_own_rows_come_first_and_cannot_be_replaced(install: Install) -> None:
+    """Names of other packages come after ours, in order, and a name that we have too is ours."""
     ours = list(MODELS)
     install("late", models_b="added:OWN")
     install("early", models_a="added:OWN")
@@ -84,8 +84,8 @@ def test_ours_come_first_and_cannot_be_replaced(install: Install) -> None:
     assert extensions.packages()["late"] == "1.0"
 
 
-def test_nothing_is_imported_before_it_is_asked_for(install: Install) -> None:
-    """Names are known from what pip wrote; who looks for one of ours imports none of another's code."""
+def test_row_is_imported_on_access(install: Install) -> None:
+    """Names come from the metadata of packages, and access to a row of ours imports no other package."""
     install("late", models_a="added:OWN")
     assert "models_a" in MODELS
     assert "nobody" not in MODELS
@@ -102,8 +102,8 @@ def test_nothing_is_imported_before_it_is_asked_for(install: Install) -> None:
         ("gone:OWN", r"of late 1.0 cannot be imported: ModuleNotFoundError: No module named 'gone'"),
     ],
 )
-def test_a_row_that_cannot_be_had(install: Install, value: str, problem: str) -> None:
-    """It is one message, which names the entry point and its package, where the name is asked for."""
+def test_row_that_cannot_be_loaded_is_refused(install: Install, value: str, problem: str) -> None:
+    """Access to a row that cannot be loaded is one message, which names the entry point and its package."""
     install("late", models_a=value)
     with pytest.raises(UsageError, match=problem):
         MODELS["models_a"]
@@ -111,8 +111,8 @@ def test_a_row_that_cannot_be_had(install: Install, value: str, problem: str) ->
         Spec(model="models_a", batch_size=1)
 
 
-def test_nothing_else_suffers_from_it(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other models are listed, trained and fed as before."""
+def test_broken_row_leaves_other_rows_usable(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other models have their inputs, are validated and are listed, and the list has the reason of the broken row."""
     install("late", models_a="gone:OWN", inputs_a="gone:INPUT")
     assert inputs_of("lenet") == MODELS["lenet"].data
     with pytest.raises(UsageError, match="vgg11 cannot be fed from data=mnist"):
@@ -133,8 +133,8 @@ time.sleep(600)
 @pytest.mark.parametrize(
     "command", [["pytest_dtfperf.cli", "run", "--models"], ["pytest", "-p", "no:cacheprovider"]], ids=["dtfperf", "pytest"]
 )
-def test_a_row_whose_import_hangs(install: Install, tmp_path: Path, command: list[str]) -> None:
-    """Whoever presses Ctrl-C then is told whose import was waited for."""
+def test_row_with_a_hanging_import_is_named_on_interrupt(install: Install, tmp_path: Path, command: list[str]) -> None:
+    """Ctrl-C during the import of a row ends the program with a message that names the entry point and its package."""
     install("late", models_a="hanging:OWN")
     (tmp_path / "site" / "hanging.py").write_text(HANGS)
     (tmp_path / "test_perf.py").write_text("def test_it(train):\n    train(model='models_a')\n")
@@ -154,8 +154,8 @@ def test_a_row_whose_import_hangs(install: Install, tmp_path: Path, command: lis
     assert waiting.returncode == (130 if command[0] == "pytest_dtfperf.cli" else 2)
 
 
-def test_two_packages_of_one_mind(install: Install) -> None:
-    """Whose row is meant cannot be known: both packages are named."""
+def test_row_of_two_packages_is_refused(install: Install) -> None:
+    """A name that two packages register is refused, and the message names both."""
     install("early", models_a="added:OWN")
     install("late", models_a="added:OWN")
     with pytest.raises(
@@ -164,22 +164,22 @@ def test_two_packages_of_one_mind(install: Install) -> None:
         MODELS["models_a"]
 
 
-def test_an_input_names_the_models_that_it_feeds(install: Install) -> None:
-    """A model of ours does not know it, and is fed from it all the same; others are refused."""
+def test_added_input_names_its_models(install: Install) -> None:
+    """A model of ours can be fed from an added input that names it, and other models are refused."""
     install("late", inputs_a="added:INPUT")
     assert Spec(model="lenet", batch_size=1, data="inputs_a").input.models == ("lenet",)
     with pytest.raises(UsageError, match="vgg11 cannot be fed from data=inputs_a"):
         Spec(model="vgg11", batch_size=1, data="inputs_a")
 
 
-def test_an_export_that_fails_is_told_as_its_packages(install: Install, tmp_path: Path) -> None:
-    """Whatever it raises; a defect of ours is shown as one."""
+def test_failing_export_names_its_package(install: Install, tmp_path: Path) -> None:
+    """The error of a failing export has the names of the export and its package, and the exception."""
     install("late", exports_a="added:EXPORT")
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
     with pytest.raises(DtfPerfError, match=r"export exports_a of late 1.0 failed: ZeroDivisionError: nothing measured"):
         session_exports.write_export("exports_a", folder, SessionResults([]))
 
 
-def test_every_table_has_a_group_of_its_own() -> None:
-    """All that others may add to are looked for, and no other."""
+def test_tables_have_the_known_groups() -> None:
+    """The groups of the four tables are the groups of entry points that are searched."""
     assert [MODELS.group, INPUTS.group, BACKENDS.group, session_exports.EXPORTS.group] == list(GROUPS)

@@ -1,4 +1,4 @@
-"""Runs of one spec, and what follows from several measurements."""
+"""Tests of a measurement of several runs, and of values computed from several measurements."""
 
 import json
 
@@ -22,8 +22,8 @@ def measurement(*rates: float, gpus: int = 1) -> Measurement:
     return Measurement(spec=SPEC.replace(gpus=gpus), runs=runs, hosts=["n1"], fingerprint=Fingerprint())
 
 
-def test_a_measurement_is_the_median_of_its_runs() -> None:
-    """Rate and spread of a measurement are the median and the range of its runs."""
+def test_measurement_is_the_median_of_its_runs() -> None:
+    """Rate and spread of a measurement are the median and the half range of its runs, relative to the median."""
     assert measurement(90, 120, 100).images_per_sec == 100
     assert measurement(90, 120, 100).spread == pytest.approx(0.15)
     assert measurement(90).spread is None
@@ -35,8 +35,8 @@ def test_measurement_survives_json() -> None:
     assert Measurement.from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
-def test_efficiency_and_overhead() -> None:
-    """Efficiency is rate(n) / (n x rate(1)), overhead (synthetic - real) / synthetic, which may be negative."""
+def test_efficiency_and_overhead_follow_their_formulas() -> None:
+    """Efficiency is rate(n) / (n x rate(1)), and overhead (synthetic - real) / synthetic, which may be negative."""
     assert efficiency(measurement(180, gpus=2), measurement(100)) == pytest.approx(0.9)
     assert scaling_efficiency(1018.18, 8, 138.23) == pytest.approx(0.9207, abs=5e-5)
     assert io_overhead(1077.59, 1080.12) == pytest.approx(-0.0023, abs=5e-5)

@@ -1,4 +1,4 @@
-"""The notebook of the docs does what it shows."""
+"""Tests of the notebook of the docs."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "analysis.ipynb"
 
 
-def test_the_notebook_gives_the_outputs_that_it_shows(tmp_path: Path) -> None:
-    """Run from its beginning in a kernel of its own, every cell gives the text that is stored with it, and none fails."""
+def test_notebook_gives_its_stored_outputs(tmp_path: Path) -> None:
+    """Executed from its beginning, the notebook gives the stored text of each cell, and no cell fails."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     stored = texts(notebook)
     assert sum(map(bool, stored)) == len(stored) == 8

@@ -1,4 +1,4 @@
-"""What pip installs: a wheel that works alone, and a source distribution that builds."""
+"""Tests of the packages that pip installs: a wheel that works alone, and a source distribution that builds."""
 
 import os
 import subprocess
@@ -33,8 +33,9 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> None:
-    """The wheel ships py.typed, schemas, published references, templates and what hosts install, and no tests at all."""
+def test_wheel_has_types_schemas_and_published_results(installed: Path) -> None:
+    """The wheel has py.typed, schemas, published references, templates and requirements of hosts, and no top-level package but
+    ours."""
     assert (installed / "pytest_dtfperf" / "py.typed").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
@@ -44,8 +45,9 @@ def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> No
     assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
 
 
-def test_installed_alone_it_is_a_pytest_plugin(installed: Path, tmp_path: Path) -> None:
-    """pytest finds the installed plugin by its entry point, shows its options, and it finds the published results."""
+def test_wheel_alone_is_a_pytest_plugin(installed: Path, tmp_path: Path) -> None:
+    """pytest finds the installed plugin by its entry point and shows its options, and the plugin finds the published
+    results."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "--help"],
@@ -70,7 +72,7 @@ def test_installed_alone_it_is_a_pytest_plugin(installed: Path, tmp_path: Path) 
     assert found.stdout.split() == [str(installed / "pytest_dtfperf" / "baselines" / "references.py"), "339"]
 
 
-def test_source_distribution_has_what_is_needed_to_build_and_read(built: Path) -> None:
+def test_source_distribution_has_all_parts(built: Path) -> None:
     """The source distribution has the package, its baselines, perf tests, tests and documents."""
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -79,6 +81,8 @@ def test_source_distribution_has_what_is_needed_to_build_and_read(built: Path) -
         "pyproject.toml",
         "README.md",
         "LICENSE",
+        "docs/tutorial.md",
+        "pytest_dtfperf/plugin/hooks.py",
         "baselines/dgx1.json",
         "perf_tests/clusters.toml",
         "tests/test_packaging.py",
@@ -87,8 +91,8 @@ def test_source_distribution_has_what_is_needed_to_build_and_read(built: Path) -
 
 
 @pytest.mark.parametrize("variant", ["cpu", "cuda"])
-def test_what_hosts_install_is_what_is_locked(variant: str, tmp_path: Path) -> None:
-    """The requirements that `setup = "uv"` brings to a host are those of uv.lock, hashes included."""
+def test_requirements_of_hosts_are_the_locked_ones(variant: str, tmp_path: Path) -> None:
+    """The requirements that `setup = "uv"` installs on a host are those of uv.lock, with hashes."""
     uv = REPOSITORY / ".tools" / "bin" / "uv"
     if not uv.exists():
         pytest.skip("ci/setup brings uv")
@@ -101,8 +105,8 @@ def test_what_hosts_install_is_what_is_locked(variant: str, tmp_path: Path) -> N
     assert "--hash=sha256:" in kept.read_text()
 
 
-def test_the_doctor_advises_the_locked_tensorflow() -> None:
-    """What the doctor tells to install is the version that `setup = "uv"` and the extras install."""
+def test_doctor_advises_the_locked_tensorflow() -> None:
+    """The version that the doctor advises is in both requirements of `setup = "uv"`."""
     for variant, package in (("cpu", "tensorflow-cpu"), ("cuda", "tensorflow")):
         kept = REPOSITORY / "pytest_dtfperf" / "clusters" / "ssh" / f"requirements-{variant}.txt"
         assert f"\n{package}=={TENSORFLOW} " in kept.read_text()

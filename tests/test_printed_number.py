@@ -1,4 +1,4 @@
-"""A number that a program has printed: read whole, or refused with the reason."""
+"""Tests of a number in a program's output, which is read whole or refused with the reason."""
 
 import random
 import re
@@ -88,7 +88,7 @@ UNCLEAR = {
 
 
 @pytest.mark.parametrize("printed, value", WHOLE.items(), ids=ascii)
-def test_a_number_is_read_whole(printed: str, value: float) -> None:
+def test_number_is_read_whole(printed: str, value: float) -> None:
     """Thousands, decimals, an exponent and an SI prefix belong to a number, and the last number of a line counts."""
     found = find(re.compile(RATE_PATTERN), f"total images/sec: {printed}")
     assert found is not None
@@ -96,8 +96,8 @@ def test_a_number_is_read_whole(printed: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("printed, why", UNCLEAR.items(), ids=ascii)
-def test_what_may_be_another_number_is_refused(printed: str, why: str) -> None:
-    """Where a part of a number would be read, or something that is not one number per second, the reason is given instead."""
+def test_ambiguous_number_is_refused(printed: str, why: str) -> None:
+    """A part of a number, an ambiguous number, and a number that is not one per second are refused with the reason."""
     with pytest.raises(UnclearNumber, match=re.escape(why)):
         find(re.compile(RATE_PATTERN), f"total images/sec: {printed}")
 
@@ -148,14 +148,14 @@ CUT = [
 
 
 @pytest.mark.parametrize("pattern, line, found", OWN, ids=[f"{pattern} {line!a}" for pattern, line, _ in OWN])
-def test_a_pattern_of_ones_own_finds_a_whole_number(pattern: str, line: str, found: str | None) -> None:
-    """A number is read beyond the end of the group, and columns that the pattern describes are columns."""
+def test_own_pattern_finds_a_whole_number(pattern: str, line: str, found: str | None) -> None:
+    """A number is read beyond the end of the group, and columns in the pattern separate numbers."""
     assert find(re.compile(pattern), line) == found
 
 
 @pytest.mark.parametrize("pattern, line, why", CUT, ids=[f"{pattern} {line!a}" for pattern, line, _ in CUT])
-def test_a_pattern_of_ones_own_cuts_no_number(pattern: str, line: str, why: str) -> None:
-    """A group that takes a part of a number is refused, whatever has cut it."""
+def test_own_pattern_that_cuts_a_number_is_refused(pattern: str, line: str, why: str) -> None:
+    """A group that takes a part of a number, or something else than a number, is refused with the reason."""
     with pytest.raises(UnclearNumber, match=re.escape(why)):
         find(re.compile(pattern), line)
 
@@ -174,8 +174,8 @@ TRANSLATIONS: tuple[dict[str, str], ...] = (
 )
 
 
-def test_no_format_gives_another_number() -> None:
-    """Of many values in many formats, each is read as it is or refused; a point that is alone is a decimal point."""
+def test_number_in_any_format_keeps_its_value() -> None:
+    """Of 4000 values in many formats each is read with its value or refused, and more than 1000 are read."""
     chance = random.Random(7)
     pattern, read = re.compile(RATE_PATTERN), 0
     for _ in range(4000):

@@ -1,4 +1,4 @@
-"""A release: its version is the tag's, its README can be read on a package index, and what is published was checked."""
+"""Tests of a release: its version is the tag's, its README has working links, and the workflow checks its files."""
 
 import os
 import re
@@ -30,7 +30,7 @@ LINK = re.compile(r'(?:href|src)="([^"]*)"')
 
 
 def clean(**more: str) -> dict[str, str]:
-    """Of whoever runs these tests, a workflow perhaps, nothing is known."""
+    """Return the environment without variables of the workflow that may run these tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "SETUPTOOLS_SCM"))} | more
 
 
@@ -51,7 +51,7 @@ def version_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that git has, as they are now, without git."""
+    """Return a folder with the current files of the repository, without git."""
     folder = tmp_path_factory.mktemp("tree")
     for name in git(REPOSITORY, "ls-files", "--cached", "--others", "--exclude-standard", "-z").rstrip("\0").split("\0"):
         if (REPOSITORY / name).is_file():
@@ -62,7 +62,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clone(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of them with one commit."""
+    """Return a repository of these files with one commit."""
     folder = tmp_path_factory.mktemp("clone") / "perf"
     shutil.copytree(tree, folder)
     git(folder, "init", "--quiet")
@@ -72,7 +72,7 @@ def clone(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel_of(folder: Path, out: Path, **environment: str) -> Message:
-    """What the wheel says of itself."""
+    """Build a wheel, and return its metadata."""
     run(folder, sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), ".", **environment)
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -86,8 +86,9 @@ def links_of(metadata: Message) -> Iterator[str]:
     return (found[1] for found in LINK.finditer(rendered) if not found[1].startswith("#"))  # those of its own headings
 
 
-def test_versions_come_from_tags(tree: Path, clone: Path, tmp_path: Path) -> None:
-    """A tag is the version; behind it, before the first one, in a shallow clone and without git there is one of development."""
+def test_version_comes_from_the_tag(tree: Path, clone: Path, tmp_path: Path) -> None:
+    """The version at a tag is the tag's, and after it, without a tag, in a shallow clone and without git it is a development
+    version."""
     assert version_of(tree) == "0.1.0.dev0"
     assert re.fullmatch(r"0\.1\.(?:0\.)?dev\d+", version_of(clone))
     git(clone, "tag", TAG)
@@ -103,16 +104,17 @@ def test_versions_come_from_tags(tree: Path, clone: Path, tmp_path: Path) -> Non
     git(clone, "reset", "--quiet", "--hard", TAG)
 
 
-def test_a_wheel_from_nowhere_has_no_links(tree: Path, tmp_path: Path) -> None:
-    """Where nobody knows where the project is kept, the README's links are their words, and no address is invented."""
+def test_wheel_of_an_unknown_repository_has_no_links(tree: Path, tmp_path: Path) -> None:
+    """A wheel that is built without the address of the repository has no links in its README and no project URLs."""
     metadata = wheel_of(tree, tmp_path)
     assert list(links_of(metadata)) == []
     assert metadata.get_all("Project-URL") is None
     assert "docs/tutorial.md)" not in str(metadata.get_payload())
 
 
-def test_a_release_has_links_to_its_tag(tree: Path, tmp_path: Path) -> None:
-    """Every link and picture is absolute, and of a file that the tag has; the project's URLs stand beside the README."""
+def test_release_links_to_its_tag(tree: Path, tmp_path: Path) -> None:
+    """Each link and picture of a release is an absolute URL of a file at the tag, and the project URLs are beside the
+    README."""
     metadata = wheel_of(tree, tmp_path, **WHERE)
     links = list(links_of(metadata))
     assert len(links) > 20
@@ -125,14 +127,14 @@ def test_a_release_has_links_to_its_tag(tree: Path, tmp_path: Path) -> None:
     assert urls["Changelog"] == f"https://github.example/somebody/perf/blob/{TAG}/CHANGELOG.md"
 
 
-def test_a_branch_is_no_place_to_link_to(tree: Path) -> None:
-    """A workflow that builds a branch writes no links: what they show would change under them."""
+def test_build_of_a_branch_has_no_links(tree: Path) -> None:
+    """A build of a branch has no project URLs, since the linked files would change."""
     told = run(tree, sys.executable, "-m", "hatchling", "metadata", "urls", **{**WHERE, "GITHUB_REF_TYPE": "branch"})
     assert "github" not in told
 
 
-def test_the_changelog_is_of_this_version() -> None:
-    """Its first section is the version that is worked on, or the one that was released last; the versions go down."""
+def test_changelog_has_this_version_first() -> None:
+    """Versions of the changelog descend, released ones have a date, and the first one is at least this version."""
     sections = re.findall(r"^## (\S+) \((.*)\)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
     versions = [Version(version) for version, _ in sections]
     assert versions == sorted(versions, reverse=True)
@@ -142,8 +144,8 @@ def test_the_changelog_is_of_this_version() -> None:
     assert here.is_devrelease or sections[0][1] != "unreleased"
 
 
-def test_the_workflow_builds_what_it_checks(clone: Path, tmp_path: Path) -> None:
-    """Its own steps, run in a clone at a tag: refused while the changelog lacks the version, then built and checked."""
+def test_workflow_builds_and_checks_the_release(clone: Path, tmp_path: Path) -> None:
+    """The workflow's steps in a clone at a tag fail while the changelog lacks the version, and then build two files."""
     steps = [step["run"] for step in yaml.safe_load(WORKFLOW.read_text())["jobs"]["build"]["steps"] if "run" in step]
     script = "\n".join(steps[2:])  # after uv and what uv brings
     assert "twine check --strict" in script
@@ -165,8 +167,8 @@ def test_the_workflow_builds_what_it_checks(clone: Path, tmp_path: Path) -> None
     ]
 
 
-def test_only_the_job_that_publishes_is_trusted() -> None:
-    """It runs in an environment that people can guard, reads nothing of the repository, and runs nothing of ours."""
+def test_publishing_job_alone_has_a_token() -> None:
+    """The job that publishes runs in an environment of its own, has only the permission for a token, and runs no commands."""
     workflow = yaml.safe_load(WORKFLOW.read_text())
     assert workflow["permissions"] == {}
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]

@@ -1,4 +1,4 @@
-"""What can be trained and what cannot, and that an order survives its way to a host."""
+"""Tests of specs: refusals, keys, labels, and their way to a host and back."""
 
 import ast
 import json
@@ -65,57 +65,57 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_trained_is_refused(case: str) -> None:
-    """A training that cannot be is refused when it is described, with what is allowed."""
+def test_spec_that_cannot_be_trained_is_refused(case: str) -> None:
+    """An impossible training is refused when its spec is made, with the allowed values."""
     changes, words = WRONG[case]
     with pytest.raises(SpecError, match=words):
         spec(**changes)
 
 
-def test_an_order_survives_its_way() -> None:
-    """A task's order comes back from JSON as it was."""
+def test_task_order_survives_json() -> None:
+    """A task's order is the same after JSON."""
     order = TaskOrder(
         run="r1", job="worker", index=1, spec=spec(gpus=2, num_ps=1), cluster={"ps": ("a:1",), "worker": ("a:2", "b:3")}
     )
     assert TaskOrder.from_json(json.loads(json.dumps(order.to_json()))) == order
 
 
-def test_a_value_with_blanks_is_one_word_of_the_key() -> None:
-    """A key is cut at its blanks wherever it is read: a schedule may be written with some, and its baseline is found again."""
+def test_key_escapes_blanks_in_values() -> None:
+    """A value with blanks is one word of the key, since keys are split at blanks."""
     scheduled = spec(piecewise_learning_rate_schedule="0.1; 10;\t0.01")
     assert scheduled.key.split()[-1] == "piecewise_learning_rate_schedule=0.1;%2010;%090.01"
     assert [word.partition("=")[0] for word in scheduled.key.split()] == [*KEY_FIELDS, "piecewise_learning_rate_schedule"]
 
 
 @pytest.mark.parametrize("name", ["steps", "warmup_steps", "seed", "learning_rate"])
-def test_length_and_seed_are_no_part_of_the_key(name: str) -> None:
-    """How long is measured, and from which seed, does not make another baseline."""
+def test_key_excludes_length_and_seed(name: str) -> None:
+    """A spec with another length, seed or learning rate has the same key."""
     assert spec(**{name: 7}).key == spec().key
 
 
 @pytest.mark.parametrize(
     "name, value", [("batch_size", 9), ("precision", "fp32"), ("data_format", "NCHW"), ("optimizer", "adam")]
 )
-def test_what_decides_over_the_rate_is_in_the_key(name: str, value: Any) -> None:
-    """What a rate depends on stands in the key by name."""
+def test_key_has_fields_that_affect_the_rate(name: str, value: Any) -> None:
+    """A field that affects the rate is in the key by name."""
     assert f"{name}={value}" in spec(**{name: value}).key.split()
 
 
 def test_key_has_every_field_once() -> None:
-    """The key names each of its fields once, in one order, so that equal trainings have equal keys."""
+    """The key has each of its fields once, in one order."""
     assert tuple(word.partition("=")[0] for word in spec().key.split()) == KEY_FIELDS
 
 
-def test_one_server_has_all_whatever_would_place_them() -> None:
-    """Placements make trainings different over several parameter servers alone: else neither key nor label tells of them."""
+def test_key_and_label_omit_the_placement_on_one_server() -> None:
+    """The placement is in key and label with two parameter servers, and in neither with one."""
     split = spec(num_ps=1, variable_placement="split")
     assert (split.key, split.label) == (spec(num_ps=1).key, spec(num_ps=1).label)
     assert "variable_placement=split" in spec(num_ps=2, variable_placement="split").key.split()
     assert spec(num_ps=2, variable_placement="split").label.endswith(" variable_placement=split")
 
 
-def test_labels_tell_apart() -> None:
-    """Where two specs of a list have the same label, each says the fields that differ; a label by itself stays short."""
+def test_labels_of_different_specs_differ() -> None:
+    """Two specs of a list with the same label get the fields that differ, and another label stays short."""
     plain, momentum = spec(num_ps=1), spec(num_ps=1, optimizer="momentum", data_format="NCHW")
     assert plain.label == momentum.label
     told = labels([plain, momentum, spec(num_ps=2)])
@@ -124,8 +124,8 @@ def test_labels_tell_apart() -> None:
     assert told[spec(num_ps=2)] == spec(num_ps=2).label
 
 
-def test_label_says_what_is_unusual() -> None:
-    """People read what differs from the usual, and nothing else."""
+def test_label_has_values_other_than_defaults() -> None:
+    """A label has the main fields, and another one only if it differs from its default."""
     assert spec(num_ps=1).label == "inception3 b8 gpus=1 num_ps=1 parameter_server"
     assert spec(num_ps=1, cross_replica_sync=False).label.endswith("parameter_server cross_replica_sync=false")
 
@@ -138,8 +138,8 @@ def implementations() -> list[str]:
 
 
 @pytest.mark.parametrize("implementation", implementations())
-def test_tables_name_code_that_is_there(implementation: str) -> None:
-    """Every implementation is a module of this package that has this name, found without importing TensorFlow."""
+def test_tables_name_existing_code(implementation: str) -> None:
+    """Each implementation is a name that is defined in a module of this package, found without importing TensorFlow."""
     from pathlib import Path
 
     import pytest_dtfperf
@@ -156,8 +156,8 @@ def names_of(module: ast.Module) -> set[str]:
     return defined | {node.id for target in assigned for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
-def test_arguments_make_the_same_training_again() -> None:
-    """The arguments of a training, read as `dtfperf run` reads them, have all that a rate depends on."""
+def test_arguments_of_a_spec_give_the_same_key() -> None:
+    """The arguments of a spec, read as `dtfperf run` reads them, give its key, and an external command has none."""
     wanted = Spec(
         model="mnist",
         batch_size=8,

@@ -1,4 +1,4 @@
-"""The tutorial, as a newcomer follows it: its file is written and its commands are run, literally, with the wheel alone."""
+"""Tests of the tutorial: its file is written and its commands are run, literally, with the wheel alone."""
 
 import re
 import subprocess
@@ -24,8 +24,9 @@ device = "cpu"
 """
 
 
-def test_following_it_leads_where_it_says(wheel: Path, tmp_path: Path) -> None:
-    """Nothing to compare with, accepted, passed, and red with exit code 1 and its cause, as the text shows."""
+def test_tutorial_commands_end_as_described(wheel: Path, tmp_path: Path) -> None:
+    """The commands end with no baseline, an accepted one, a pass, and a regression with exit code 1 and its cause, as in the
+    text."""
     site, project = tmp_path / "site", tmp_path / "project"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -51,7 +52,7 @@ def test_following_it_leads_where_it_says(wheel: Path, tmp_path: Path) -> None:
 
 
 def run(command: str, project: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """As typed there, with this Python's programs, and the package of the wheel."""
+    """Run a command as the tutorial has it, with programs of this Python and the package of the wheel."""
     environ = PerfTests(project).environ()
     paths = [str(site), str(REPOSITORY)]  # the latter for the toys
     environ |= {

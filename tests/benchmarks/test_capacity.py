@@ -1,4 +1,4 @@
-"""The study of how much network a training needs: its cells, and what the tables say of them."""
+"""Tests of the study of how much network a training needs: its cells and its tables."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ from tests.baselines.examples import run_of
 from tests.records.host_states import make_state
 
 
-def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choice() -> None:
-    """No cell comes twice, and of one server there is one placement."""
+def test_cells_have_each_placement_and_precision_once() -> None:
+    """No cell occurs twice, and one server has one placement."""
     found = list(cells())
     trainings = len(RATES) * len(BATCH) * len(WIRE_PRECISIONS) + 1
     larger = len(EQUAL) * len(EQUAL_RATES) * (len(SERVERS) - 1)
@@ -22,16 +22,16 @@ def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choi
     assert {cell.placement for cell in found if cell.num_ps == 1} == {"greedy"}
 
 
-def test_what_was_measured_is_read_as_it_was_written() -> None:
-    """A line of the file is the result again, one that was not tried too, with the day on which it was measured."""
+def test_result_survives_json() -> None:
+    """A result is the same after JSON, with its day, also one that was not measured."""
     cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
     for one in (Result(cell, 4.0, "link", (5.0, 5.5), day="2026-11-25"), Result(cell, 90.0, "link", why="more than 60 s")):
         assert Result.from_json(one.to_json()) == one
 
 
 @pytest.mark.parametrize(("limit_s", "steps"), [(9.9, 3), (10.1, 1)])
-def test_of_long_steps_one_is_measured(limit_s: float, steps: int) -> None:
-    """Where the links make a step long, one tells; of shorter ones there are three, and the heap has grown before."""
+def test_cell_with_long_steps_measures_one(limit_s: float, steps: int) -> None:
+    """A cell with a limit above 10 s has one step and one of warm-up, a shorter one has three and two."""
     cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
     spec = cell.as_long(limit_s)
     assert (spec.steps, spec.warmup_steps) == (steps, 2 if steps > 1 else 1)
@@ -54,15 +54,16 @@ def test_of_long_steps_one_is_measured(limit_s: float, steps: int) -> None:
         (Result(Cell("vgg16", "100mbit", 2, "split", "fp32"), 93.6, "link", why="long"), "0.1", "| vgg16, 1 | 2 | > 94 s |"),
     ],
 )
-def test_a_table_says_whose_limit_a_step_is_near(result: Result, rate: str, row: str) -> None:
-    """Seconds of a step, its part of the limit, and what binds; or what it takes at least where it was not tried."""
+def test_table_shows_step_and_limit(result: Result, rate: str, row: str) -> None:
+    """A row has the seconds of a step, the share of its limit and the limit's name, or the least time of a step that was not
+    measured."""
     told = list(tables([result]))
     assert told[0] == f"At {rate} Gbit/s, on {result.processor}:"
     assert row in told
 
 
-def test_a_larger_batch_is_a_row_of_its_own() -> None:
-    """Below its model's small one, whose line of the file says nothing of batches."""
+def test_larger_batch_has_its_own_row() -> None:
+    """A larger batch has a row below its model's small one, and a stored line without a batch is the small one."""
     cells_ = [Cell("resnet50", "300mbit", 2, "split", "fp32", batch_size) for batch_size in (None, 8)]
     results = [Result(cell, 3.0, "link", (4.0,)) for cell in cells_]
     assert [line for line in tables(results) if "resnet50" in line] == [
@@ -74,10 +75,9 @@ def test_a_larger_batch_is_a_row_of_its_own() -> None:
     assert Result.from_json(old) == results[0]
 
 
-def test_cores_are_busy_for_a_part_of_a_step() -> None:
-    """Of two workers with a core and with two, busy for 6 and for 8 seconds of 2 steps, the mean is 2.5 seconds of each; what
-    the servers' host says of the same cores does not count.
-    """
+def test_busy_time_is_the_mean_of_workers() -> None:
+    """Workers with one and two cores that are busy for 6 and 8 s in 2 steps have a mean of 2.5 s per step, and the server's
+    host does not count."""
     state = {
         host: make_state(cores=cores, cpu={"busy_s": busy})
         for host, cores, busy in (("a", 1, 6.0), ("b", 2, 8.0), ("c", 2, 99.0))
@@ -91,8 +91,8 @@ def test_cores_are_busy_for_a_part_of_a_step() -> None:
     assert busy_s(run) == 2.5
 
 
-def test_what_other_processors_computed_is_another_table() -> None:
-    """Steps of two processors at one rate stand in a table each, which names its own; those on slow links come first."""
+def test_each_processor_has_its_own_table() -> None:
+    """Steps of two processors at one rate are in two tables with the processor's name, and slow links come first."""
     cells_ = [Cell("vgg16", rate, 1, "greedy", "fp32") for rate in ("10gbit", "10gbit", "1gbit")]
     names = ("Xeon", "EPYC", "Xeon")
     results = [Result(cell, 4.0, "link", (5.0,), processor=name) for cell, name in zip(cells_, names, strict=True)]
@@ -105,15 +105,15 @@ def test_what_other_processors_computed_is_another_table() -> None:
     assert told.count("| vgg16, 1 | 1 | 5.00 s, 80 % link |") == 3
 
 
-def test_one_server_stands_below_every_placement() -> None:
-    """Where there is one server its step is that of each placement."""
+def test_one_server_is_in_each_placement_column() -> None:
+    """A row of one server has the same step in the column of each placement."""
     one = Result(Cell("vgg16", "1gbit", 1, "greedy", "fp32"), 4.0, "link", (5.0,))
     two = [Result(Cell("vgg16", "1gbit", 2, placement, "fp32"), 4.0, "link", (8.0,)) for placement in ("greedy", "split")]
     assert "| vgg16, 1 | 1 | 5.00 s, 80 % link | 5.00 s, 80 % link |" in list(tables([one, *two]))
 
 
-def test_the_page_states_what_was_kept() -> None:
-    """Each line of the tables in docs/variable-update.md is made from the cells that are kept."""
+def test_page_has_each_table_line() -> None:
+    """Each line of the tables from the stored cells is in docs/variable-update.md."""
     page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8").splitlines()
     lines = [line for line in tables(kept(KEPT, Result.from_json)) if line]
     assert len(lines) > 2

@@ -1,4 +1,4 @@
-"""The campaign of injected causes: what is drawn, and how an answer is held against what was done."""
+"""Tests of the campaign of injected causes: which cases are drawn, and how an answer is compared with the injected cause."""
 
 import pytest
 
@@ -10,12 +10,15 @@ PS1 = ("parameter_server", 1, 2)
 PS2 = ("parameter_server", 2, 2)
 
 
-def told(injected: str, named: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1) -> Told:
+def make_answer(
+    injected: str, named: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1
+) -> Told:
     return Told(Case(*layout, injected, 0.5), then_s=0.2, now_s=0.3, named=named, location=location, seconds=seconds)
 
 
-def test_a_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
-    """Cases come from a seed, 250 have all that can be injected, and servers' causes only where there are servers."""
+def test_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
+    """Of 250 cases the first 40 are those of a campaign of 40, each cause occurs, and causes of servers occur only with
+    servers."""
     cases = drawn(250)
     assert drawn(40) == cases[:40]
     assert {case.injected for case in cases} == set(INJECTED)
@@ -23,8 +26,8 @@ def test_a_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
     assert 30 <= sum(case.injected == "nothing" for case in cases) <= 70
 
 
-def test_what_is_injected_has_a_name_that_explanations_have() -> None:
-    """Every kind that a injected cause may be called is one that `explain` gives."""
+def test_injected_causes_have_kinds_of_explain() -> None:
+    """Each kind of an injected cause is a kind of `explain`."""
     assert {kind for injected in INJECTED.values() for kind in injected.kinds} <= set(CauseKind)
 
 
@@ -40,34 +43,34 @@ def test_what_is_injected_has_a_name_that_explanations_have() -> None:
         ("", PS2, False),
     ],
 )
-def test_a_link_is_named_by_its_task_or_host(location: str, layout: tuple[str, int, int], there: bool) -> None:
-    """Where a cause was injected is the task, or its host; beside one server a worker's link and that pair are the same."""
-    assert told("worker's link", "link", location, layout=layout).is_there is there
+def test_link_location_is_its_task_or_host(location: str, layout: tuple[str, int, int], there: bool) -> None:
+    """The location of a worker's link is right if it names the task, its host, or the only pair of tasks."""
+    assert make_answer("worker's link", "link", location, layout=layout).is_there is there
 
 
 @pytest.mark.parametrize(
     ("location", "layout", "there"), [("worker:1", PS1, True), ("worker:1", PS2, False), ("ps:0", PS1, False)]
 )
-def test_a_pair_is_named_by_its_worker_if_that_has_no_other(location: str, layout: tuple[str, int, int], there: bool) -> None:
-    """Where one pair was slowed down, its worker is that pair beside one server alone; the server has other workers."""
-    assert told("one pair", "link", location, layout=layout).is_there is there
+def test_pair_location_is_its_worker_beside_one_server(location: str, layout: tuple[str, int, int], there: bool) -> None:
+    """The location of one pair is right if it names the worker and there is one server, and wrong if it names a server."""
+    assert make_answer("one pair", "link", location, layout=layout).is_there is there
 
 
-def test_what_made_no_difference_says_nothing() -> None:
-    """A case in which the step became less than a tenth longer is left out, but for those with nothing injected."""
+def test_case_with_too_small_an_increase_does_not_count() -> None:
+    """A case with an injected cause and a step 5 % longer does not count, and one without an injected cause does."""
     weak = Told(Case(*PS1, "packing off", 0.5), 0.2, 0.21, "", "", 0.0)
     assert not weak.counts
     assert Told(Case(*PS1, "nothing", 0.5), 0.2, 0.21, "", "", 0.0).counts
 
 
-def test_the_matrix_and_its_summary() -> None:
-    """Each injected cause has a line: what it was called, how often that was right, and whether the seconds were."""
+def test_matrix_and_summary_count_answers() -> None:
+    """Each injected cause has a row with the kinds in its answers, how many were right, and how many seconds were right."""
     answers = [
-        told("sleeping worker", "straggler", "worker:1"),
-        told("sleeping worker", "straggler", "worker:1", seconds=0.05),
-        told("sleeping worker", "link", "worker:1"),
-        told("nothing", ""),
-        told("nothing", "host"),
+        make_answer("sleeping worker", "straggler", "worker:1"),
+        make_answer("sleeping worker", "straggler", "worker:1", seconds=0.05),
+        make_answer("sleeping worker", "link", "worker:1"),
+        make_answer("nothing", ""),
+        make_answer("nothing", "host"),
     ]
     assert matrix(answers).splitlines() == [
         "| Injected | Cases | no cause | host | link | straggler | Right kind | And location | Seconds within 20 % |",
@@ -85,7 +88,7 @@ def test_the_matrix_and_its_summary() -> None:
     ]
 
 
-def test_a_case_is_a_line() -> None:
-    """What was done, how much longer a step became, and what was said of it, as soon as it is known."""
-    answer = told("sleeping worker", "straggler", "worker:1", layout=PS1)
+def test_case_is_printed_in_one_line() -> None:
+    """The line of a case has its cause, layout, increase and answer."""
+    answer = make_answer("sleeping worker", "straggler", "worker:1", layout=PS1)
     assert line_of(answer) == "sleeping worker    parameter_server 1+2 +50%: straggler worker:1 100 of 100 ms: right"

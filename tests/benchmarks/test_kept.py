@@ -1,4 +1,4 @@
-"""Cases that were measured are explained again: a short part of the campaign, as it was recorded."""
+"""Tests of stored cases, which are explained again from a short part of the campaign."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +21,17 @@ FOLDER = Path(__file__).parent / "kept"
 
 
 @pytest.mark.parametrize("number", numbers(FOLDER))
-def test_recorded_cases_are_explained(number: int) -> None:
-    """What was injected is named, where it was, with its seconds; where nothing was, nothing is."""
+def test_stored_case_is_explained(number: int) -> None:
+    """A stored case has an answer without an error, with the right kind and location, and with the right seconds if a cause is
+    named."""
     told = Kept.read(path_of(FOLDER, number)).told
     assert not told.error
     assert told.counts
     assert (told.is_right, told.is_there, told.is_within or not told.named) == (True, True, True)
 
 
-def test_a_case_is_kept_whole(tmp_path: Path) -> None:
-    """What is written is what is read again, and each is explained as before."""
+def test_case_survives_its_file(tmp_path: Path) -> None:
+    """A case that is written is equal to the case that is read."""
     number = numbers(FOLDER)[0]
     one = Kept.read(path_of(FOLDER, number))
     one.write(path_of(tmp_path, number))
@@ -38,16 +39,16 @@ def test_a_case_is_kept_whole(tmp_path: Path) -> None:
     assert Kept.read(path_of(tmp_path, number)) == one
 
 
-def test_a_third_is_held_out() -> None:
-    """Every case is either of those by which rules are found, or of those that only count."""
+def test_held_out_part_has_every_third_case() -> None:
+    """Each case is in one of two parts, and the held-out one has every third number."""
     every, found, held = ([number for number, _ in kept(FOLDER, part)] for part in ("all", "found", "held-out"))
     assert sorted(found + held) == every == numbers(FOLDER)
     assert all(is_held_out(number) for number in held)
     assert [is_held_out(number) for number in range(4)] == [True, False, False, True]
 
 
-def test_kept_cases_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--judge` prints a line for each, the matrix and the summary, and runs nothing."""
+def test_judge_prints_stored_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--judge` prints a line for each case, the matrix and the summary."""
     assert main([str(FOLDER), "--judge", "--only", "worker's quota"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "worker's quota" in lines[0]
@@ -56,15 +57,15 @@ def test_kept_cases_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("right kind: ") for line in lines)
 
 
-def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
-    """What is kept is not run again."""
+def test_campaign_skips_stored_cases(tmp_path: Path) -> None:
+    """A case that is stored under another number is not run again."""
     one = Kept.read(path_of(FOLDER, numbers(FOLDER)[0]))
     one.write(path_of(tmp_path, 7))
     assert list(recorded(tmp_path, [one.case], before=tmp_path / "none")) == []
 
 
-def test_an_archive_tells_the_same(tmp_path: Path) -> None:
-    """Cases without what their tasks sent are explained as with it, under their numbers, and none of them is run again."""
+def test_archive_gives_the_same_answers(tmp_path: Path) -> None:
+    """Cases in an archive have no task reports, the same numbers and answers, and are not run again."""
     cases = dict(kept(FOLDER))
     path = tmp_path / "cases.jsonl.xz"
     archive(cases.items(), path)
@@ -73,8 +74,8 @@ def test_an_archive_tells_the_same(tmp_path: Path) -> None:
     assert list(recorded(tmp_path / "new", [one.case for one in cases.values()], before=path)) == []
 
 
-def test_the_page_states_what_the_archive_gives() -> None:
-    """The table and each number below it are those of the cases that are kept, explained as the package does today."""
+def test_page_has_the_matrix_of_the_archive() -> None:
+    """docs/causes.md has the matrix and the summaries of the archived cases, as the package explains them today."""
     page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
     told = {number: one.told for number, one in kept(ARCHIVE)}
     found, held_out = ([each for number, each in told.items() if is_held_out(number) == held] for held in (False, True))
@@ -84,8 +85,8 @@ def test_the_page_states_what_the_archive_gives() -> None:
 
 
 @pytest.mark.parametrize(("factor", "tries", "strength"), [(1.0, 1, 0.5), (0.1, 2, 2.5), (4.0, 2, 0.125)])
-def test_trials_find_the_strength(factor: float, tries: int, strength: float) -> None:
-    """What makes too little or too much of a step is made stronger or weaker, and the next case of its kind begins there."""
+def test_trials_find_a_strength_for_the_next_case(factor: float, tries: int, strength: float) -> None:
+    """A strength with too small or too large an effect is changed, and the next case of its kind begins with the new one."""
     case, trials = Case("parameter_server", 1, 2, "sleeping worker", 0.5), Trials()
     enough = [trials.note(case, trials.strength(case), factor * trials.strength(case)) for _ in range(tries)]
     assert enough == [False] * (tries - 1) + [True]
@@ -120,8 +121,8 @@ class Sleeping:
     [(1.0, [0.05, 0.05], 0.5), (0.1, [0.05, 0.25, 0.25], 0.25), (0.001, [0.05, 0.25, 1.25, 6.25, 6.25], 0.0625)],
     ids=["enough at once", "tried again", "never enough"],
 )
-def test_the_first_run_of_a_case_is_its_trial(factor: float, slept: list[float], longer: float) -> None:
-    """A run that shows that it was too weak is none of the case's; at last what there is counts."""
+def test_case_does_not_keep_runs_of_trials(factor: float, slept: list[float], longer: float) -> None:
+    """A run with too small an effect is repeated with a longer sleep, up to four times, and only the last runs are kept."""
     rig, case = Sleeping(factor), Case("parameter_server", 1, 2, "sleeping worker", 0.5)
     found = _tried(cast("Rig", rig), rig.good(case.spec), rig.then, case, Trials())
     assert isinstance(found, Kept)
@@ -130,7 +131,7 @@ def test_the_first_run_of_a_case_is_its_trial(factor: float, slept: list[float],
     assert found.now.step_s == pytest.approx(0.1 * (1 + longer))
 
 
-def test_what_is_there_or_not_needs_no_trials() -> None:
-    """A setting has no strength: whatever it does to a step is what it does."""
+def test_setting_needs_no_trials() -> None:
+    """A case of a setting, which has no strength, is enough after one trial with any effect."""
     case = Case("parameter_server", 1, 2, "oneDNN off", 0.5)
     assert Trials().note(case, 0.5, longer=0.02)

@@ -1,4 +1,4 @@
-"""The check of predictions against stored rates, and its tables in the docs."""
+"""Tests of the comparison of predictions with stored rates, and of its tables in the docs."""
 
 import re
 
@@ -15,7 +15,7 @@ def tables() -> list[str]:
     return make_tables()
 
 
-def test_the_page_has_the_tables(tables: list[str]) -> None:
+def test_page_has_each_table_line(tables: list[str]) -> None:
     """Each row and sentence that the benchmark prints is in docs/predict.md."""
     page = (REPOSITORY / "docs" / "predict.md").read_text()
     for line in filter(None, tables):
@@ -30,8 +30,8 @@ def test_intervals_cover_published_rates(tables: list[str]) -> None:
     assert covered >= 0.85 * rates
 
 
-def test_cells_of_slow_links_are_near() -> None:
-    """Where a link decides, at 1 Gbit/s or less, half of the steps of own runs are predicted within 10 %."""
+def test_prediction_of_slow_links_has_a_small_error() -> None:
+    """Of the steps over links of 1 Gbit/s or less half are predicted within 10 %."""
     found = [each for each in predict_cells(kept(KEPT, Result.from_json)) if each.result.cell.rate != "10gbit"]
     assert len(found) > 100
     assert sorted(abs(each.error) for each in found)[len(found) // 2] < 0.1

@@ -1,4 +1,4 @@
-"""What the real sessions of this machine are counted by."""
+"""Tests of the counts of real sessions on this machine."""
 
 from dataclasses import replace
 
@@ -26,8 +26,8 @@ RED = Seen(
 GREEN = replace(RED, verdict="PASSED", exit_code=0, runs=1, disturbed=0, change=0.004, wall_s=8.0, is_slow=False)
 
 
-def test_a_session_is_what_its_folder_says() -> None:
-    """Verdict, runs, the shortest window and the change come from the record, the exit code and the time from the session."""
+def test_session_row_is_made_from_its_files() -> None:
+    """Verdict, runs, shortest window and change come from the record, the exit code and the time from the session."""
     measured = replace(
         measurement(spec(), [100, 90]),
         runs=[run(100, elapsed_s=2.5), run(90, elapsed_s=2.2, disturbances=["somebody"])],
@@ -43,21 +43,21 @@ def test_a_session_is_what_its_folder_says() -> None:
     assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)
 
 
-def test_red_is_counted_by_the_exit_code() -> None:
-    """The summary counts sessions that failed, each verdict, and the runs they took."""
+def test_summary_counts_sessions() -> None:
+    """The summary counts failed sessions, verdicts and runs, and has a line for no sessions."""
     assert summary("same", [GREEN, GREEN, RED]) == (
         "same: 3 sessions, 1 red; PASSED 2, REGRESSED 1; runs 1 to 4, mean 2.0; 10.7 s each"
     )
     assert summary("same", []) == "same: no sessions"
 
 
-def test_a_broken_session_is_shown() -> None:
-    """One that has compared nothing is a line all the same."""
+def test_session_without_a_verdict_is_a_line() -> None:
+    """A session without a verdict or exit code has a line and is not red."""
     line = replace(GREEN, verdict=None, change=None, exit_code=None).line()
     assert line.split()[:3] == ["20260131T021503Z-9f3c1a", "same", "-"]
     assert not replace(GREEN, exit_code=None).is_red
 
 
-def test_the_sleep_is_a_tenth_of_a_step() -> None:
-    """Two devices of 64 images each at 1280 images/sec make ten steps a second, so that a tenth of a step is 10 ms."""
+def test_injected_sleep_is_a_tenth_of_a_step() -> None:
+    """Two devices with 64 images each at 1280 images/sec have steps of 100 ms, and the sleep is 10 ms."""
     assert injected_sleep_s(entry_of([1280, 1280])) == pytest.approx(0.010)

@@ -1,4 +1,4 @@
-"""The comparison over links of a known rate: who trains when, and what the tables say of what was measured."""
+"""Tests of the comparison with another program over links of a known rate: its order and its tables."""
 
 import math
 from pathlib import Path
@@ -16,8 +16,8 @@ def result(number: int, who: str, *step_s: float, limit_s: float = 4.0) -> Resul
     return Result(Turn(CELL, number, who), step_s, limit_s)
 
 
-def test_everybody_trains_once_in_each_round_and_in_the_other_order_in_the_next() -> None:
-    """Two rounds are all cells by all contenders, twice; whoever went first goes last in the next."""
+def test_turns_reverse_their_order_in_each_round() -> None:
+    """Two rounds have each contender in each cell twice, and the second one has the opposite order."""
     found = list(turns(2))
     assert len(set(found)) == len(found) == 2 * len(RATES) * len(BATCH) * len(MODES) * (1 + len(OURS))
     of_cell = [[turn.who for turn in found if (turn.cell, turn.number) == (CELL, number)] for number in range(2)]
@@ -26,23 +26,23 @@ def test_everybody_trains_once_in_each_round_and_in_the_other_order_in_the_next(
 
 
 @pytest.mark.parametrize("who", [THEIRS, *OURS])
-def test_all_train_the_same_but_for_what_is_compared(who: str) -> None:
-    """Placement and wire precision are the contender's; the other program's are its own greedy rule and whole numbers."""
+def test_specs_differ_in_the_compared_settings_only(who: str) -> None:
+    """Specs of the contenders differ in placement and wire precision only, and the other program has greedy and fp32."""
     spec = CELL.spec(who)
     told = {"variable_placement": "greedy", "wire_precision": "fp32", **OURS.get(who, {})}
     assert spec == CELL.spec(THEIRS).replace(**told)
     assert (spec.gpus, spec.num_ps, spec.steps) == (2, 4, STEPS["vgg16"])
 
 
-def test_what_was_measured_is_read_as_it_was_written() -> None:
-    """A line of the file is the result again, a failed one too."""
+def test_result_survives_json() -> None:
+    """A result is the same after JSON, also one of a failed training."""
     for one in (result(0, "split", 1.5, 1.25), Result(Turn(CELL, 1, THEIRS), why="worker:1:\nno such thing")):
         assert Result.from_json(one.to_json()).to_json() == one.to_json()
         assert Result.from_json(one.to_json()).turn == one.turn
 
 
-def test_the_table_compares_steps_of_the_same_round() -> None:
-    """The median of all steps, its part of the limit, and the ratio with its interval: a drift of both is no difference."""
+def test_table_compares_steps_of_the_same_round() -> None:
+    """A row has the median step, its share of the limit, and the ratio within rounds, in which a drift of both cancels out."""
     rows = [result(0, THEIRS, 8.0, 8.0), result(0, "split", 4.0, 4.0, limit_s=3.6), result(1, THEIRS, 16.0, 16.0)]
     rows += [result(1, "split", 8.0, 8.0, limit_s=3.6), result(2, "split, bf16", 2.0, 2.0)]
     text = "\n".join(tables(rows))
@@ -51,8 +51,9 @@ def test_the_table_compares_steps_of_the_same_round() -> None:
     assert "distributed_replicated" not in text
 
 
-def test_an_interval_is_student_s_t_of_the_logarithms() -> None:
-    """Of ratios 1 and 4 the mean is 2, and with one degree of freedom nearly anything; of a single ratio nothing is said."""
+def test_interval_is_students_t_of_logarithms() -> None:
+    """Ratios 1 and 4 have the mean 2 and the interval of Student's t with one degree of freedom, and one ratio has an infinite
+    interval."""
     found = paired([(1.0, 1.0), (4.0, 1.0)])
     half = 12.7062 * math.log(4) / math.sqrt(2) / math.sqrt(2)
     assert found.centre == pytest.approx(2.0)
@@ -60,8 +61,8 @@ def test_an_interval_is_student_s_t_of_the_logarithms() -> None:
     assert (paired([(3.0, 2.0)]).low, paired([(3.0, 2.0)]).high) == (0.0, math.inf)
 
 
-def test_the_page_states_what_was_kept() -> None:
-    """Each row of the tables that stands in docs/variable-update.md is made from the trainings that are kept."""
+def test_page_has_each_table_row() -> None:
+    """Each row of the tables from the stored trainings is in docs/variable-update.md."""
     page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8")
     rows = [line for line in tables(kept(KEPT, Result.from_json)) if line.startswith("| ")]
     assert len(rows) > 2

@@ -1,4 +1,4 @@
-"""The comparison of reported steps with those of our own loop: who times which, and that both are what a run is made of."""
+"""Tests of the comparison of reported steps with those of our own loop: the order of blocks, and the output."""
 
 import re
 from collections import Counter
@@ -9,14 +9,14 @@ from benchmarks.steps import BLOCK, blocks, main
 from tests.real import imported
 
 
-def test_both_time_as_many_blocks_and_begin_as_often() -> None:
-    """Ours, theirs, theirs, ours: what changes evenly over a process meets both alike."""
+def test_blocks_alternate_in_a_symmetric_order() -> None:
+    """Blocks are ours, theirs, theirs, ours, and each side has the same number, so that a steady drift affects both equally."""
     assert list(blocks(4 * BLOCK)) == [True, False, False, True] * 2
     assert Counter(blocks(10 * BLOCK)) == {True: 10, False: 10}
 
 
-def test_a_process_is_a_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its steps are timed both ways whole, as our tasks report theirs and as a program tells the launcher."""
+def test_process_gives_one_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command times the steps of one process both ways, and prints one ratio of medians and one of means."""
     monkeypatch.setenv("PATH", imported.path())
     assert main(["--model=trivial", "--batch=4", f"--steps={2 * BLOCK}", "--rounds=1"]) == 0
     told = capsys.readouterr()

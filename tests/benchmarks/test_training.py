@@ -1,7 +1,8 @@
-"""The comparison with tf_cnn_benchmarks, whose place a script takes that prints what it prints."""
+"""Tests of the comparison with tf_cnn_benchmarks, with a script in its place that prints the same lines."""
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,15 +40,25 @@ def other_program(folder: Path, source: str) -> TfCnnBenchmarks:
 
 
 @pytest.mark.parametrize("spec", [ALONE, TOGETHER], ids=["alone", "with a parameter server"])
-def test_its_rate_is_what_the_chief_prints_last(tmp_path: Path, spec: Spec) -> None:
-    """The rate is the chief's total, its start ends with the measured loop's first line, and no process of it is left."""
+def test_rate_is_the_total_of_the_chief(tmp_path: Path, spec: Spec) -> None:
+    """The rate is the chief's total, the start took time, and no process of the program is left."""
     trained = other_program(tmp_path, SAYS)(spec)
     assert trained.images_per_sec == 240.5
     assert 0 < trained.start_s == trained.warm_start_s
+    assert find_processes(str(tmp_path / SCRIPT)) == []
 
 
-def test_each_step_of_it_is_timed_where_it_is_asked_to_tell(tmp_path: Path) -> None:
-    """With `each_step` there is a time for every measured step, of a program that tells of each when it ends."""
+def find_processes(argument: str) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if argument.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(process.name)
+    return found
+
+
+def test_each_step_is_timed_on_request(tmp_path: Path) -> None:
+    """With `each_step` there is a time for each measured step, and the program has the flag that prints each of them."""
     source = SAYS.replace('(1, int(flags["num_batches"]))', "(each for each in range(1, 3) if time.sleep(0.1) is None)")
     spec = ALONE.replace(steps=2)
     tasks = tasks_of(spec, cpus=(0, 1))
@@ -57,20 +68,20 @@ def test_each_step_of_it_is_timed_where_it_is_asked_to_tell(tmp_path: Path) -> N
     assert "--display_every=1" in flags_of(spec, tasks, {"worker:0": "127.0.0.1"}, display_every=1)["worker:0"]
 
 
-def test_a_dead_task_ends_the_training(tmp_path: Path) -> None:
-    """Whoever waits for a dead worker is ended, and the worker's last words are told."""
+def test_dead_task_ends_the_training(tmp_path: Path) -> None:
+    """A training with a dead worker ends while its other tasks wait, and the error has the worker's last line."""
     with pytest.raises(TrainingFailed, match=r"worker:1:\nno such thing"):
         other_program(tmp_path, DIES)(TOGETHER)
 
 
-def test_too_few_steps_are_no_rate(tmp_path: Path) -> None:
-    """A total over other steps than were asked for is not taken."""
+def test_total_of_fewer_steps_is_refused(tmp_path: Path) -> None:
+    """A total over another number of steps than requested is refused."""
     with pytest.raises(TrainingFailed, match="did not get to its end"):
         other_program(tmp_path, SAYS.replace('(1, int(flags["num_batches"]))', "(1, 10)"))(ALONE)
 
 
-def test_both_get_the_same_tasks_and_threads() -> None:
-    """On four cores: two threads for each of two workers, four for a parameter server; a lone process is told of no others."""
+def test_flags_share_the_cores_among_tasks() -> None:
+    """On four cores each of two workers has two threads and the server four, and a single process has no flags of a cluster."""
     hosts = {"ps:0": "10.0.0.1", "worker:0": "10.0.0.2", "worker:1": "10.0.0.3"}
     flags = flags_of(TOGETHER, tasks_of(TOGETHER, cpus=(0, 1, 2, 3)), hosts)
     assert list(flags) == ["ps:0", "worker:0", "worker:1"]
@@ -81,8 +92,8 @@ def test_both_get_the_same_tasks_and_threads() -> None:
     assert not any(flag.startswith(("--job_name", "--ps_hosts", "--worker_hosts")) for flag in alone)
 
 
-def test_every_known_mode_can_be_trained() -> None:
-    """Each cell whose mode this package knows is a training that fits on one machine of two cores."""
+def test_known_modes_fit_on_one_machine() -> None:
+    """Each cell with a mode that this package knows fits on one machine with two cores."""
     for name, cell in CELLS.items():
         if missing("trivial", cell) is None:
             spec = ALONE.replace(gpus=cell.gpus, num_ps=cell.num_ps, variable_update=cell.variable_update)
@@ -90,14 +101,15 @@ def test_every_known_mode_can_be_trained() -> None:
             assert sum(task.num_devices for task in tasks_of(spec, cpus=(0, 1))) == cell.gpus
 
 
-def test_what_this_package_lacks_is_named() -> None:
-    """A model that is in no table is missing, which is no failure."""
+def test_unknown_model_is_missing() -> None:
+    """A model that is in no table is reported as missing."""
     assert missing("no_such_model", CELLS["one_process"]) == "missing: this package does not know model=no_such_model"
     assert [name for name in SIZES if name in MODELS]
 
 
-def test_ratios_are_taken_round_by_round() -> None:
-    """Where the machine halves its speed between two rounds, the ratio stays; means are geometric, over distributed cells."""
+def test_ratio_is_computed_within_each_round() -> None:
+    """The ratio is the same where the machine halves its speed between rounds, and the mean over distributed cells is
+    geometric."""
     rounds = [Round(Trained(rate * 2, 3.0, 1.0), Trained(rate, 12.0, 12.0)) for rate in (100.0, 50.0, 60.0)]
     alone = Comparison("trivial", "one_process", is_distributed=False, rounds=rounds)
     assert alone.speed == 2
@@ -110,8 +122,8 @@ def test_ratios_are_taken_round_by_round() -> None:
     ]
 
 
-def test_without_the_other_program_it_says_how_to_get_it() -> None:
-    """The other program is not part of the project: without its path there is one page of help, and exit code 2."""
+def test_command_without_the_other_program_shows_how_to_get_it() -> None:
+    """Without the path of the other program the exit code is 2, and the message has the command that clones it."""
     ended = subprocess.run([sys.executable, PROGRAM, "--models", "trivial"], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "git clone https://github.com/tensorflow/benchmarks" in ended.stderr

@@ -1,4 +1,4 @@
-"""A zygote that has imported nothing for what it runs: for the tests of who has one, and when it ends.
+"""A zygote without imports, for the tests of which processes share one, and when it ends.
 
 `python -m tests.plugin.bare LISTENER LINE`, as `tests/plugin/warm.py`.
 """

@@ -1,4 +1,4 @@
-"""A folder of perf tests as a user has it, whose training takes no time, and pytest run in it as a user runs it."""
+"""A user's folder of perf tests with a training that takes no time, and pytest run in it as a user runs it."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def wait_for_progress(process: subprocess.Popen[str], text: str) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How pytest ended and what it said."""
+    """The exit code and output of a program that has ended."""
 
     code: int
     out: str
@@ -177,6 +177,6 @@ def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def accepted(perf: PerfTests, baselines: Path) -> PerfTests:
-    """Perf tests whose baselines have been accepted."""
+    """Return perf tests with accepted baselines."""
     shutil.copytree(baselines, perf.folder / "baselines")
     return perf

@@ -1,4 +1,4 @@
-"""The side of the plugin's zygote that asks for a fork: who wants one, and what stands in the place of `python` where forks do.
+"""The client of the plugin's zygote, and the program that stands in for `python` where forks replace it.
 
     python -IS fork.py SOCKET ARGV     as `python ARGV`: with its streams, its signals and its end
 
@@ -20,9 +20,9 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ask(address: str, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[socket.socket, int]:
-    """The line on which the fork's exit code will come, and its process id: 0 if there is none, for it would not be the same.
+    """Request a fork, and return the socket for its exit code, and its process id, or 0 if it would differ from a process.
 
-    A fork whose line is closed before is killed.
+    A fork is killed if its socket is closed before it ends.
     """
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect(address)

@@ -1,7 +1,7 @@
-"""A cluster that only pretends to have many hosts: it lends this machine's, as a batch system would, and notes what it does.
+"""A cluster with many simulated hosts: it allocates this machine's, as a batch system would, and notes each allocation.
 
-Its notes are lines of JSON in the file PRETEND_LOG names, one when hosts are asked for, lent and given back. PRETEND_DO says
-what else: "refuse" every request; "take back" the hosts, so that no second agent can be started on them.
+The notes are lines of JSON in the file PRETEND_LOG, one for each request, allocation and release. PRETEND_DO changes the
+behaviour: "refuse" refuses each request; "take back" ends the allocation, so that no second agent can be started on its hosts.
 """
 
 import json

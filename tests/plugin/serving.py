@@ -1,4 +1,4 @@
-"""The side of a zygote that forks: who has one may ask, and is told the process id, how the fork ends, and what it has used.
+"""The server of a zygote: a client requests a fork, and receives its process id, its exit code and the CPU time that it used.
 
 serve(kind, LISTENER, LINE)    the first client's line, and the socket to which others connect; returns in each fork
 execute(*argv)                 in a fork: run it as `python ARGV`, and end as it does
@@ -50,7 +50,7 @@ class Client:
 
 @dataclass
 class Fork:
-    """One that runs, for whoever has asked for it."""
+    """A running fork and its client."""
 
     pid: int
     end: int  # a descriptor that can be read once it has ended
@@ -96,7 +96,7 @@ def serve(kind: Kind, listener: int, line: int) -> Sequence[str] | None:
 
 
 def _welcome(line: socket.socket, selector: selectors.BaseSelector) -> Client | None:
-    """Serve one more; none that is somebody else's, or has ended meanwhile."""
+    """Serve another client, unless it is of another user or has ended."""
     _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     message, files, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 2)
     if user != os.getuid() or not message:
@@ -121,7 +121,8 @@ def _leave(client: Client, selector: selectors.BaseSelector) -> None:
 
 
 def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequence[str] | None:
-    """Fork, and tell the process id; 0 where none would be the same. Returns in the fork what it is to run."""
+    """Fork and send the process id, or 0 if a fork would not be the same as a process. Return the fork's program in the
+    fork."""
     line, _ = client.listener.accept()
     message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
     request = json.loads(message)
@@ -147,7 +148,7 @@ def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequ
 
 
 def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
-    """It has ended, which is told; or nobody waits for it any more, and it is killed."""
+    """Send the exit code of a fork that has ended, or kill a fork if its client has closed the line."""
     if made.has_ended:
         return
     if what is made.line:
@@ -170,7 +171,7 @@ def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # though these tests be run by nohup, or in a script's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "pid" in request:
-        _see_the_disks_of(request["pid"])
+        _join_mounts(request["pid"])
     if "group" in request:
         try:
             os.setpgid(0, request["group"])
@@ -192,8 +193,8 @@ def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["cwd"])
 
 
-def _see_the_disks_of(pid: int) -> None:
-    """Be in the mount namespace of this process: it may have mounted what nobody else sees."""
+def _join_mounts(pid: int) -> None:
+    """Join the mount namespace of this process, which may have mounts of its own."""
     theirs = f"/proc/{pid}/ns/mnt"
     if os.readlink(theirs) != os.readlink("/proc/self/ns/mnt"):
         with open(theirs) as namespace:

@@ -1,4 +1,4 @@
-"""`pytest --ab`: the tests as they are compare software stacks. What is measured is made up, and exact."""
+"""Tests of `pytest --ab`, which compares software stacks by unchanged tests. Measured rates are simulated and exact."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -38,8 +38,8 @@ def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
 
 
-def test_a_slower_stack_fails_its_tests(perf: PerfTests) -> None:
-    """Each test compares its training, fails with the difference, and all share the session's error."""
+def test_ab_fails_tests_of_a_slower_stack(perf: PerfTests) -> None:
+    """Each test compares its training and fails with the difference, and all share the error budget of the session."""
     ended = perf.run(OLD, SLOW, "--gpus=1,2", "-v", "--junitxml=junit.xml")
     assert ended.code == 1, ended.out
     ended.line("FAILED (REGRESSED)")
@@ -53,8 +53,8 @@ def test_a_slower_stack_fails_its_tests(perf: PerfTests) -> None:
     assert any(name == "dtfperf_comparison" and "new is SLOWER against old" in str(value) for name, value in properties)
 
 
-def test_equal_stacks_pass_and_leave_no_baseline_and_no_history(perf: PerfTests) -> None:
-    """Passing tests write comparisons and no measurements, baselines or history, though a history is asked for."""
+def test_ab_passes_equal_stacks_without_baseline_or_history(perf: PerfTests) -> None:
+    """Passing tests write comparisons but no measurements, baselines or history, even with --history."""
     ended = perf.run(OLD, SAME, "--gpus=1", "-v", "--history=kept.sqlite")
     assert ended.code == 0, ended.out
     ended.line("PASSED")
@@ -67,8 +67,8 @@ def test_equal_stacks_pass_and_leave_no_baseline_and_no_history(perf: PerfTests)
     assert session(perf)["exit_code"] == 0
 
 
-def test_comparisons_are_on_the_page(perf: PerfTests) -> None:
-    """The page of the session has the section of the comparisons, and the terminal shows where it is."""
+def test_ab_page_has_the_comparisons(perf: PerfTests) -> None:
+    """The page of the session has the comparisons, and the terminal shows their file."""
     ended = perf.run(OLD, SAME, "--gpus=1")
     assert ended.code == 0, ended.out
     ended.line("Comparisons: ", "comparisons.jsonl")
@@ -76,8 +76,8 @@ def test_comparisons_are_on_the_page(perf: PerfTests) -> None:
     assert "EQUIVALENT" in (folder / "report.html").read_text()
 
 
-def test_variants_come_from_the_ini_file(perf: PerfTests) -> None:
-    """Each line of the key is a variant."""
+def test_ab_reads_variants_from_the_ini_file(perf: PerfTests) -> None:
+    """Each line of the ini key is a variant."""
     (perf.folder / "pytest.ini").write_text(
         "[pytest]\ndtfperf_explain = never\ndtfperf_ab =\n    old:\n    new: environment=TOY_STEP_S=0.005\n"
     )
@@ -109,8 +109,8 @@ def test_file_of_the_ini_file_is_relative_to_it(perf: PerfTests) -> None:
     ended.line("trivial b10 gpus=1", "new is SLOWER against old")
 
 
-def test_efficiencies_are_compared(perf: PerfTests) -> None:
-    """A stack that is slower by the same factor on all devices scales as well as the reference."""
+def test_ab_compares_efficiencies(perf: PerfTests) -> None:
+    """A stack that is slower by the same factor on all devices passes a check of efficiency."""
     perf.write(SCALING)
     ended = perf.run(OLD, SLOW, "--gpus=2", "-v")
     assert ended.code == 0, ended.out
@@ -118,8 +118,8 @@ def test_efficiencies_are_compared(perf: PerfTests) -> None:
     assert [each["verdict"] for each in comparisons(perf)] == ["SLOWER", "SLOWER"]
 
 
-def test_checks_of_one_stack_are_skipped_with_the_reason(perf: PerfTests) -> None:
-    """Thresholds have no meaning for two stacks; several trainings of a test are compared at once."""
+def test_ab_skips_checks_of_one_stack(perf: PerfTests) -> None:
+    """A check of a threshold is skipped with the reason, and several trainings of a test are compared."""
     perf.write(OTHER_CHECKS)
     ended = perf.run(OLD, SAME, "-v", "-rs")
     assert ended.code == 0, ended.out
@@ -127,8 +127,8 @@ def test_checks_of_one_stack_are_skipped_with_the_reason(perf: PerfTests) -> Non
     assert [each["spec"]["gpus"] for each in comparisons(perf)] == [1, 2]
 
 
-def test_a_stack_that_cannot_train_is_named(perf: PerfTests) -> None:
-    """The failure of a run fails the test, with the variant."""
+def test_ab_names_a_stack_that_cannot_train(perf: PerfTests) -> None:
+    """A failed run fails the test with the name of the variant."""
     ended = perf.run(OLD, "--ab=bad: environment='TOY_DO=die worker:0'", "--gpus=1")
     assert ended.code == 1, ended.out
     ended.line("with variant bad")
@@ -146,8 +146,8 @@ def test_a_stack_that_cannot_train_is_named(perf: PerfTests) -> None:
         ([OLD, SAME, "-n2"], "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
-    """Nothing is started, and the message shows what is wrong."""
+def test_ab_refuses_impossible_comparisons(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """An impossible comparison ends with exit code 4 and one message before anything is started."""
     (perf.folder / "perf" / "test_perf.toml").write_text("[old]\n[new]\nxlaa = true\n")
     ended = perf.run(*arguments)
     assert ended.code == 4, ended.out

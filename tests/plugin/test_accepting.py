@@ -1,4 +1,4 @@
-"""What a user sees of --update-baselines beyond the table: loosened gates, noise that stays, damaged files."""
+"""Tests of --update-baselines: slower baselines, noise that stays, and damaged files."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ def last_session(perf: PerfTests) -> dict[str, Any]:
     return found
 
 
-def test_a_loosened_gate_fails_the_session(accepted: PerfTests) -> None:
-    """A slower baseline is written with a reason; the test passes, and the session fails with an explanation."""
+def test_slower_baseline_fails_the_session(accepted: PerfTests) -> None:
+    """A slower baseline is written with its reason, the test passes, and the session fails with an explanation."""
     ended = accepted.run("--gpus=1", "-v", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("1 passed")
@@ -30,8 +30,8 @@ def test_a_loosened_gate_fails_the_session(accepted: PerfTests) -> None:
     assert '"reason": "new network card"' in baseline_file(accepted).read_text()
 
 
-def test_a_tightened_gate_does_not(accepted: PerfTests) -> None:
-    """A faster baseline is written, and the session ends with 0."""
+def test_faster_baseline_passes_the_session(accepted: PerfTests) -> None:
+    """A faster baseline is written, and the session ends with exit code 0."""
     ended = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.005")
     assert ended.code == 0
     ended.line("gpus=1", "1000 -> 2000 (+100.0 %)")
@@ -39,8 +39,8 @@ def test_a_tightened_gate_does_not(accepted: PerfTests) -> None:
     assert last_session(accepted)["exit_code"] == 0
 
 
-def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
-    """Accepting a case again keeps its calibrated noise, with its date."""
+def test_calibrated_noise_stays_and_is_reported(accepted: PerfTests) -> None:
+    """A case that is accepted again keeps its calibrated noise, and a line has the noise's date."""
     path = baseline_file(accepted)
     data = json.loads(path.read_text())
     noise = {"run": 0.01, "degrees_of_freedom": 20.0, "session": 0.001, "sessions": 6, "date": "2026-01-30T00:00:00Z"}
@@ -53,8 +53,8 @@ def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
     assert [entries[0]["noise"] for entries in json.loads(path.read_text())["entries"].values()] == [noise, noise]
 
 
-def test_a_damaged_file_stops_everything_before_training(accepted: PerfTests) -> None:
-    """A half-written file of baselines is one line and exit code 4; nothing is trained, and the file stays as it is."""
+def test_damaged_baseline_file_ends_the_session_at_the_start(accepted: PerfTests) -> None:
+    """A truncated file of baselines is one line and exit code 4, nothing is trained, and the file stays as it is."""
     path = baseline_file(accepted)
     path.write_bytes(path.read_bytes()[:-30])
     before = path.read_bytes()
@@ -66,8 +66,8 @@ def test_a_damaged_file_stops_everything_before_training(accepted: PerfTests) ->
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_damaged_meanwhile_is_not_overwritten(accepted: PerfTests) -> None:
-    """A file that is damaged while a session runs is named at its end; what was measured is kept, the file stays as it is."""
+def test_file_damaged_during_a_session_is_not_overwritten(accepted: PerfTests) -> None:
+    """A file that is damaged while a session runs is named at its end and stays as it is, and the exit code is 3."""
     path = baseline_file(accepted)
     accepted.write(
         "from pathlib import Path\n\n"
@@ -82,8 +82,8 @@ def test_a_file_that_is_damaged_meanwhile_is_not_overwritten(accepted: PerfTests
     assert last_session(accepted)["exit_code"] == 3
 
 
-def test_a_session_that_accepts_nothing_of_what_was_asked_for_does_not_end_well(perf: PerfTests) -> None:
-    """If each measurement is refused as a baseline, the last line reports it, and the exit code is 1."""
+def test_session_that_accepts_nothing_fails(perf: PerfTests) -> None:
+    """If each measurement is refused as a baseline, a line reports it, and the exit code is 1."""
     ended = perf.run("--update-baselines=new", "--gpus=1", DTFPERF_SLOWDOWN="worker:0=0.01")
     assert ended.code == 1
     ended.line("NOTHING ACCEPTED: ")

@@ -1,4 +1,4 @@
-"""An external command as a user of the plugin meets it: its rate is a measurement like any other, with baseline and verdict."""
+"""Tests of an external command in a perf test: its rate is a measurement with a baseline and a verdict."""
 
 import json
 import re
@@ -47,8 +47,8 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf
 
 
-def test_a_program_gets_verdicts(perf: PerfTests) -> None:
-    """A program's rate is accepted as a baseline under its command, and a slower one later is a regression."""
+def test_command_gets_verdicts(perf: PerfTests) -> None:
+    """The rate of a program becomes a baseline under its command, and a slower one is a regression."""
     accepted = perf.run("--gpus=2", "--update-baselines", "--steps=7", "--batch-size=3", RATE="100")
     accepted.line("another gpus=2 num_ps=1 parameter_server: new, 100")
     (key,) = json.loads(baseline_file(perf).read_text())["entries"]
@@ -65,8 +65,8 @@ def test_a_program_gets_verdicts(perf: PerfTests) -> None:
     assert [run["reported_rates"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3
 
 
-def test_a_rate_is_read_whole_or_not_at_all(perf: PerfTests) -> None:
-    """A number with separators is that number in the record, and one that may be another is INVALID, with its line."""
+def test_command_rate_is_read_whole_or_refused(perf: PerfTests) -> None:
+    """A number with separators is that number in the record, and an ambiguous one fails the test with its line."""
     assert perf.run("--gpus=1", "--repeats=1", RATE="\x1b[1m1,234.56\x1b[0m").code == 0
     (record,) = records(perf)
     assert (record["images_per_sec"], record["runs"][0]["reported_rates"]) == (1234.56, {"worker:0": "1,234.56"})
@@ -89,9 +89,9 @@ def test_another(train, num_ps):
 """
 
 
-def test_a_program_in_turn_has_its_servers_swept(perf: PerfTests) -> None:
-    """A program of which no short run tells anything is measured with each number of servers before it takes turns with others,
-    as fast as with two of them."""
+def test_command_in_turn_has_its_servers_swept(perf: PerfTests) -> None:
+    """A program that takes turns with another is first measured with each number of servers, and then trains with the
+    fastest."""
     perf.write(IN_TURN)
     (perf.folder / "perf" / "another.py").write_text(SERVED)
     ended = perf.run("--num-ps=sweep", "--repeats=1")
@@ -109,8 +109,9 @@ for _ in range(6):
 """
 
 
-def test_a_programs_steps_are_its_rate(perf: PerfTests) -> None:
-    """A program that reports its steps prints nothing: its record has those after the warm-up, and the rate that follows."""
+def test_command_steps_give_its_rate(perf: PerfTests) -> None:
+    """The record of a program that reports its steps has those after the warm-up and their rate, and impossible steps fail the
+    test."""
     (perf.folder / "perf" / "another.py").write_text(STEPS)
     assert perf.run("--gpus=1", "--repeats=1").code == 0
     (record,) = records(perf)
@@ -137,7 +138,7 @@ for _ in range(6):
 """
 
 
-def test_a_worker_that_is_late_twice_is_invalid_on_a_busy_host(perf: PerfTests) -> None:
+def test_command_with_a_late_worker_is_invalid_on_a_busy_host(perf: PerfTests) -> None:
     """A worker that begins its steps late in each run is named with the seconds, though another process has a core."""
     (perf.folder / "perf" / "another.py").write_text(OUT_OF_STEP)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -181,7 +182,7 @@ for _ in range(26):
 
 
 @pytest.mark.campaign(only=True)
-def test_a_late_worker_of_a_program_is_named(perf: PerfTests) -> None:
+def test_command_with_a_late_worker_names_it(perf: PerfTests) -> None:
     """A worker that takes longer between its steps than with the baseline is the cause of a slower rate, with its seconds."""
     (perf.folder / "perf" / "another.py").write_text(LATE)
     perf.run("--gpus=2", "--repeats=2", "--update-baselines", RATE="0")
@@ -193,8 +194,8 @@ def test_a_late_worker_of_a_program_is_named(perf: PerfTests) -> None:
     slower.line("ms later in its steps than the others")
 
 
-def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
-    """A program without a rate in its output fails its test without a traceback, with its last lines and the pattern."""
+def test_command_without_a_rate_fails_without_a_traceback(perf: PerfTests) -> None:
+    """A program without a rate in its output fails its test with its last lines and the pattern, and without a traceback."""
     perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))
     ended = perf.run("--gpus=1", RATE="1")
     assert ended.code == 1
@@ -214,8 +215,8 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_run_is_refused(perf: PerfTests) -> None:
-    """A command that would be misunderstood, or a slow-down that it would never see, is refused before anything is started."""
+def test_command_that_cannot_run_is_refused(perf: PerfTests) -> None:
+    """A command that would be misunderstood, or an injected slow-down of one, is refused before anything is started."""
     perf.write("\n".join(f"def test_{i}(train):\n    train({how})\n" for i, how in enumerate(REFUSED)))
     ended = perf.run(DTFPERF_SLOWDOWN="worker:0=0.1")
     ended.line(f"{len(REFUSED)} failed")
@@ -224,8 +225,8 @@ def test_what_cannot_be_run_is_refused(perf: PerfTests) -> None:
     assert not (perf.folder / "perf_results").exists()
 
 
-def test_a_dry_run_shows_where_it_would_run(perf: PerfTests) -> None:
-    """--dry-run shows a program's tasks as any other training's, and starts none."""
+def test_command_dry_run_shows_its_placement(perf: PerfTests) -> None:
+    """--dry-run shows the placement of a program's tasks."""
     ended = perf.run("--gpus=2", "--dry-run")
     ended.line("another gpus=2 num_ps=1 parameter_server")
     ended.line("worker 0-1 on node 1")

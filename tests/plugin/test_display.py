@@ -1,4 +1,4 @@
-"""What a user sees while tests train."""
+"""Tests of the progress that a session shows while it trains."""
 
 import os
 import pty
@@ -26,8 +26,9 @@ def test_foreign():
 @pytest.mark.campaign
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
 @pytest.mark.parametrize("words", [[], ["-v"]], ids=["as ever", "verbose"])
-def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str], workers: list[str]) -> None:
-    """Every run is shown, with its test's place and, once one has ended, how long it may take; never on pytest's own line."""
+def test_runs_are_shown_on_their_own_lines(perf: PerfTests, words: list[str], workers: list[str]) -> None:
+    """Each run has lines with its test's number and, after the first run, the time that is left, and none is within a line of
+    pytest's."""
     perf.write(TESTS)
     ended = perf.run(*workers, *words)
     assert ended.code == 0, ended.out
@@ -43,8 +44,8 @@ def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str],
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
-def test_quiet_sessions_show_one_short_line_for_each_run(perf: PerfTests, workers: list[str]) -> None:
-    """With -q a run is one line that fits 80 columns, and nothing else is shown of it."""
+def test_quiet_session_shows_one_short_line_for_each_run(perf: PerfTests, workers: list[str]) -> None:
+    """With -q each run has one line, and no line is longer than 80 columns."""
     perf.write(TESTS)
     ended = perf.run("-q", *workers, COLUMNS="80")
     assert ended.code == 0, ended.out
@@ -55,8 +56,8 @@ def test_quiet_sessions_show_one_short_line_for_each_run(perf: PerfTests, worker
     assert max(map(len, lines)) <= 80
 
 
-def test_a_second_session_knows_how_long_tests_take(perf: PerfTests) -> None:
-    """From the first run on it is said how long all of them may take, as earlier sessions tell."""
+def test_second_session_shows_the_remaining_time(perf: PerfTests) -> None:
+    """The first run of a second session has an estimate of the remaining time."""
     perf.write(TESTS)
     perf.run()
     ended = perf.run()
@@ -67,10 +68,10 @@ def test_a_second_session_knows_how_long_tests_take(perf: PerfTests) -> None:
 @pytest.mark.parametrize(
     "encoding, arguments", [("ascii", ["-v"]), ("latin-1", ["-n2"]), ("latin-1", ["-s"]), ("ascii", ["--dry-run"])]
 )
-def test_an_encoding_that_lacks_characters_costs_those_alone(
+def test_other_encoding_replaces_single_characters(
     accepted: PerfTests, tmp_path: Path, encoding: str, arguments: list[str]
 ) -> None:
-    """On a stdout that is not UTF-8 each line stays one: of failing tests, tables and runs; what draws a table is hyphens."""
+    """On a stdout that is not UTF-8 no line is escaped or split, and tables are drawn with hyphens."""
     environment = accepted.environ({"PYTHONIOENCODING": encoding, "TOY_STEP_S": "0.02"})
     argv = accepted.command("perf", "--gpus=1", *arguments)[1:]
     with (
@@ -90,8 +91,8 @@ def test_an_encoding_that_lacks_characters_costs_those_alone(
     assert (tmp_path / "stderr").read_bytes() == b""
 
 
-def test_a_terminal_that_is_not_utf_8_shows_progress(accepted: PerfTests) -> None:
-    """A live bar is of characters that an ASCII terminal has, and the session's end leaves as many lines as elsewhere."""
+def test_ascii_terminal_shows_progress(accepted: PerfTests) -> None:
+    """The progress bar on an ASCII terminal has ASCII characters only, and no line is longer than 80 columns."""
     controller, terminal = pty.openpty()
     environment = accepted.environ({"PYTHONIOENCODING": "ascii", "TERM": "xterm", "COLUMNS": "80"})
     argv = accepted.command("perf", "--gpus=1")[1:]

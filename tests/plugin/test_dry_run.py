@@ -1,4 +1,4 @@
-"""--dry-run: what would be asked of a cluster, and where every task would run."""
+"""Tests of --dry-run: the requests to a cluster, and the placement of each task."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from pytest_dtfperf.launch.placement import place
 from pytest_dtfperf.plugin.dry_run import describe, make_hosts
 from pytest_dtfperf.spec import Spec
 from tests.plugin.conftest import THROUGHPUT, Ended, PerfTests
-from tests.plugin.test_lending import cloud, say
+from tests.plugin.test_lending import add_keys, cloud
 
 __all__ = ["cloud"]
 
@@ -73,13 +73,15 @@ def placed(spec: dict[str, Any], count: int, on_each: int, device: str = "gpu", 
     ],
     ids=["one", "one each", "four each", "not full", "apart", "one process", "two GPUs each", "cores"],
 )  # fmt: skip
-def test_placement_in_words(spec: dict[str, Any], count: int, on_each: int, given: dict[str, Any], lines: list[str]) -> None:
-    """However many tasks there are, their placement is a line or two for each job, and exact."""
+def test_placement_is_described_by_ranges_of_tasks(
+    spec: dict[str, Any], count: int, on_each: int, given: dict[str, Any], lines: list[str]
+) -> None:
+    """The placement of any number of tasks is one or two exact lines for each job."""
     assert placed(spec, count, on_each, **given) == lines
 
 
-def test_nothing_is_started_and_everything_is_shown(cloud: PerfTests) -> None:
-    """A dry run shows the allocation with its commands and every test's trainings, asks for nothing and leaves no folder."""
+def test_dry_run_shows_all_trainings_and_starts_none(cloud: PerfTests) -> None:
+    """A dry run shows the allocation with its command and the trainings of each test, requests nothing and leaves no folder."""
     cloud.write(THROUGHPUT + EFFICIENCY)
     ended = cloud.run("--dry-run", "--gpus=1,2", "-rs")
     assert ended.code == 0, ended.out
@@ -116,25 +118,25 @@ def test_nothing_is_started_and_everything_is_shown(cloud: PerfTests) -> None:
     ]
 
 
-def test_workers_notes_reach_the_controller(cloud: PerfTests) -> None:
-    """With xdist the section is the same, in the order of the tests, with a note that each worker has its own allocation."""
+def test_dry_run_with_xdist_shows_the_same_section(cloud: PerfTests) -> None:
+    """With xdist the section is the same, in the order of the tests, with the number of workers and of their allocations."""
     cloud.write(THROUGHPUT + EFFICIENCY)
     alone, together = (section(cloud.run("--dry-run", "--gpus=1,2", *more)) for more in ((), ("-n2",)))
     assert together[2] == "2 nodes, for each of 2 xdist workers, 2 at once:"
     assert together[5:] == alone[5:]
 
 
-def test_allocations_for_each_measurement(cloud: PerfTests) -> None:
-    """With allocation = "test" each distinct allocation is shown once, with the number of measurements that need one."""
-    say(cloud, 'allocation = "test"', "fixed_ports = true")
+def test_dry_run_counts_allocations_of_each_measurement(cloud: PerfTests) -> None:
+    """With allocation = "test" each distinct allocation is shown once, with the number of its measurements."""
+    add_keys(cloud, 'allocation = "test"', "fixed_ports = true")
     lines = section(cloud.run("--dry-run", "--gpus=1,2", "--num-ps=1,2"))
     assert "1 node, for each of 2 measurements:" in lines
     assert "2 nodes, for each of 2 measurements:" in lines
     assert "Ports: fixed, on each node counted from worker 2220, ps 2230." in lines
 
 
-def test_runs_are_counted_as_they_would_be(cloud: PerfTests) -> None:
-    """The number of runs is a range, or one number if baselines are to be written."""
+def test_dry_run_counts_runs(cloud: PerfTests) -> None:
+    """The number of runs is a range, or one number with --update-baselines."""
     assert section(cloud.run("--dry-run", "--gpus=1", "--repeats=5"))[-1] == "In all: 1 test, 1 measurement, 2 to 5 runs."
     ended = cloud.run("--dry-run", "--gpus=1", "--repeats=5", "--update-baselines")
     assert section(ended)[-1] == "In all: 1 test, 1 measurement, 5 runs."
@@ -148,8 +150,8 @@ def test_dry_run_names_the_time_budget(cloud: PerfTests) -> None:
     assert "--time-budget" not in cloud.run("--cluster=cloud", "--gpus=1", "--dry-run").out
 
 
-def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
-    """Unknown before anything was measured; afterwards by this cluster's sessions, and what is new by what is similar to it."""
+def test_dry_run_estimates_the_time_with_its_source(cloud: PerfTests) -> None:
+    """The time is unknown at first, and later is estimated from earlier sessions, or from similar trainings."""
     cloud.write()
     assert "Time: unknown: none of this was measured on this cluster before" in cloud.run("--dry-run", "--gpus=1").out
     assert cloud.run("--gpus=1").code == 0
@@ -161,8 +163,8 @@ def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
     assert "unknown" not in ended.out
 
 
-def test_what_has_no_ground_is_counted_as_unknown(cloud: PerfTests) -> None:
-    """A training of unknown duration is not 0 in the total, which shows how many are left out."""
+def test_dry_run_counts_trainings_of_unknown_length(cloud: PerfTests) -> None:
+    """A training of unknown length is counted in the total as unknown."""
     cloud.write()
     assert cloud.run("--gpus=1").code == 0
     cloud.write("def test_new(train): train(model='trivial', batch_size=77)\n", "test_new.py")
@@ -181,24 +183,24 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_a_test_ends_where_it_looks_at_a_result(cloud: PerfTests, result: str) -> None:
-    """A test that looks at a result, or at the hosts, is skipped there, and so is one that looks at nothing."""
+def test_dry_run_skips_a_test_at_its_first_result(cloud: PerfTests, result: str) -> None:
+    """A test that reads a result or the hosts is skipped there, and so is one that reads nothing."""
     cloud.write(f"def test_x(train, baseline, cluster):\n    {RESULTS[result]}\n")
     ended = cloud.run("--dry-run")
     ended.line("1 skipped")
     assert section(ended)[-1] == "In all: 1 test, 1 measurement, 2 runs."
 
 
-def test_a_judgement_that_does_not_exist_fails(cloud: PerfTests) -> None:
-    """A dry run finds a misspelt method of `baseline`, before node hours are spent."""
+def test_dry_run_fails_a_misspelt_check(cloud: PerfTests) -> None:
+    """A dry run fails a test that calls a misspelt method of `baseline`."""
     cloud.write("def test_x(train, baseline): baseline.chekc(train(model='trivial'))\n")
     ended = cloud.run("--dry-run")
     assert ended.code == 1
     ended.line("AttributeError", "chekc")
 
 
-def test_what_could_not_run_fails(cloud: PerfTests) -> None:
-    """An impossible training fails in a dry run with the same message as otherwise."""
+def test_dry_run_fails_an_impossible_training(cloud: PerfTests) -> None:
+    """An impossible training fails its test in a dry run, with the reason."""
     cloud.write("def test_x(train): train(model='trivial', gpus=7)\ndef test_y(train): train(model='trivial', batch_size=0)\n")
     ended = cloud.run("--dry-run")
     assert ended.code == 1
@@ -206,8 +208,8 @@ def test_what_could_not_run_fails(cloud: PerfTests) -> None:
     ended.line("batch_size must be a whole number of at least 1")
 
 
-def test_the_best_number_of_parameter_servers_is_not_guessed(cloud: PerfTests) -> None:
-    """--num-ps=best requires the hardware, which the section states."""
+def test_dry_run_does_not_choose_the_best_number_of_servers(cloud: PerfTests) -> None:
+    """With --num-ps=best a line states that the number depends on the hosts."""
     assert "      (num_ps=best is looked up once the hosts have said what they are)" in section(
         cloud.run("--dry-run", "--gpus=2", "--num-ps=best")
     )

@@ -1,4 +1,4 @@
-"""--explain: which steps of a session are traced, and that no verdict has anything to do with it."""
+"""Tests of --explain: which runs of a session are traced, without an effect on verdicts."""
 
 import shutil
 from typing import Any
@@ -18,29 +18,29 @@ def runs_of(perf: PerfTests) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("option", ["--explain=always", "--explain=auto"])
-def test_what_becomes_a_baseline_has_a_breakdown(perf: PerfTests, option: str) -> None:
-    """Where all repeats are made, the last of them is traced, and no other: a later session can be held against it."""
+def test_new_baseline_has_a_step_breakdown(perf: PerfTests, option: str) -> None:
+    """With --update-baselines the last run of a measurement, and no other, has a step breakdown."""
     assert perf.run("--gpus=1", "--update-baselines", option, TOY_TRACES="1").code == 0
     assert ["step_breakdown" in run for run in runs_of(perf)] == [False, False, True]
     assert runs_of(perf)[-1]["step_breakdown"]["tasks"]["worker:0"]["parts"] == {"forward": 0.001}
 
 
-def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
-    """By default a measurement that passes has no traced run and no step breakdown: it costs what it did."""
+def test_passing_test_has_no_traced_run(accepted: PerfTests) -> None:
+    """A measurement that passes has no traced run and no step breakdown."""
     assert accepted.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     (record,) = records(accepted)
     assert "traced" not in record
     assert not any("step_breakdown" in run for run in record["runs"])
 
 
-def test_what_has_no_baseline_is_not_run_again(perf: PerfTests) -> None:
-    """There is nothing that it could be slower than."""
+def test_test_without_a_baseline_has_no_traced_run(perf: PerfTests) -> None:
+    """A measurement without a baseline has no traced run."""
     assert perf.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     assert "traced" not in records(perf)[0]
 
 
-def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTests) -> None:
-    """A short run is made for the step breakdown that causes need; it is none of the measurement's, and changes no rate."""
+def test_regression_has_a_traced_run_that_does_not_count(accepted: PerfTests) -> None:
+    """A regression has a short traced run with the step breakdown, which is not among the runs of the measurement."""
     ended = accepted.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)
@@ -52,16 +52,16 @@ def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTest
     ended.line("500", "REGRESSED")
 
 
-def test_what_is_red_and_was_traced_is_not_run_again(accepted: PerfTests) -> None:
-    """With --explain a run of each measurement is traced anyway."""
+def test_traced_regression_has_no_further_run(accepted: PerfTests) -> None:
+    """With --explain one of the regular runs is traced, and a regression has no further one."""
     assert accepted.run("--gpus=1", "--explain", **SLOW).code == 1
     (record,) = records(accepted)
     assert "traced" not in record
     assert sum("step_breakdown" in run for run in record["runs"]) == 1
 
 
-def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
-    """With --explain=never, as here in the ini file, nothing is traced whatever becomes of it."""
+def test_explain_never_traces_nothing(accepted: PerfTests) -> None:
+    """With --explain=never in the ini file a regression has no traced run."""
     assert accepted.run("--gpus=1", **SLOW).code == 1
     (record,) = records(accepted)
     assert "traced" not in record
@@ -69,7 +69,7 @@ def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
 
 
 def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
-    """A task that dies of being traced costs the step breakdown: the test is red for its rate, and says so."""
+    """If a task dies in the traced run, the verdict stays REGRESSED, and a line names the task."""
     ended = accepted.run("--gpus=1", "--explain=auto", TOY_DO="die when traced", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)
@@ -86,7 +86,7 @@ def test_throughput(train, baseline):
 
 
 def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
-    """With --diagnose, what is red is tried with synthetic input: it is as fast as it was, and the test's own words say so."""
+    """With --diagnose a regression by slow input is tried with synthetic input, and the output shows that this confirms it."""
     perf.write(READS)
     assert perf.run("--update-baselines").code == 0
     shutil.rmtree(perf.folder / "perf_results")
@@ -101,8 +101,8 @@ def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
     ended.line("tried: input: with synthetic input the step takes 0.01 instead of 0.03 s: confirmed")
 
 
-def test_nothing_is_tried_unasked(accepted: PerfTests) -> None:
-    """Experiments cost time: without --diagnose there are none, and with it none of what is green."""
+def test_experiments_need_diagnose_and_a_regression(accepted: PerfTests) -> None:
+    """A regression without --diagnose has no experiments, nor has a passing test with it."""
     assert accepted.run("--gpus=1", TOY_STEP_S="0.02").code == 1
     assert "experiments" not in records(accepted)[0]
     shutil.rmtree(accepted.folder / "perf_results")
@@ -111,7 +111,7 @@ def test_nothing_is_tried_unasked(accepted: PerfTests) -> None:
 
 
 def test_experiment_that_fails_changes_no_verdict(perf: PerfTests) -> None:
-    """A task that dies of what was changed is said so, and the test is red for its rate."""
+    """If a task dies in an experiment, its outcome is open, and the verdict stays REGRESSED."""
     perf.write(READS)
     assert perf.run("--update-baselines").code == 0
     shutil.rmtree(perf.folder / "perf_results")

@@ -1,4 +1,4 @@
-"""A pytest run that has nothing to do with us does not notice the plugin."""
+"""Tests of a pytest run without perf tests, on which the installed plugin has no effect."""
 
 import json
 import textwrap
@@ -53,7 +53,8 @@ def seen(tests: PerfTests) -> dict[str, list[str]]:
 
 
 def test_foreign_run_imports_starts_and_reads_nothing(foreign: PerfTests) -> None:
-    """Loading the plugin imports no heavy module, starts no process, opens no file of ours, and leaves no folder."""
+    """A run without perf tests imports no heavy module, starts no process, opens no TOML, JSON or lock file, and leaves no
+    folder."""
     assert seen(foreign)["modules"] == []
     assert seen(foreign)["processes"] == []
     assert seen(foreign)["files"] == []

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or out of inodes: real ones, small, in a mount namespace of the pytest that is under test."""
+"""Tests of disks that are full, read-only or out of inodes: real small ones in a mount namespace of the tested pytest."""
 
 import json
 import os
@@ -82,8 +82,9 @@ BEFORE = {
 
 
 @pytest.mark.parametrize("case", BEFORE)
-def test_what_cannot_be_written_is_one_line_before_anything_starts(perf: PerfTests, disk: Path, case: str) -> None:
-    """Where there is no room for what a session writes, one line says where, why, and how to name another folder."""
+def test_session_without_room_is_refused_at_the_start(perf: PerfTests, disk: Path, case: str) -> None:
+    """Where there is no room for the files of a session, the only line is an error with the folder and the reason, and nothing
+    is measured."""
     mount, arguments, environment, words = BEFORE[case]
     perf.environment |= {name: value.format(disk) for name, value in environment.items()}
     ended = run_on(disk, perf, mount, *(word.format(disk) for word in arguments))
@@ -92,25 +93,24 @@ def test_what_cannot_be_written_is_one_line_before_anything_starts(perf: PerfTes
     assert not (perf.folder / "perf_results").exists()
 
 
-def test_a_results_folder_that_is_a_file_is_refused(perf: PerfTests) -> None:
-    """A file in the place of the folder is named."""
+def test_results_folder_that_is_a_file_is_refused(perf: PerfTests) -> None:
+    """A file in the place of the results folder is named."""
     (perf.folder / "results").write_text("")
     ended = perf.run("--perf-results=results/mine")
     assert ended.code == 4
     ended.line("ERROR: results cannot be written to results/mine: ", "results is no folder")
 
 
-def test_what_needs_no_room_is_done_on_a_full_disk(perf: PerfTests, disk: Path) -> None:
-    """Collecting, and a dry run, write nothing, so that a full disk is none of their affair."""
+def test_collection_and_dry_run_work_on_a_full_disk(perf: PerfTests, disk: Path) -> None:
+    """Collection and a dry run end with exit code 0 on a full disk."""
     for option in ("--co", "--dry-run"):
         assert run_on(disk, perf, "size=8k", f"--perf-results={disk}", option).code == 0
 
 
 @pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Path, tmp_path: Path, how: list[str]) -> None:
-    """When the results' disk fills up, nothing more is trained; all that was measured is judged and shown, and what is on
-    the disk is whole. One line says what it lacks.
-    """
+def test_measurements_stay_when_the_disk_fills_up(perf: PerfTests, disk: Path, tmp_path: Path, how: list[str]) -> None:
+    """When the results' disk fills up, no further test trains, measurements before are judged, shown and readable, and one line
+    has the reason."""
     perf.write(FILLING)
     ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results", *how, keep=tmp_path / "kept")
     assert ended.code != 0
@@ -152,8 +152,9 @@ def rough(folder, results):
         ("rough", "export rough of exporting 1.0 failed: OSError: [Errno 28] No space left on device"),
     ],
 )
-def test_an_export_of_another_package_finds_the_disk_full(perf: PerfTests, disk: Path, name: str, words: str) -> None:
-    """Whether it writes as ours do or as it likes: its file is not there, one line says why, and all else is as ever."""
+def test_export_of_another_package_fails_on_a_full_disk(perf: PerfTests, disk: Path, name: str, words: str) -> None:
+    """An export that fails on a full disk is one line with the reason, and its file is missing, but all other files are
+    there."""
     info = perf.folder / "exporting-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: exporting\nVersion: 1.0\n")
@@ -189,8 +190,8 @@ def test_last(train, baseline):
 
 
 @pytest.mark.parametrize("then", ["mount -o remount,ro $DISK", "mount -t tmpfs none $DISK"], ids=["read-only", "another disk"])
-def test_the_table_is_shown_whatever_becomes_of_the_disk(perf: PerfTests, disk: Path, then: str) -> None:
-    """The results' disk becomes read-only, or is gone with all that was on it: what was measured stands in the table."""
+def test_table_is_shown_when_the_disk_is_lost(perf: PerfTests, disk: Path, then: str) -> None:
+    """If the results' disk becomes read-only or empty, the table still has all measurements, and there is no traceback."""
     perf.write(VANISHING)
     perf.environment["THEN"] = then
     ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results")

@@ -1,4 +1,4 @@
-"""GPUs of this machine, as nvidia-smi lists them or fails to: what a dry run, a run, the doctor and `init` make."""
+"""Tests of this machine's GPUs as nvidia-smi lists them: a dry run, a run, the doctor and `init`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ TEST = "def test_x(train, baseline): baseline.check(train(model='trivial', gpus=
 
 @pytest.fixture
 def here(perf: PerfTests) -> PerfTests:
-    """Perf tests on a machine that may have GPUs: its clusters.toml says nothing of devices."""
+    """Return perf tests on a machine that may have GPUs, with a clusters.toml without a device."""
     clusters = "\n".join(line for line in CLUSTERS.splitlines() if not line.startswith("device"))
     (perf.folder / "perf" / "clusters.toml").write_text(clusters)
     perf.write(TEST)
@@ -27,8 +27,8 @@ def path_with(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("failure", [(18, MISMATCH), (255, UNKNOWN), (4, "Insufficient Permissions\n")], ids=["18", "255", "4"])
-def test_gpus_that_cannot_be_listed_end_everything(here: PerfTests, tmp_path: Path, failure: tuple[int, str]) -> None:
-    """A dry run, a run and `init` end with the same line, which quotes nvidia-smi, and nothing is measured on cores."""
+def test_failing_nvidia_smi_ends_all_commands(here: PerfTests, tmp_path: Path, failure: tuple[int, str]) -> None:
+    """A dry run, a run, the doctor and `init` end with a line that quotes nvidia-smi, and nothing is measured."""
     write_smi(tmp_path, failure=failure)
     words = f"nvidia-smi ended with exit code {failure[0]}, and printed {' '.join(failure[1].split())!r}"
     for options in (["--dry-run"], []):
@@ -42,16 +42,17 @@ def test_gpus_that_cannot_be_listed_end_everything(here: PerfTests, tmp_path: Pa
     assert not (here.folder / "perf_results").exists()
 
 
-def test_who_wants_the_cores_says_so(here: PerfTests, tmp_path: Path) -> None:
-    """With device = "cpu" a broken driver keeps nothing from being measured on cores."""
+def test_cpu_device_ignores_a_failing_nvidia_smi(here: PerfTests, tmp_path: Path) -> None:
+    """With device = "cpu" a session trains on cores though nvidia-smi fails."""
     write_smi(tmp_path, failure=(18, MISMATCH))
     (here.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     ended = here.run("--cluster=local", PATH=path_with(tmp_path))
     assert ended.code == 0, ended.out
+    ended.line("dtfperf: cluster local (local, 2 cpu devices)")
 
 
-def test_dry_run_run_and_doctor_count_alike(here: PerfTests, tmp_path: Path) -> None:
-    """What is planned on parts of a GPU (MIG) is what the run has, with their names, and what the doctor lists."""
+def test_dry_run_run_and_doctor_count_the_same_gpus(here: PerfTests, tmp_path: Path) -> None:
+    """A dry run, a run and the doctor have the same number of devices, of which one is a part of a GPU (MIG)."""
     write_smi(tmp_path, [gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]), gpu("GPU-b")])
     environment = {"PATH": path_with(tmp_path), "CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
     planned = here.run("--cluster=local", "--dry-run", **environment)

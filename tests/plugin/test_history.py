@@ -1,4 +1,4 @@
-"""What becomes of a session in the history, as users of pytest meet it."""
+"""Tests of the entry of a session in the history."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ def sessions(file: Path) -> list[str]:
         return [name for (name,) in connection.execute("SELECT id FROM sessions")]
 
 
-def test_a_session_is_entered_when_it_ends(perf: PerfTests) -> None:
+def test_session_is_entered_in_the_history_at_its_end(perf: PerfTests) -> None:
     """The history is beside the session folders, prints nothing, and its libraries are loaded only after the last test."""
     perf.cold = True
     perf.write(LATE)
@@ -51,8 +51,8 @@ context.remember = remember
 
 
 @pytest.mark.parametrize("option, code", [((), 0), (("--history-gate",), 1)], ids=["told", "gate"])
-def test_a_new_change_fails_who_asked_for_it(perf: PerfTests, option: tuple[str, ...], code: int) -> None:
-    """A change over time is shown in the terminal; with --history-gate the session fails, on its page and in its files, too."""
+def test_new_change_fails_a_session_with_the_gate(perf: PerfTests, option: tuple[str, ...], code: int) -> None:
+    """A change over time is shown in the terminal, and with --history-gate the session fails in all its files."""
     (perf.folder / "perf" / "conftest.py").write_text(CONFIRMED)
     ended = perf.run("--gpus=1", *option, DTFPERF_HISTORY="history.sqlite")
     assert ended.code == code, ended.out
@@ -65,8 +65,8 @@ def test_a_new_change_fails_who_asked_for_it(perf: PerfTests, option: tuple[str,
         assert connection.execute("SELECT exit_code FROM sessions").fetchall() == [(code,)]
 
 
-def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a history of a newer version, one line has the remedy; the session ends as without it."""
+def test_failed_entry_in_the_history_does_not_fail_the_session(perf: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a history of a newer version one line has the command for a later entry, which works, and the session passes."""
     results, elsewhere = perf.folder / "perf_results", perf.folder / "other.sqlite"
     with sqlite3.connect(elsewhere) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
@@ -86,8 +86,8 @@ def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pyte
     assert "1 session entered" in capsys.readouterr().out
 
 
-def test_the_page_shows_earlier_sessions(perf: PerfTests) -> None:
-    """The page of a session has the rates that the same training had before, its own the last, and the exit code."""
+def test_page_shows_earlier_sessions(perf: PerfTests) -> None:
+    """The page of a second session has the earlier rates and the exit code."""
     pages = []
     for _ in range(2):
         ended = perf.run("--gpus=1", DTFPERF_HISTORY="")
@@ -100,13 +100,13 @@ def test_the_page_shows_earlier_sessions(perf: PerfTests) -> None:
     assert "exit code 0" in pages[1]
 
 
-def test_the_variable_has_one_name() -> None:
-    """What the plugin reads of the environment is what scripts and commands read."""
+def test_history_variable_has_one_name() -> None:
+    """The plugin's option reads the variable that the commands read."""
     assert next(option.variable for option in OPTIONS if option.name == "history") == VARIABLE
 
 
-def test_options_go_before_the_environment_and_that_before_the_project(perf: PerfTests) -> None:
-    """--history, DTFPERF_HISTORY and the ini file name the history, in this order."""
+def test_history_option_overrides_variable_and_ini(perf: PerfTests) -> None:
+    """--history overrides DTFPERF_HISTORY, which overrides the ini file."""
     (perf.folder / "pytest.ini").write_text(f"{INI}dtfperf_history = ini.sqlite\n")
     for arguments, variable, file in (
         (["--history=option.sqlite"], "variable.sqlite", "option.sqlite"),
@@ -118,8 +118,8 @@ def test_options_go_before_the_environment_and_that_before_the_project(perf: Per
         assert len(sessions(perf.folder / file)) == 1
 
 
-def test_a_password_is_shown_and_kept_nowhere(perf: PerfTests) -> None:
-    """A URL's password is neither printed nor in the session folder, whatever becomes of the session."""
+def test_history_password_is_never_shown_or_stored(perf: PerfTests) -> None:
+    """A URL's password is neither printed nor in the session folder, whether the URL is unreachable or refused."""
     ended = perf.run("--gpus=1", "--history=postgresql://me:SECRET@127.0.0.1:1/perf?password=SECRET")
     assert ended.code == 0, ended.out
     ended.line("not entered in the history", "postgresql://me:***@127.0.0.1:1/perf")

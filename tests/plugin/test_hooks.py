@@ -1,4 +1,4 @@
-"""The hooks that a conftest.py or another plugin may implement."""
+"""Tests of the hooks that a conftest.py or another plugin may implement."""
 
 import json
 import re
@@ -34,22 +34,22 @@ def run(perf: PerfTests, judged: str = "pass", section: str = "return None") -> 
     return perf.run("-s").out
 
 
-def test_what_is_measured_and_judged_is_told(perf: PerfTests) -> None:
+def test_hooks_receive_measurements_and_judgements(perf: PerfTests) -> None:
     """Each measurement is passed to the hook without a verdict, and each check with its verdict."""
     told = [line for line in run(perf).splitlines() if line.startswith(("measured", "judged"))]
     assert told == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
 
 
-def test_a_section_of_ones_own(perf: PerfTests) -> None:
-    """The section comes after those of this package, and gets all measurements."""
+def test_own_section_receives_all_measurements(perf: PerfTests) -> None:
+    """The section comes after those of this package, and receives all measurements."""
     out = run(perf, section="return 'ours', [f'{r.spec.gpus} {r.verdict}' for r in records]")
     ours, _, after = out.partition("= ours =")
     assert "distributed training performance" in ours
     assert "\n1 NO_BASELINE\n2 NO_BASELINE\n" in after
 
 
-def test_a_section_stands_on_the_page(perf: PerfTests) -> None:
-    """The page of the session has it word for word, once, whatever it has of letters that mean something in HTML."""
+def test_own_section_is_on_the_page(perf: PerfTests) -> None:
+    """The page of the session has the section once, with characters of HTML escaped."""
     run(perf, section="return '<b>ours</b>', [f'{r.spec.gpus} & {r.verdict}' for r in records] + [3]")
     (page,) = (perf.folder / "perf_results").glob("*/report.html")
     text = page.read_text()
@@ -57,16 +57,16 @@ def test_a_section_stands_on_the_page(perf: PerfTests) -> None:
     assert ">1 &amp; NO_BASELINE\n2 &amp; NO_BASELINE\n3\n</pre>" in text
 
 
-def test_a_section_that_fails_costs_itself_alone(perf: PerfTests) -> None:
-    """The table is shown, one line reports the failure, and the session ends as without it."""
+def test_failing_section_leaves_the_table(perf: PerfTests) -> None:
+    """If a section fails, the table is shown, and one line reports the failure."""
     out = run(perf, section="return 1 / 0")
     assert re.search(r"\ndtfperf: a report section of \S*conftest\.py failed: ZeroDivisionError: division by zero\n", out)
     assert "NO_BASELINE" in out
     assert "1 undecided" in out
 
 
-def test_sections_of_several(perf: PerfTests) -> None:
-    """Each is shown once, in pytest's order, whatever becomes of the others: one that raises, and one that is no section."""
+def test_sections_of_several_plugins_are_independent(perf: PerfTests) -> None:
+    """Each valid section is shown once, in pytest's order, and each invalid or failing one is one line."""
     for name, section in {"first": "return 'one', ['1']", "none": "return None", "third": "return 'three', ['3']"}.items():
         perf.write(SECTION.format(section=section), f"{name}.py")
     perf.write(SECTION.format(section="return 1 / 0"), "raises.py")
@@ -82,14 +82,14 @@ def test_sections_of_several(perf: PerfTests) -> None:
     assert "1 undecided" in out
 
 
-def test_a_section_of_one_text(perf: PerfTests) -> None:
-    """A text in the place of lines is shown line by line, not letter by letter."""
+def test_section_of_one_text_is_shown_by_lines(perf: PerfTests) -> None:
+    """A text in the place of lines is shown line by line."""
     out = run(perf, section="return 'ours', 'two\\nlines'")
     assert "\ntwo\nlines\n" in out.partition("= ours =")[2]
 
 
-def test_a_section_of_megabytes(perf: PerfTests) -> None:
-    """The summary and the page have it whole, once each; no record of the session, which others read, grows by a byte of it."""
+def test_section_of_megabytes_is_shown_whole(perf: PerfTests) -> None:
+    """The summary and the page have a long section whole and once, and no other file of the session grows."""
     run(perf, section="return None")
     out = run(perf, section="return 'ours', ['<' * 2_000_000, *(f'row {number}' for number in range(100_000))]")
     rows = "\n".join(f"row {number}" for number in range(100_000))
@@ -104,8 +104,8 @@ def test_a_section_of_megabytes(perf: PerfTests) -> None:
     assert grown["report.html"] < 4 * 2_000_000 + len(rows) + 2000
 
 
-def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
-    """As any hook of pytest's does; what was measured is kept."""
+def test_failing_hook_fails_its_test(perf: PerfTests) -> None:
+    """An exception in a hook fails the test, and the measurements are kept."""
     out = run(perf, judged="raise RuntimeError('not so')")
     assert "RuntimeError: not so" in out
     assert "1 failed" in out
@@ -139,8 +139,9 @@ def test_it(train, baseline, size):
 """
 
 
-def test_with_xdist_each_is_told_where_it_happens(perf: PerfTests) -> None:
-    """Measured and judged once each, by the worker that runs the test; the section once, with what all have measured."""
+def test_hooks_run_once_with_xdist(perf: PerfTests) -> None:
+    """With xdist each measurement and judgement is reported once, by its worker, and the section once, by the controller with
+    all measurements."""
     perf.write(WHERE, "conftest.py")
     perf.write(FOUR)
     ended = perf.run("-n2", "--gpus=1")

@@ -1,4 +1,4 @@
-"""pytest with a host that lies, as its user sees it: words, and nothing that a terminal or a parser stumbles over."""
+"""Tests of pytest with a host that sends invalid messages: output and files are safe for terminals and parsers."""
 
 import shlex
 import sys
@@ -32,8 +32,8 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_told_in_words(lie: str, perf: PerfTests) -> None:
-    """The reason is said, JUnit's file is XML, every file is text that can be seen, and none holds a secret of pytest's."""
+def test_invalid_message_of_a_host_is_reported_safely(lie: str, perf: PerfTests) -> None:
+    """The reason is shown, JUnit's file is XML, and all files are printable text without a secret of pytest's environment."""
     python = perf.folder / "python"
     python.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-S', str(AGENT), lie])}\n")
     python.chmod(0o700)

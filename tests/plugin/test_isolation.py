@@ -25,8 +25,8 @@ def host_network(perf: PerfTests) -> None:
     clusters.write_text(clusters.read_text().replace("[local]", '[local]\nnetwork = "host"', 1))
 
 
-def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
-    """If namespaces are forbidden, the header has the reason and the page to read, and nothing else."""
+def test_missing_isolation_is_one_warning(perf: PerfTests) -> None:
+    """If namespaces are forbidden, one line of the header has the reason and the page of the docs."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     text = output(perf, *ordinary.without_namespaces())
@@ -36,22 +36,22 @@ def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
     assert "docs/security.md" in line
 
 
-def test_what_was_chosen_is_not_warned_of(perf: PerfTests) -> None:
-    """There is no message if the cluster file sets the machine's network for tasks, whether or not isolation is possible."""
+def test_chosen_host_network_has_no_warning(perf: PerfTests) -> None:
+    """There is no warning if the cluster file sets the host network and namespaces are forbidden."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     host_network(perf)
     assert WARNING not in output(perf, *ordinary.without_namespaces())
 
 
-def test_what_is_isolated_needs_no_words(perf: PerfTests) -> None:
-    """If this machine supports isolation, the header is as short as usual."""
+def test_isolated_machine_has_no_warning(perf: PerfTests) -> None:
+    """The header has a warning only on a machine that cannot isolate tasks."""
     allowed = subprocess.run([*perf.command()[:1], "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False)
     assert (WARNING in output(perf)) == bool(allowed.returncode)
 
 
-def test_a_dry_run_tries_nothing(perf: PerfTests) -> None:
-    """A dry run starts nothing, and so does not find out."""
+def test_dry_run_does_not_check_isolation(perf: PerfTests) -> None:
+    """A dry run has no warning, since it starts nothing."""
     text = perf.run("--dry-run", "--gpus=1").out
     assert "DRY RUN: nothing is started" in text
     assert WARNING not in text

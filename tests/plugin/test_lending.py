@@ -1,4 +1,4 @@
-"""Who holds hosts, when, and how many at once: on a cluster that lends them and notes it."""
+"""Tests of allocations: when they are made and released, and how many are held at the same time."""
 
 import json
 import os
@@ -44,8 +44,8 @@ def cloud(perf: PerfTests) -> PerfTests:
     return perf
 
 
-def say(cloud: PerfTests, *lines: str) -> None:
-    """Further lines of the cluster's table."""
+def add_keys(cloud: PerfTests, *lines: str) -> None:
+    """Add lines to the cluster's table."""
     clusters = cloud.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text() + "\n".join(lines) + "\n")
 
@@ -54,8 +54,8 @@ def notes(cloud: PerfTests) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (cloud.folder / "pretend.log").read_text().splitlines()]
 
 
-def lent(cloud: PerfTests) -> list[tuple[int, int]]:
-    """(devices, hosts for parameter servers) of each allocation."""
+def list_allocations(cloud: PerfTests) -> list[tuple[int, int]]:
+    """Return (devices, hosts for parameter servers) of each allocation."""
     return [(note["devices"], note["ps_hosts"]) for note in notes(cloud) if note["what"] == "lent"]
 
 
@@ -72,60 +72,61 @@ def most_at_once(found: Sequence[dict[str, Any]]) -> int:
     return most
 
 
-def test_a_session_has_one_allocation_for_its_largest_test(cloud: PerfTests) -> None:
+def test_session_has_one_allocation_for_its_largest_test(cloud: PerfTests) -> None:
     """All tests share one allocation, sized for the largest test that is left after -k."""
     ended = cloud.run("--gpus=1,2,4", "-k", "not gpus4")
     assert ended.code == 0, ended.out
-    assert lent(cloud) == [(2, 0)]
+    assert list_allocations(cloud) == [(2, 0)]
     assert what(cloud) == ["asked", "lent", "given back"]
 
 
 @pytest.mark.parametrize("ps_per_host, hosts", [([], 3), (["ps_per_host = 2"], 2)], ids=["one each", "two each"])
-def test_parameter_servers_apart_are_counted_exactly(cloud: PerfTests, ps_per_host: list[str], hosts: int) -> None:
-    """With parameter servers on hosts of their own, as many are asked for as the largest number of them fills."""
-    say(cloud, "ps_on_worker_hosts = false", *ps_per_host)
+def test_separate_parameter_servers_are_counted_exactly(cloud: PerfTests, ps_per_host: list[str], hosts: int) -> None:
+    """With parameter servers on separate hosts the allocation has as many as the largest number of them fills."""
+    add_keys(cloud, "ps_on_worker_hosts = false", *ps_per_host)
     ended = cloud.run("--gpus=2", "--num-ps=1,3")
     assert ended.code == 0, ended.out
-    assert lent(cloud) == [(2, hosts)]
+    assert list_allocations(cloud) == [(2, hosts)]
 
 
-def test_too_many_parameter_servers_apart_are_deselected_with_the_numbers(cloud: PerfTests) -> None:
-    """What needs more hosts than there are is deselected, and the rest is not asked for in its size."""
-    say(cloud, "ps_on_worker_hosts = false")
+def test_too_many_separate_parameter_servers_are_deselected(cloud: PerfTests) -> None:
+    """A test that needs more hosts than exist is deselected with the numbers, and the allocation has the size of the others."""
+    add_keys(cloud, "ps_on_worker_hosts = false")
     ended = cloud.run("--gpus=4", "--num-ps=1,3")
     ended.line("cloud has 6 hosts, gpus=4 and num_ps=3 on hosts of their own need 7")
-    assert lent(cloud) == [(4, 1)]
+    assert list_allocations(cloud) == [(4, 1)]
 
 
-def test_each_measurement_has_its_own_allocation_if_so_said(cloud: PerfTests) -> None:
-    """With allocation = "test" every measurement gets hosts of its size, and gives them back before the next begins."""
-    say(cloud, 'allocation = "test"')
+def test_each_measurement_has_its_own_allocation(cloud: PerfTests) -> None:
+    """With allocation = "test" each measurement has an allocation of its size, and one is held at a time."""
+    add_keys(cloud, 'allocation = "test"')
     ended = cloud.run("--gpus=1,2,4")
     assert ended.code == 0, ended.out
-    assert lent(cloud) == [(1, 0), (2, 0), (4, 0)]
+    assert list_allocations(cloud) == [(1, 0), (2, 0), (4, 0)]
     assert most_at_once(notes(cloud)) == 1
 
 
-def test_hosts_between_two_measurements_are_refused_in_words(cloud: PerfTests) -> None:
-    """With allocation = "test" there are no hosts to ask about outside of a measurement, and the error says what to do."""
-    say(cloud, 'allocation = "test"')
+def test_hosts_without_a_measurement_are_refused(cloud: PerfTests) -> None:
+    """With allocation = "test" access to the hosts outside of a measurement is an error with the remedy, and nothing is
+    allocated."""
+    add_keys(cloud, 'allocation = "test"')
     cloud.write("def test_hosts(cluster): assert cluster.hosts\n")
     ended = cloud.run()
     ended.line('its allocation = "test" allocates them for each anew', 'set allocation = "session"')
     assert not (cloud.folder / "pretend.log").exists()
 
 
-def test_a_test_that_asks_for_more_gets_it(cloud: PerfTests) -> None:
-    """A test whose own words need more hosts than are held gets a larger allocation, and only one is held at a time."""
+def test_test_with_more_devices_gets_a_larger_allocation(cloud: PerfTests) -> None:
+    """A test that trains on more devices than are held gets a larger allocation, and one is held at a time."""
     cloud.write("def test_x(train):\n    train(model='trivial', gpus=1)\n    train(model='trivial', gpus=3)\n")
     ended = cloud.run()
     assert ended.code == 0, ended.out
-    assert lent(cloud) == [(1, 0), (3, 0)]
+    assert list_allocations(cloud) == [(1, 0), (3, 0)]
     assert most_at_once(notes(cloud)) == 1
 
 
-def test_hosts_that_are_taken_back_are_replaced(cloud: PerfTests) -> None:
-    """The test whose agent dies has an error; the next one finds the allocation over, gets a new one and passes."""
+def test_ended_allocation_is_replaced(cloud: PerfTests) -> None:
+    """A test with a lost agent has an error, and the next one passes on a new allocation."""
     cloud.write(
         """
 def test_a(train, monkeypatch):
@@ -140,12 +141,12 @@ def test_b(train):
     ended.line("test_a", "ERROR (INFRASTRUCTURE)")
     ended.line("1 passed, 1 error")
     ended.line("job 17 ended: node n3 failed: asking for other hosts")
-    assert lent(cloud) == [(2, 0), (2, 0)]
+    assert list_allocations(cloud) == [(2, 0), (2, 0)]
     assert most_at_once(notes(cloud)) == 1
 
 
-def test_a_refusal_is_remembered(cloud: PerfTests) -> None:
-    """What the cluster has refused once is not asked for again: every test says the same words, at once."""
+def test_refused_allocation_is_not_requested_again(cloud: PerfTests) -> None:
+    """A refused allocation is requested once, and each test has the cluster's message."""
     cloud.write(MANY)
     ended = cloud.run(PRETEND_DO="refuse")
     assert what(cloud) == ["asked"]
@@ -153,15 +154,16 @@ def test_a_refusal_is_remembered(cloud: PerfTests) -> None:
     assert ended.out.count("\ncloud: nobody here may have that many hosts\n") == 8
 
 
-def test_waiting_is_shown(cloud: PerfTests) -> None:
-    """What the cluster says while it is waited for stands in the output."""
+def test_status_of_the_cluster_is_shown(cloud: PerfTests) -> None:
+    """The status of a pending allocation is in the output."""
     cloud.run("--gpus=1").line("cloud: job 17 pending (Priority)")
 
 
 @pytest.mark.parametrize("allocation", ["session", "test"])
-def test_xdist_workers_hold_allocations_of_their_own(cloud: PerfTests, allocation: str) -> None:
-    """With -n 4 and max_jobs = 2 two workers train at once, the others say that they wait and get their turn; one session."""
-    say(cloud, f'allocation = "{allocation}"')
+def test_xdist_workers_have_their_own_allocations(cloud: PerfTests, allocation: str) -> None:
+    """With -n 4 and max_jobs = 2 two allocations are held at a time, waiting workers show it, and all measure in one
+    session."""
+    add_keys(cloud, f'allocation = "{allocation}"')
     cloud.write(MANY)
     ended = cloud.run("-n4", "--update-baselines", TOY_WALL_S="0.3")
     assert ended.code == 0, ended.out
@@ -176,8 +178,8 @@ def test_xdist_workers_hold_allocations_of_their_own(cloud: PerfTests, allocatio
     assert ended.out.count("Baselines written") == 1
 
 
-def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
-    """Whatever a cluster calls this machine, its measurement waits for who has it, says for whom, and leaves nothing behind."""
+def test_two_names_of_one_machine_take_turns(perf: PerfTests) -> None:
+    """A cluster with another name for this machine waits for its lock, shows the holder, and leaves no file."""
     clusters = perf.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text() + clusters.read_text().replace("[local", "[twin"))
     perf.write("def test_x(train): train(model='trivial')\n")

@@ -1,4 +1,4 @@
-"""What is said of packages that are not installed: once, with what brings them."""
+"""Tests of the messages for packages that are not installed."""
 
 import os
 import sys
@@ -33,14 +33,14 @@ def without(perf: PerfTests, *packages: str) -> PerfTests:
 
 
 def lacking(perf: PerfTests, package: str) -> tuple[str, ...]:
-    """What is said to pytest, which is a fork, to make the package be none of the installed."""
+    """Return the arguments of pytest, which is a fork, with which the package is not installed."""
     perf.environment["LACKING"] = package
     return ("-p", "tests.plugin.lacking")
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, ...]) -> None:
-    """Without TensorFlow no test is begun, and one line says which Python lacks it and what to install."""
+    """Without TensorFlow the only line on stderr names the Python that lacks it and the package to install."""
     (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
     ended = perf.run(*lacking(perf, "tensorflow"), *arguments) if arguments else without(perf, "tensorflow").run()
     assert ended.code == 4
@@ -50,8 +50,8 @@ def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, .
     assert "Traceback" not in ended.out
 
 
-def test_what_trains_nothing_needs_no_tensorflow(perf: PerfTests) -> None:
-    """Tests are collected and dry-run without TensorFlow, and programs that bring their own training run."""
+def test_collection_and_own_training_need_no_tensorflow(perf: PerfTests) -> None:
+    """Without TensorFlow tests are collected and dry-run, and a cluster with an entry of its own trains."""
     toy = perf.folder / "perf" / "clusters.toml"
     text = toy.read_text()
     toy.write_text(TENSORFLOW)
@@ -63,7 +63,8 @@ def test_what_trains_nothing_needs_no_tensorflow(perf: PerfTests) -> None:
 
 
 def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:
-    """The summary counts perf tests that were skipped, each reason once, under xdist as well; others it leaves alone."""
+    """The summary has each reason of skipped perf tests once with their number, also under xdist, and no reason of other
+    tests."""
     perf.write(
         "import pytest\n"
         "@pytest.fixture\ndef images(): pytest.importorskip('no_such_package', reason='images need it: pip install it')\n"
@@ -79,8 +80,8 @@ def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:
         assert "of no interest" not in ended.out
 
 
-def test_missing_digits_are_said_with_the_extra(perf: PerfTests) -> None:
-    """Without scikit-learn the MNIST tests of perf_tests/ are skipped, and the summary says how many and what to install."""
+def test_missing_digits_are_reported_with_the_extra(perf: PerfTests) -> None:
+    """Without scikit-learn an MNIST test of perf_tests/ is skipped, and the summary has the extra to install."""
     perf.environment["XDG_CACHE_HOME"] = str(perf.folder)
     tests = str(REPOSITORY / "perf_tests" / "test_mnist.py")
     options = ("-k", "io_overhead", "--gpus=1", f"--perf-results={perf.folder / 'results'}")

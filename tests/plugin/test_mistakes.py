@@ -1,4 +1,4 @@
-"""Mistakes in a perf test are said in one line, with where they are."""
+"""Tests of mistakes in a perf test, which are one line with their location."""
 
 import pytest
 
@@ -46,8 +46,8 @@ MESSAGES = {
 }
 
 
-def test_mistakes_are_said_in_one_line(perf: PerfTests) -> None:
-    """Each names what is wrong, the nearest name, and file and line of the test, without a traceback."""
+def test_mistakes_are_reported_with_their_line(perf: PerfTests) -> None:
+    """Each mistake is reported with the nearest name, and file and line of the test, without a traceback."""
     perf.write(MISTAKES)
     (perf.folder / "perf" / "train.py").touch()
     ended = perf.run()
@@ -61,8 +61,8 @@ def test_mistakes_are_said_in_one_line(perf: PerfTests) -> None:
     assert not (perf.folder / "perf_results").exists()
 
 
-def test_a_bad_folder_of_locks_is_one_error(perf: PerfTests) -> None:
-    """Not one for each test, and before any of them is started."""
+def test_invalid_folder_of_locks_is_one_error(perf: PerfTests) -> None:
+    """An invalid folder of locks is one usage error of the session."""
     ended = perf.run(DTFPERF_LOCKS="/no/such/folder")
     assert ended.code == pytest.ExitCode.USAGE_ERROR
     assert (ended.out + ended.err).count("DTFPERF_LOCKS = '/no/such/folder' is no folder that this user may write to") == 1

@@ -1,4 +1,4 @@
-"""The command line and its ini twins: read once, refused in one line."""
+"""Tests of the options and their ini keys, which are read once and refused in one line."""
 
 import os
 import re
@@ -60,8 +60,8 @@ def test_broken_baseline_is_one_line(perf: PerfTests) -> None:
 
 
 @pytest.mark.parametrize("option", ["--allow-regression=", "--perf-results=", "--cluster=", "--ignore="])
-def test_what_is_not_utf8_is_one_line(perf: PerfTests, option: str) -> None:
-    """An argument of other bytes, which could not be written down, is refused before anything starts, shown as it is."""
+def test_argument_that_is_not_utf8_is_one_line(perf: PerfTests, option: str) -> None:
+    """An argument that is not UTF-8 is refused with its escaped text."""
     ended = perf.run(option + os.fsdecode(b"caf\xe9"))
     assert ended.code == 4
     assert [line for line in ended.err.splitlines() if line] == [
@@ -79,8 +79,8 @@ def test_wrong_slow_down_is_one_line(perf: PerfTests) -> None:
 @pytest.mark.parametrize(
     "file, text", [("pytest.ini", "[pytest]\ndtfperf_gpus = 1\n"), ("pytest.toml", '[pytest]\ndtfperf_gpus = "1"\n')]
 )
-def test_ini_twin_sets_a_default(perf: PerfTests, file: str, text: str) -> None:
-    """An option's ini twin is its default, in ini and in TOML files; the command line goes first."""
+def test_ini_key_sets_a_default(perf: PerfTests, file: str, text: str) -> None:
+    """An option's ini key sets its default, in ini and in TOML files, and the command line overrides it."""
     if file == "pytest.toml" and pytest.version_tuple < (9, 0):
         pytest.skip("pytest reads pytest.toml from 9.0 on")
     (perf.folder / "pytest.ini").unlink()
@@ -91,8 +91,8 @@ def test_ini_twin_sets_a_default(perf: PerfTests, file: str, text: str) -> None:
     assert "gpus2-ps1" in perf.run("--co", "-q", "--gpus=2").out
 
 
-def test_a_path_in_the_ini_file_begins_there(perf: PerfTests) -> None:
-    """A path in the ini file means the same wherever pytest is started."""
+def test_path_in_the_ini_file_is_relative_to_it(perf: PerfTests) -> None:
+    """A path in the ini file is relative to the file's folder."""
     (perf.folder / "pytest.ini").rename(perf.folder / "perf" / "pytest.ini")
     (perf.folder / "perf" / "pytest.ini").write_text("[pytest]\ndtfperf_clusters_file = sub/lab.toml\ndtfperf_cluster = lab\n")
     (perf.folder / "perf" / "sub").mkdir()
@@ -108,7 +108,7 @@ def test_wrong_ini_value_names_the_file(perf: PerfTests) -> None:
     ended.line("ERROR: ", "pytest.ini: dtfperf_repeats", "not 'often'")
 
 
-def test_another_plugins_option_keeps_its_name(perf: PerfTests) -> None:
+def test_option_of_another_plugin_keeps_its_name(perf: PerfTests) -> None:
     """If another plugin has --cluster, this plugin's option is --dtfperf-cluster, and pytest starts."""
     (perf.folder / "other.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--cluster', default='theirs')\n"
@@ -120,7 +120,7 @@ def test_another_plugins_option_keeps_its_name(perf: PerfTests) -> None:
 
 
 def test_wrong_marker_names_the_test(perf: PerfTests) -> None:
-    """A marker argument that is none is refused at collection with the test's name and the nearest known argument."""
+    """An unknown marker argument is refused at collection with the test's name and the nearest known argument."""
     perf.write("import pytest\n@pytest.mark.dtfperf(margn=0.1)\ndef test_x(train): ...\n")
     ended = perf.run()
     assert ended.code == 4
@@ -128,7 +128,7 @@ def test_wrong_marker_names_the_test(perf: PerfTests) -> None:
 
 
 def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
-    """A name in clusters.toml that no baseline file bears is refused before anything trains, with the nearest one."""
+    """Thresholds of an unknown system in clusters.toml are refused with the nearest name."""
     table = '[local]\nbackend = "local"\nthresholds = "piz-dain"\n'
     (perf.folder / "perf" / "clusters.toml").write_text(table)
     ended = perf.run()
@@ -237,10 +237,10 @@ def _config(folder: Path, arguments: Sequence[str]) -> Iterator[pytest.Config]:
 @pytest.mark.parametrize(
     "where, option, text, words", CASES, ids=[f"{where}-{option.name}={text}" for where, option, text, _ in CASES]
 )
-def test_every_value_is_checked_before_anything_trains(
+def test_option_values_are_checked_at_the_start(
     tmp_path: Path, where: str, option: Option, text: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names the option, ini key or variable with an invalid URL, path, number or keyword, also an unexpanded one."""
+    """An invalid or unexpanded URL, path, number or keyword is one line with the option, ini key or variable."""
     monkeypatch.chdir(tmp_path)
     message = message_of(tmp_path, option, text, where, monkeypatch)
     assert words in message
@@ -266,16 +266,16 @@ OF_PROCESSES = {
 }  # fmt: skip
 
 
-def test_all_variables_are_known_to_these_tests() -> None:
-    """Each variable that the package's code names is checked below, or is none that users set."""
+def test_variables_of_the_package_are_listed_here() -> None:
+    """Each variable in the package's code is in the lists of this module."""
     files = (REPOSITORY / "pytest_dtfperf").rglob("*.py")
     named = {name for file in files for name in re.findall(r"\bDTFPERF_[A-Z0-9_]+\b", file.read_text(encoding="utf-8"))}
     assert named == {*OF_USERS, *TAKES_ANYTHING, *OF_PROCESSES}
 
 
 @pytest.mark.parametrize("name", OF_USERS)
-def test_a_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
-    """It ends pytest with exit code 4 before anything is started, and the line names the variable."""
+def test_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
+    """An invalid variable ends pytest with exit code 4 and one line with its name, before anything is started."""
     perf.environment.pop("DTFPERF_HISTORY")
     ended = perf.run(**{name: OF_USERS[name]})
     assert ended.code == 4, ended.out
@@ -288,13 +288,14 @@ def test_a_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
     ["postgresql://h/perf", "postgresql://u:p$w@h:5432/perf", "postgresql://u@[::1]:5432/perf", "postgresql:///perf",
      "postgresql:///perf?host=/run/postgresql", "postgresql://h/perf?host=a:5432&host=b", "postgres://u:p%2Fw@h.example/perf"],
 )  # fmt: skip
-def test_what_an_address_may_be(url: str) -> None:
-    """Names, addresses, sockets and several servers are taken as they are, and so is a password with a dollar sign."""
+def test_history_address_keeps_its_parts(url: str) -> None:
+    """URLs with names, addresses, sockets, several servers or a dollar sign in the password are unchanged but for the
+    driver."""
     assert parse_address(url, Path()) == Address(f"postgresql+psycopg://{url.partition('://')[2]}")
 
 
-def test_a_history_that_is_no_file(perf: PerfTests) -> None:
-    """A pipe in its place is refused before anything trains."""
+def test_history_that_is_a_pipe_is_refused(perf: PerfTests) -> None:
+    """A pipe in the place of the history file is refused with exit code 4."""
     os.mkfifo(perf.folder / "history")
     perf.environment.pop("DTFPERF_HISTORY")
     ended = perf.run("--history=history")

@@ -1,4 +1,4 @@
-"""Installing the plugin breaks no other project: another plugin keeps any name that it registers, at any time."""
+"""Tests of the plugin in other projects, in which another plugin keeps each name that it registers."""
 
 import os
 from pathlib import Path
@@ -31,8 +31,8 @@ def project(perf: PerfTests) -> PerfTests:
 
 
 @pytest.mark.parametrize("comer", COMERS)
-def test_an_option_is_theirs_who_want_it(project: PerfTests, comer: str) -> None:
-    """A plugin that registers `--gpus`, earlier or later, has it; this one has `--dtfperf-gpus` then, which help shows."""
+def test_option_belongs_to_the_other_plugin_that_registers_it(project: PerfTests, comer: str) -> None:
+    """A plugin that registers `--gpus`, earlier or later, has it, and this plugin has `--dtfperf-gpus`, as help shows."""
     file, arguments, environment = COMERS[comer]
     (project.folder / file).write_text(WANTS)
     ended = project.run("-s", "--gpus=3", "--dtfperf-gpus=1", *arguments, **environment)
@@ -44,8 +44,8 @@ def test_an_option_is_theirs_who_want_it(project: PerfTests, comer: str) -> None
     helped.line("--cluster=NAME")
 
 
-def test_a_conftest_that_is_found_while_tests_are_collected_has_its_option(project: PerfTests) -> None:
-    """A conftest that pytest comes across late registers its option as it would without us."""
+def test_option_of_a_late_conftest_is_registered(project: PerfTests) -> None:
+    """A conftest that pytest loads during the collection registers its option."""
     deep = project.folder / "perf" / "deep"
     deep.mkdir()
     (deep / "conftest.py").write_text(WANTS)
@@ -55,8 +55,9 @@ def test_a_conftest_that_is_found_while_tests_are_collected_has_its_option(proje
     ended.line("theirs: 0")
 
 
-def test_fixtures_and_files_of_others_make_no_perf_tests(project: PerfTests) -> None:
-    """A test with a `cluster`, `train` or `gpus` of its own, beside another program's clusters.toml, is none of our affair."""
+def test_fixtures_of_other_projects_make_no_perf_tests(project: PerfTests) -> None:
+    """Tests with fixtures or parameters of the same names pass beside another program's clusters.toml, and no cluster is
+    shown."""
     (project.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
     project.write(
         "import pytest\n"
@@ -71,8 +72,8 @@ def test_fixtures_and_files_of_others_make_no_perf_tests(project: PerfTests) -> 
     assert "dtfperf: cluster" not in ended.out
 
 
-def test_a_fixture_that_extends_ours_makes_a_perf_test(perf: PerfTests) -> None:
-    """A project may give our fixture more to do: its tests are perf tests all the same."""
+def test_extended_fixture_makes_a_perf_test(perf: PerfTests) -> None:
+    """A test with a fixture that overrides and uses ours is a perf test, with our parameters."""
     perf.write(
         "import pytest\n@pytest.fixture\ndef train(train): return train\n"
         "def test_it(train, gpus): train(model='trivial', gpus=gpus)\n"
@@ -81,8 +82,8 @@ def test_a_fixture_that_extends_ours_makes_a_perf_test(perf: PerfTests) -> None:
     ended.line("test_it[gpus2]")
 
 
-def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: PerfTests) -> None:
-    """An invalid file is reported only when a perf test needs it; also under xdist."""
+def test_broken_cluster_file_is_one_line(perf: PerfTests) -> None:
+    """An invalid cluster file is one line and exit code 4 for perf tests, also under xdist."""
     (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
     for arguments in ((), ("-n2",)):
         ended = perf.run(*arguments)
@@ -91,8 +92,8 @@ def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: Perf
         assert "INTERNALERROR" not in ended.out
 
 
-def test_a_broken_cluster_file_is_one_line_for_a_class_of_unittest(perf: PerfTests) -> None:
-    """Tests that pytest does not parametrise show the same line."""
+def test_broken_cluster_file_is_one_line_for_unittest(perf: PerfTests) -> None:
+    """An invalid cluster file is one line and exit code 4 for a unittest class, which pytest does not parametrise."""
     (perf.folder / "pytest.ini").write_text("[pytest]\n")
     (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
     perf.write(
@@ -133,8 +134,8 @@ def test_tests_of_a_package_have_a_cluster_file(perf: PerfTests, file: str, argu
     ended.line("test_throughput[gpus2")
 
 
-def test_a_path_that_cannot_be_looked_at_is_for_pytest_to_refuse(project: PerfTests) -> None:
-    """An argument that no file can be called by is refused as without us, and is no internal error."""
+def test_impossible_path_is_refused_by_pytest(project: PerfTests) -> None:
+    """An argument that cannot be a file name has pytest's usual error."""
     name = "a" * 300
     ended = project.run_python(*project.command(name)[1:])
     assert ended.code == 4
@@ -151,8 +152,8 @@ def test_a_path_that_cannot_be_looked_at_is_for_pytest_to_refuse(project: PerfTe
         "'gpus', [2]",
     ],
 )
-def test_a_test_that_says_its_device_counts_is_not_asked(perf: PerfTests, names: str) -> None:
-    """A test's own parametrisation of `gpus` is used; the other parameters come from the plugin."""
+def test_own_parametrisation_of_gpus_is_used(perf: PerfTests, names: str) -> None:
+    """A test's own parametrisation of `gpus` is used, and the other parameters come from the plugin."""
     perf.write(f"import pytest\n@pytest.mark.parametrize({names})\ndef test_it(train, gpus, num_ps): pass\n")
     ended = perf.run("--co", "-q", "--num-ps=1,2")
     assert ended.code == 0, ended.out
@@ -161,8 +162,8 @@ def test_a_test_that_says_its_device_counts_is_not_asked(perf: PerfTests, names:
     ]  # fmt: skip
 
 
-def test_a_test_may_mean_what_it_likes_by_our_names(perf: PerfTests) -> None:
-    """Where a perf test's own `gpus` is no number, nothing is deselected by it, and nothing is asked of the cluster for it."""
+def test_parameters_with_other_meanings_are_ignored(perf: PerfTests) -> None:
+    """Perf tests with values of `gpus` and `variable_update` of another type pass, and none is deselected."""
     perf.write(
         "import pytest\n@pytest.mark.parametrize('gpus', ['one', None, 0, [2]])\n"
         "@pytest.mark.parametrize('variable_update', [['replicated']])\n"
@@ -173,8 +174,8 @@ def test_a_test_may_mean_what_it_likes_by_our_names(perf: PerfTests) -> None:
     ended.line("4 passed")
 
 
-def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
-    """With `dtfperf_short_options = false` there are the long names alone, on the command line and in help."""
+def test_short_options_can_be_turned_off(perf: PerfTests) -> None:
+    """With `dtfperf_short_options = false` only the long names are accepted and in help."""
     (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_short_options = false\n")
     ended = perf.run("--gpus=1")
     assert ended.code == 4
@@ -185,16 +186,16 @@ def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
     helped.line("--dtfperf-gpus=N,..")
 
 
-def test_help_lists_all_names(perf: PerfTests) -> None:
-    """If no other plugin uses them, help has the long and the short name of every option."""
+def test_help_lists_long_and_short_options(perf: PerfTests) -> None:
+    """Help has the long and the short name of each option."""
     helped = perf.run("--help")
     for option in OPTIONS:
         helped.line(f"  --dtfperf-{option.name}=")
         helped.line(f"  --{option.name}=")
 
 
-def test_options_come_from_everywhere(perf: PerfTests) -> None:
-    """Short names are read in the ini file's addopts, in PYTEST_ADDOPTS and in a file of arguments, too."""
+def test_short_options_are_read_from_all_sources(perf: PerfTests) -> None:
+    """Short names are read in the ini file's addopts, in PYTEST_ADDOPTS and in a file of arguments."""
     (perf.folder / "args.txt").write_text("--gpus=1\n--num-ps\n1\n")
     (perf.folder / "pytest.ini").write_text("[pytest]\naddopts = --cluster=local\n")
     ended = perf.run("@args.txt", "--co", "-q", PYTEST_ADDOPTS="--variable-update replicated")
@@ -228,13 +229,14 @@ def names(words: list[str]) -> list[tuple[str, str | None] | str]:
         (["--gpu=2", "--gpusx", "-n", "2"], ["--gpu=2", "--gpusx", "-n", "2"]),
     ],
 )
-def test_how_words_are_read(words: list[str], expected: list[object]) -> None:
-    """A value follows `=` or a blank; if none is needed, an argument that can be none is a test."""
+def test_arguments_are_split_into_options_and_tests(words: list[str], expected: list[object]) -> None:
+    """A value follows `=` or a blank, and an argument after an option with an optional value is a test if it cannot be that
+    value."""
     assert names(words) == expected
 
 
-def test_what_others_know_stays(perf: PerfTests) -> None:
-    """A short name that is not free is unchanged; a long one always belongs to this plugin."""
+def test_option_of_another_plugin_is_not_read(perf: PerfTests) -> None:
+    """A short name that another plugin has is unchanged, and a long one is read."""
     found = list(read_arguments(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
     assert found[0] == "--gpus=2"
     assert isinstance(found[1], GivenOption)
@@ -263,8 +265,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("option", ELSEWHERE)
-def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, option: str) -> None:
-    """`--baselines DIR` in another project means what `--baselines=DIR` does: root, ini file and conftests are ours."""
+def test_value_after_a_blank_does_not_change_the_root(perf: PerfTests, theirs: Path, option: str) -> None:
+    """With `--baselines DIR` in another project the root directory and the ini file are still those of the tests."""
     perf.starts_forks = True  # as pytest starts itself anew
     ended = perf.run("--co", option, str(theirs / ELSEWHERE[option]))
     assert ended.code == 0, ended.out + ended.err
@@ -273,8 +275,9 @@ def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, opt
     ended.line("2 tests collected")
 
 
-def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, theirs: Path) -> None:
-    """Results go to the same folder in any order of arguments, and from PYTEST_ADDOPTS as well."""
+def test_value_in_another_project_leaves_it_unchanged(accepted: PerfTests, theirs: Path) -> None:
+    """With options that name another project's folders the results are in the tests' own, and the other project is
+    unchanged."""
     accepted.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
     accepted.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
     accepted.starts_forks = True
@@ -286,16 +289,16 @@ def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, the
     assert sorted(theirs.rglob("*")) == before
 
 
-def test_within_another_program_a_value_behind_a_blank_is_refused(perf: PerfTests, theirs: Path) -> None:
-    """If a program that cannot be restarted calls pytest, one line shows how to write the option."""
+def test_value_after_a_blank_is_refused_within_another_program(perf: PerfTests, theirs: Path) -> None:
+    """If a program that cannot be restarted calls pytest, a line shows how to write the option."""
     code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     ended = perf.run_python("-c", code, "perf", "--co", "--baselines", str(theirs / "baselines"))
     assert ended.code == 4
     ended.line("ERROR: --baselines ", f"write --baselines={theirs / 'baselines'}")
 
 
-def test_an_option_without_a_value_swallows_no_test(perf: PerfTests) -> None:
-    """In `--dry-run perf/test_perf.py` the test is a test, and its conftest is loaded at the start."""
+def test_option_without_a_value_leaves_the_next_argument(perf: PerfTests) -> None:
+    """In `--dry-run perf/deep` the folder is a test argument, and its conftest is loaded at the start."""
     deep = perf.folder / "perf" / "deep"
     deep.mkdir()
     (deep / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--deep')\n")

@@ -1,4 +1,4 @@
-"""Which combinations a test runs with, as a table."""
+"""Tests of the combinations with which a test runs."""
 
 import re
 from typing import Any
@@ -32,14 +32,14 @@ COMBINATIONS: dict[str, tuple[tuple[str, ...], Options, Marker, int, list[str]]]
 
 
 @pytest.mark.parametrize("case", COMBINATIONS)
-def test_combinations(case: str) -> None:
-    """Options go before markers, and markers before what the cluster has."""
+def test_combinations_follow_options_markers_and_cluster(case: str) -> None:
+    """Options override markers, and markers override the counts of the cluster."""
     asked, options, marker, devices, expected = COMBINATIONS[case]
     assert [identify(combination) for combination in make_combinations(asked, options, marker, devices)] == expected
 
 
 @pytest.mark.parametrize("limit, expected", [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (128, (1, 2, 4, 8, 16, 32, 64, 128))])
-def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
+def test_powers_of_two_include_the_limit(limit: int, expected: tuple[int, ...]) -> None:
     """Device counts double up to the limit, which is always among them."""
     assert powers_of_two(limit) == expected
 
@@ -61,8 +61,8 @@ def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
         ({}, None),
     ],
 )
-def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
-    """A combination that the cluster cannot run has the reason, with the numbers."""
+def test_impossible_combination_has_its_reason(combination: dict[str, Any], reason: str | None) -> None:
+    """A combination that the cluster cannot run has a reason with the numbers, and a possible one has none."""
     assert explain_lack(combination, "daint", devices=4, devices_per_host=1) == reason
 
 
@@ -83,6 +83,6 @@ def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
     ],
 )
 def test_marker_values_are_checked(arguments: dict[str, Any], words: str) -> None:
-    """A marker's values are checked when it is read, and the message names the test and what it takes."""
+    """An invalid value of a marker is refused with the test's name and the allowed values."""
     with pytest.raises(UsageError, match=f"test_x: .*{re.escape(words)}"):
         Marker.from_arguments(arguments, "test_x")

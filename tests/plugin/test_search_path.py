@@ -1,4 +1,4 @@
-"""Files beside the tests with names of Python's own modules, or of packages: no program that is started imports them."""
+"""Tests of files beside the tests with names of standard modules or packages, which no started program imports."""
 
 import json
 import sys
@@ -55,10 +55,9 @@ def run_command_beside(perf: PerfTests, *arguments: str) -> None:
     assert arguments[0] == "doctor" or ended.code == 0, ended.out + ended.err
 
 
-def test_a_session_and_a_loss_beside_files_of_such_names(perf: PerfTests) -> None:
-    """A session measures, draws and writes its page beside files that hide each module of Python's, and packages; in the next
-    one a loss is confirmed, explained and red.
-    """
+def test_session_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
+    """A session beside files with names of standard modules and packages measures and writes its page, and a later one finds a
+    regression."""
     assert {"types", "signal", "statistics", "json", "socket", "select", "struct", "contextlib", "fcntl"} <= {*EVERY}
     shadow(perf.folder / "perf", *EVERY)
     ended = run_beside(perf, "--gpus=1", "--update-baselines")
@@ -71,8 +70,8 @@ def test_a_session_and_a_loss_beside_files_of_such_names(perf: PerfTests) -> Non
     assert "was imported" not in ended.out + ended.err
 
 
-def test_hosts_over_ssh_beside_files_of_such_names(perf: PerfTests, lab: Lab) -> None:
-    """Agents over SSH start, though the files lie beside the tests and in the home folder on the hosts."""
+def test_ssh_hosts_ignore_files_with_names_of_modules(perf: PerfTests, lab: Lab) -> None:
+    """Agents over SSH start with such files beside the tests and in the home folders of the hosts."""
     table = lab.toml(TRAINING, TOY, "connect_s = 300", f"setup = ['{SETUP}']")
     (perf.folder / "perf" / "clusters.toml").write_text(table)
     shadow(perf.folder / "perf", *EVERY)
@@ -83,8 +82,8 @@ def test_hosts_over_ssh_beside_files_of_such_names(perf: PerfTests, lab: Lab) ->
     ended.line("NO_BASELINE")
 
 
-def test_launch_and_a_program_beside_files_of_such_names(perf: PerfTests) -> None:
-    """`dtfperf launch` starts a program; that has its own folder first, as Python has it, and may mean what lies there."""
+def test_launched_program_imports_files_of_its_folder(perf: PerfTests) -> None:
+    """`dtfperf launch` ignores such files, and its program imports the one in its own folder."""
     folder = perf.folder / "perf"
     (folder / "clusters.toml").write_text(COMMANDS_HERE)
     shadow(folder, *(name for name in EVERY if name != "statistics"))
@@ -96,15 +95,15 @@ def test_launch_and_a_program_beside_files_of_such_names(perf: PerfTests) -> Non
     ended.line("its own statistics")
 
 
-def test_a_night_beside_files_of_such_names(perf: PerfTests) -> None:
-    """`dtfperf nightly` starts pytest beside all of them."""
+def test_nightly_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
+    """`dtfperf nightly` and its pytest ignore such files."""
     run_command_beside(
         perf, "nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"
     )
 
 
-def test_an_entry_in_the_project(perf: PerfTests) -> None:
-    """An entry of clusters.toml that lies in the project's folder is found, though behind everything that is installed."""
+def test_entry_in_the_project_is_found(perf: PerfTests) -> None:
+    """An entry of clusters.toml in the folder of the tests is imported."""
     folder = perf.folder / "perf"
     (folder / "clusters.toml").write_text(CLUSTERS.replace("tests.plugin.toy_training:run", "my_training:run"))
     (folder / "my_training.py").write_text("from tests.plugin.toy_training import run\n")
@@ -113,8 +112,8 @@ def test_an_entry_in_the_project(perf: PerfTests) -> None:
     ended.line("NO_BASELINE")
 
 
-def test_a_search_path_that_the_site_has_set(perf: PerfTests) -> None:
-    """PYTHONPATH and the user's own site-packages are searched as before: sites have TensorFlow there."""
+def test_entry_on_pythonpath_is_found(perf: PerfTests) -> None:
+    """An entry of clusters.toml in a folder of PYTHONPATH is imported."""
     site = perf.folder / "site"
     site.mkdir()
     (site / "their_training.py").write_text("from tests.plugin.toy_training import run\n")
@@ -126,8 +125,8 @@ def test_a_search_path_that_the_site_has_set(perf: PerfTests) -> None:
     ended.line("NO_BASELINE")
 
 
-def test_a_model_whose_file_hides_pythons_own(perf: PerfTests) -> None:
-    """A model that has imported such a file in pytest's process is refused: its tasks would import another module."""
+def test_model_that_imports_a_shadowed_module_is_refused(perf: PerfTests) -> None:
+    """A model that has imported a file with the name of a standard module is refused with the file's path."""
     folder = perf.folder / "perf"
     (folder / "calendar.py").write_text("IMAGES = 3\n")
     (folder / "my_models.py").write_text("import calendar\n\ndef cnn():\n    return calendar.IMAGES\n")
@@ -138,8 +137,8 @@ def test_a_model_whose_file_hides_pythons_own(perf: PerfTests) -> None:
     ended.line("my_models needs ", f"{folder}/calendar.py", "a module of Python's standard library", "another name")
 
 
-def test_models_are_searched_behind_the_standard_library(perf: PerfTests) -> None:
-    """`dtfperf run my_models:cnn` finds the model in the folder, and Python's own modules before the files there."""
+def test_model_imports_standard_modules_first(perf: PerfTests) -> None:
+    """`dtfperf run my_models:cnn` finds the model in the folder, and imports standard modules, not the files there."""
     folder = perf.folder / "perf"
     shadow(folder, *(name for name in EVERY if name not in PACKAGES))
     (folder / "my_models.py").write_text("import colorsys, calendar\n\ndef cnn():\n    return calendar.January\n")

@@ -1,4 +1,4 @@
-"""Sessions on a simulated cluster: perf tests need no change, and all that is measured is marked."""
+"""Tests of sessions on a simulated cluster, with unchanged perf tests and marked measurements."""
 
 import json
 import re
@@ -32,8 +32,8 @@ def write(perf: PerfTests, more: str = "") -> None:
     perf.write(TESTS)
 
 
-def test_a_session_is_marked_everywhere(perf: PerfTests) -> None:
-    """Terminal, records, CSV, page, Markdown and JUnit of a session on simulated hosts show that they are."""
+def test_simulated_session_is_marked_in_all_outputs(perf: PerfTests) -> None:
+    """Terminal, records, CSV, page, Markdown and JUnit of a session on simulated hosts mark it as simulated."""
     write(perf)
     perf.draws = True
     ended = perf.run("--cluster=sim", "--gpus=1,8", "--junitxml=junit.xml")
@@ -54,8 +54,8 @@ def test_a_session_is_marked_everywhere(perf: PerfTests) -> None:
     assert "NO_BASELINE SIMULATED" in format_markdown_summary(SessionFolder.open(folder), None, outcome="All tests passed.")
 
 
-def test_baselines_are_those_of_the_simulated_cluster(perf: PerfTests) -> None:
-    """An accepted rate is in a file of its own, a slow host is REGRESSED with it as the cause, and exit codes are as usual."""
+def test_simulated_cluster_has_its_own_baselines(perf: PerfTests) -> None:
+    """An accepted rate is in a separate file, and a slow host is REGRESSED with the host as the cause, and exit code 1."""
     write(perf)
     assert perf.run("--cluster=sim", "--gpus=8", "--update-baselines", "--explain=always").code == 0
     (file,) = (perf.folder / "baselines").glob("*.json")
@@ -86,8 +86,8 @@ def test_next_command_of_a_regression_finds_two_slow_hosts(perf: PerfTests) -> N
     assert json.loads(found.out)["exclude"] == ["sim-0001", "sim-0002"]
 
 
-def test_a_session_enters_the_history_of_simulated_hosts(perf: PerfTests) -> None:
-    """A session on simulated hosts makes no history of real ones, and a database on a server is refused before it begins."""
+def test_simulated_session_has_a_separate_history(perf: PerfTests) -> None:
+    """A simulated session is entered in a file of its own, and a database on a server is refused with exit code 4."""
     write(perf)
     assert perf.run("--cluster=sim", "--gpus=1", f"--history={perf.folder / 'all.sqlite'}").code == 0
     assert {path.name for path in perf.folder.glob("*.sqlite")} == {"all.simulated.sqlite"}

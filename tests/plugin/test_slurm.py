@@ -1,4 +1,4 @@
-"""pytest on a real Slurm, as its user runs it: what is measured is made up; jobs, queues and ends are real."""
+"""Tests of pytest on a real Slurm: measured rates are simulated, jobs and queues are real."""
 
 import json
 import os
@@ -60,7 +60,7 @@ class Mini:
         self.site = site
         self.folder = perf.folder
         perf.environment |= site.environment
-        self.say(
+        self.add_keys(
             'backend = "slurm"',
             "alone = false",
             f'python = "{sys.executable}"',
@@ -68,11 +68,11 @@ class Mini:
             TRAINING,
             'environment = ["TOY_*"]',
         )
-        self.say(*([] if any(line.startswith("entry ") for line in backend_keys) else [TOY]), *backend_keys)
+        self.add_keys(*([] if any(line.startswith("entry ") for line in backend_keys) else [TOY]), *backend_keys)
         self._before = {job.id for job in self._records()}
 
-    def say(self, *lines: str) -> None:
-        """Further lines of the cluster's table."""
+    def add_keys(self, *lines: str) -> None:
+        """Add lines to the cluster's table."""
         clusters = self.folder / "perf" / "clusters.toml"
         output = clusters.read_text()
         clusters.write_text("\n".join([output if "[mini]" in output else f"{output}\n[mini]", *lines, ""]))
@@ -183,8 +183,8 @@ def mini(site: Site, perf: PerfTests) -> Iterator[Mini]:
         yield mini
 
 
-def test_a_session_is_one_job_of_its_largest_test(mini: Mini) -> None:
-    """All tests share one job with the nodes of the largest, which is named after the session and ends with it."""
+def test_session_is_one_job_of_its_largest_test(mini: Mini) -> None:
+    """All tests share one job with the nodes of the largest, which is named after the session."""
     ended = mini.run("--gpus=1,2,4")
     assert ended.code == 0, ended.out
     (job,) = mini.jobs
@@ -195,9 +195,9 @@ def test_a_session_is_one_job_of_its_largest_test(mini: Mini) -> None:
     ended.line(f"Slurm job {job.id} runs on n1, n2, n3, n4")
 
 
-def test_each_measurement_is_a_job_if_so_said(mini: Mini) -> None:
-    """With allocation = "test" every measurement is a job of its own size, and one job ends before the next begins."""
-    mini.say('allocation = "test"')
+def test_each_measurement_is_a_job(mini: Mini) -> None:
+    """With allocation = "test" each measurement is a job of its own size, and one runs at a time."""
+    mini.add_keys('allocation = "test"')
     ended = mini.run("--gpus=1,2,4")
     assert ended.code == 0, ended.out
     assert [job.nodes for job in mini.jobs] == [1, 2, 4]
@@ -205,9 +205,9 @@ def test_each_measurement_is_a_job_if_so_said(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("max_jobs", [4, 2])
-def test_xdist_workers_hold_jobs_of_their_own(mini: Mini, max_jobs: int) -> None:
-    """With -n 4 Slurm has max_jobs jobs at the same time; there is one session, and baselines are merged once."""
-    mini.say(f"max_jobs = {max_jobs}")
+def test_xdist_workers_have_their_own_jobs(mini: Mini, max_jobs: int) -> None:
+    """With -n 4 max_jobs jobs run at the same time, in one session, and baselines are merged once."""
+    mini.add_keys(f"max_jobs = {max_jobs}")
     mini.perf.write(MANY)
     ended = mini.run("-n4", "--update-baselines", TOY_WALL_S="1")
     assert ended.code == 0, ended.out
@@ -219,7 +219,7 @@ def test_xdist_workers_hold_jobs_of_their_own(mini: Mini, max_jobs: int) -> None
     assert ended.out.count("Baselines written") == 1
 
 
-def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
+def test_session_inside_a_job_uses_its_nodes(mini: Mini) -> None:
     """pytest inside a job of two nodes trains on these, submits nothing, and does not end the job."""
     tests = shlex.join(mini.perf.command("perf", "--cluster=mini"))
     script = f"{tests}; echo pytest left with $?; srun --overlap --mem=0 -N2 -n2 echo still here"
@@ -238,8 +238,8 @@ def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
     assert [len(record["hosts"]) for record in records(mini.perf)] == [1, 2]
 
 
-def test_a_job_that_is_over_has_no_nodes_to_use(mini: Mini) -> None:
-    """With the SLURM_JOB_ID of an ended job, every test has an error at once, with the remedy."""
+def test_session_inside_an_ended_job_is_an_error(mini: Mini) -> None:
+    """With the SLURM_JOB_ID of an ended job each test has an error with the remedy."""
     with mini.busy() as job_id:
         pass
     wait_until("it is over", lambda: mini.site.jobs() == [])
@@ -249,8 +249,8 @@ def test_a_job_that_is_over_has_no_nodes_to_use(mini: Mini) -> None:
     assert ended.out.count(f"\n{words}") == 2
 
 
-def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
-    """While the nodes are others', reason and expected start are shown; Ctrl-C cancels the job and pytest sums up."""
+def test_pending_job_shows_its_reason_and_ends_on_interrupt(mini: Mini) -> None:
+    """A pending job shows its reason and expected start, and Ctrl-C cancels it and ends pytest with its summary."""
     with mini.busy(), mini.running("--gpus=2") as running:
         running.wait_for(" pending, expected to start ")
         running.wait_for(": others go first (Resources)")
@@ -263,8 +263,8 @@ def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGHUP", "SIGKILL", "SIGINT twice"])
-def test_however_one_leaves_who_waits_no_job_is_left(mini: Mini, how: str) -> None:
-    """A closed terminal, a batch system, an impatient second Ctrl-C, kill -9: the pending job is cancelled."""
+def test_pending_job_is_cancelled_by_any_signal(mini: Mini, how: str) -> None:
+    """SIGTERM, SIGHUP, SIGKILL or a second SIGINT to pytest cancels its pending job."""
     name, _, again = how.partition(" ")
     with mini.busy(), mini.running("--gpus=2") as running:
         running.wait_for(" pending")
@@ -276,9 +276,9 @@ def test_however_one_leaves_who_waits_no_job_is_left(mini: Mini, how: str) -> No
         processes.kill(pid, signal.SIGKILL)
 
 
-def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
-    """A job that breaks a limit of its partition is not waited for: all tests have an error with the key to change."""
-    mini.say('partition = "short"')
+def test_job_above_a_limit_of_its_partition_is_an_error(mini: Mini) -> None:
+    """A job that breaks a limit of its partition is cancelled, and each test has an error with the key to change."""
+    mini.add_keys('partition = "short"')
     ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
     (job,) = mini.jobs
@@ -290,9 +290,9 @@ def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
     ended.line("2 errors")
 
 
-def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
-    """After max_pending the job is cancelled and all tests have an error with the reason, without waiting again."""
-    mini.say('max_pending = "2s"')
+def test_job_pending_too_long_is_cancelled(mini: Mini) -> None:
+    """After max_pending the only job is cancelled, and each test has an error with the reason."""
+    mini.add_keys('max_pending = "2s"')
     with mini.busy():
         ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
@@ -303,9 +303,9 @@ def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
     )
 
 
-def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
-    """A job that sbatch refuses is submitted once, and every test has Slurm's message and a hint."""
-    mini.say('constraint = "gold"')
+def test_job_that_sbatch_refuses_is_an_error(mini: Mini) -> None:
+    """A job that sbatch refuses is an error of each test with Slurm's message and a hint."""
+    mini.add_keys('constraint = "gold"')
     ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
     assert mini.jobs == []
@@ -314,8 +314,8 @@ def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
     ended.line("2 errors")
 
 
-def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini: Mini) -> None:
-    """The test of a cancelled job has an error of the cluster, and the next one passes on a new job."""
+def test_cancelled_job_is_replaced_for_the_next_test(mini: Mini) -> None:
+    """A test with a cancelled job has an error of the cluster, and the next one passes on a new job."""
     mini.perf.write(
         TWO.replace("def test_a(train):", "def test_a(train, monkeypatch):\n    monkeypatch.setenv('TOY_DO', 'wait')")
     )
@@ -334,8 +334,8 @@ def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini:
     assert second.began >= first.ended
 
 
-def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
-    """--dry-run prints the commands and the placement without running any of Slurm's programs, nor needing them."""
+def test_dry_run_runs_no_slurm_command(perf: PerfTests) -> None:
+    """--dry-run prints the commands and the placement without running any of Slurm's programs."""
     called = perf.folder / "called"
     for command in COMMANDS:
         stand_in = perf.folder / command
@@ -353,8 +353,8 @@ def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
     ended.line("worker 0-3 on nodes 1-4")
 
 
-def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewSite) -> None:
-    """A node that shows one of its two GPUs is used for training, but both lists explain why its rate is no baseline."""
+def test_job_with_fewer_gpus_is_incomparable(perf: PerfTests, new_site: NewSite) -> None:
+    """A job with one GPU fewer than requested is INCOMPARABLE, with the requested and the granted numbers."""
     site = new_site(nodes=2, gpus=2)
     smi = site.folder / "bin" / "nvidia-smi"
     smi.write_text(site_files.NVIDIA_SMI.replace("GPUS", '$([ "$SLURMD_NODENAME" = n2 ] && echo 1 || echo 2)'))
@@ -366,8 +366,9 @@ def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewS
     ended.line("1 measurement has no baseline.")
 
 
-def test_baselines_are_of_hardware_and_not_of_clusters(mini: Mini) -> None:
-    """A node that is the same hardware as this machine is held against what this machine measured; two nodes are not."""
+def test_baseline_belongs_to_hardware_not_clusters(mini: Mini) -> None:
+    """A node with the same hardware as this machine is compared with this machine's baseline, and two nodes are
+    INCOMPARABLE."""
     clusters = mini.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("devices_per_host = 1", "devices_per_host = 2"))
     accepted = mini.perf.run("--cluster=local", "--gpus=2", "--update-baselines")
@@ -377,15 +378,15 @@ def test_baselines_are_of_hardware_and_not_of_clusters(mini: Mini) -> None:
     assert [(record["verdict"], record["hosts"]) for record in records(mini.perf)] == [("PASSED", ["n1"])]
     slower = mini.run("--gpus=2", TOY_STEP_S="0.02")
     slower.line("REGRESSED: trivial b10 gpus=2")
-    mini.say("nodes_per_gpu_count = { 2 = 2 }")
+    mini.add_keys("nodes_per_gpu_count = { 2 = 2 }")
     assert mini.run("--gpus=2").code == 0
     (record,) = records(mini.perf)
     assert (record["verdict"], record["hosts"]) == ("INCOMPARABLE", ["n1", "n2"])
     assert "hosts: 1 before, 2 after" in record["reason"]
 
 
-def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
-    """Of two sessions that wait, one is killed with all that looks after its job: that job is cancelled, the other's is not."""
+def test_job_of_a_killed_session_is_reaped(mini: Mini) -> None:
+    """Of two sessions with pending jobs one is killed with its watchdogs, and `dtfperf slurm reap` cancels that job only."""
     with mini.busy(), mini.running("--gpus=1", name="dies.txt") as dies:
         wait_until("it has a job", lambda: len(mini.waiting()) == 1)
         with mini.running("--gpus=2", name="lives.txt") as lives:

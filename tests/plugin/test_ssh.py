@@ -1,4 +1,4 @@
-"""pytest on hosts over ssh, as its user runs it: what is measured is made up; ssh, sshd and the hosts' ends are real."""
+"""Tests of pytest on hosts over ssh: measured rates are simulated, ssh, sshd and the hosts' processes are real."""
 
 import os
 import re
@@ -43,10 +43,10 @@ class Laboratory:
     def __init__(self, perf: PerfTests, lab: Lab) -> None:
         self.perf = perf
         self.lab = lab
-        self.say()
+        self.write_cluster()
 
-    def say(self, *lines: str, setup: str = SETUP) -> None:
-        """The cluster's table, with further lines of it."""
+    def write_cluster(self, *lines: str, setup: str = SETUP) -> None:
+        """Write the cluster's table, with these further lines."""
         site_is_patient = "connect_s = 300"  # these tests are of what happens, not of how soon
         table = self.lab.toml(TRAINING, TOY, site_is_patient, f"setup = ['{setup}']", *lines)
         (self.perf.folder / "perf" / "clusters.toml").write_text(table)
@@ -60,8 +60,8 @@ def laboratory(perf: PerfTests, lab: Lab) -> Laboratory:
     return Laboratory(perf, lab)
 
 
-def test_hosts_train(laboratory: Laboratory) -> None:
-    """Tests of one and of two devices train on one and on two hosts, and are held against what was accepted there."""
+def test_hosts_train_and_have_baselines(laboratory: Laboratory) -> None:
+    """Tests of one and of two devices train on one and on two hosts, and pass against the baselines from there."""
     accepted = laboratory.run("--gpus=1,2", "--update-baselines")
     assert accepted.code == 0, accepted.out
     accepted.line("dtfperf: cluster lab (ssh, 2 hosts, 2 cpu devices)")
@@ -71,11 +71,11 @@ def test_hosts_train(laboratory: Laboratory) -> None:
     assert [record["verdict"] for record in records(laboratory.perf)] == ["PASSED", "PASSED"]
 
 
-def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
+def test_untrusted_host_is_an_error(laboratory: Laboratory) -> None:
     """An unknown host key is one error for each test, with the remedy, without a traceback."""
     known = laboratory.perf.folder / "perf" / "known_hosts"
     known.touch()
-    laboratory.say('options = ["UserKnownHostsFile=known_hosts"]')
+    laboratory.write_cluster('options = ["UserKnownHostsFile=known_hosts"]')
     laboratory.perf.write(TWO)
     ended = laboratory.run()
     assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
@@ -87,25 +87,26 @@ def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
     assert known.read_text() == ""
 
 
-def test_a_host_that_is_off(laboratory: Laboratory, tmp_path: Path) -> None:
-    """Of two hosts the one that cannot be reached is named, and the other is let go."""
+def test_unreachable_host_is_an_error(laboratory: Laboratory, tmp_path: Path) -> None:
+    """Of two hosts the unreachable one is named with its address, and no session is left on any."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         off = f"Host m2\n    HostName 127.0.0.1\n    Port {port}\n"
         (tmp_path / "config").write_text(off + laboratory.lab.ssh_config.read_text())
-        laboratory.say(f'ssh_config = "{tmp_path}/config"')
+        laboratory.write_cluster(f'ssh_config = "{tmp_path}/config"')
         ended = laboratory.run("--gpus=2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
     ended.line(f"m2 cannot be reached at 127.0.0.1 port {port}: no program listens there. Is sshd running, and on this port?")
     ended.line("1 error")
+    wait_until("no session is left", lambda: not any(machine.sessions() for machine in laboratory.lab.machines))
 
 
 def test_killed_pytest_leaves_nothing_on_the_hosts(laboratory: Laboratory, tmp_path: Path) -> None:
-    """When pytest is killed while all hosts train, everything on them ends: the next may begin at once."""
+    """When pytest is killed while all hosts train, all processes on them end."""
     (tmp_path / "waits").mkdir()
     waiting = tmp_path / "waits" / "waiting"
-    laboratory.say(setup=f"{SETUP} TOY_DO=wait TOY_WAITS={waiting}")
+    laboratory.write_cluster(setup=f"{SETUP} TOY_DO=wait TOY_WAITS={waiting}")
     out = tmp_path / "out.txt"
     with (
         out.open("w") as file,
@@ -121,8 +122,8 @@ def test_killed_pytest_leaves_nothing_on_the_hosts(laboratory: Laboratory, tmp_p
     wait_until("nothing is left", lambda: not any(machine.sessions() for machine in laboratory.lab.machines))
 
 
-def test_a_dry_run_speaks_to_nobody(perf: PerfTests) -> None:
-    """--dry-run shows the commands for the hosts that would be used, of hosts that do not exist."""
+def test_dry_run_shows_commands_of_unreachable_hosts(perf: PerfTests) -> None:
+    """--dry-run shows the commands for the hosts of a test, though these do not exist."""
     (perf.folder / "perf" / "clusters.toml").write_text(NOWHERE)
     ended = perf.run("--cluster=nowhere", "--gpus=2", "--dry-run")
     assert ended.code == 0, ended.out
@@ -133,7 +134,7 @@ def test_a_dry_run_speaks_to_nobody(perf: PerfTests) -> None:
 
 
 def test_collection_needs_no_hosts(perf: PerfTests) -> None:
-    """--collect-only has as many tests as the hosts of the file are for, of hosts that do not exist."""
+    """--collect-only lists the tests for the hosts in the file, though these do not exist."""
     (perf.folder / "perf" / "clusters.toml").write_text(NOWHERE)
     ended = perf.run("--cluster=nowhere", "--collect-only", "-q")
     assert ended.code == 0, ended.out
@@ -149,8 +150,8 @@ def test_collection_needs_no_hosts(perf: PerfTests) -> None:
     ],
     ids=["hosts", "options", "nodes file"],
 )  # fmt: skip
-def test_mistakes_are_one_line(perf: PerfTests, table: str, words: str) -> None:
-    """An invalid cluster file, or file that it names, is one line and exit code 4."""
+def test_invalid_cluster_file_is_one_line(perf: PerfTests, table: str, words: str) -> None:
+    """An invalid cluster file, or file that it names, is an error and exit code 4, without a traceback."""
     (perf.folder / "perf" / "nodes").write_text("10.0.0.1 n1\nn2\n")
     (perf.folder / "perf" / "clusters.toml").write_text(f'[lab]\nbackend = "ssh"\ndevices_per_host = 1\n{table}\n')
     ended = perf.run("--cluster=lab")

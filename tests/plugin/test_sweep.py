@@ -1,4 +1,4 @@
-"""--num-ps=sweep: the fastest number of parameter servers by few runs."""
+"""Tests of --num-ps=sweep, which finds the fastest number of parameter servers by few runs."""
 
 import json
 import signal
@@ -38,8 +38,8 @@ def left(perf: PerfTests) -> list[Path]:
     return list((perf.folder / "perf_results" / "sweeps").glob("*"))
 
 
-def test_few_runs_find_the_fastest(eight: PerfTests) -> None:
-    """Of eight counts four have a short run, two are measured in full; the fastest is accepted, and `best` takes it."""
+def test_sweep_finds_the_fastest_with_few_runs(eight: PerfTests) -> None:
+    """Of eight counts four have a short run and two are measured in full, the fastest is accepted, and `best` takes it."""
     ended = swept(eight, "--update-baselines=new")
     assert ended.code == 0, ended.out
     measured = {record["spec"]["num_ps"]: record for record in records(eight)}
@@ -60,24 +60,25 @@ def test_few_runs_find_the_fastest(eight: PerfTests) -> None:
     best.line("gpus=8 num_ps=3", "PASSED")
 
 
-def test_what_is_measured_in_turn_with_others(eight: PerfTests) -> None:
-    """Beside an anchor short runs alone decide, and that count is measured in turn with the anchor."""
+def test_sweep_in_turn_measures_the_fastest_count(eight: PerfTests) -> None:
+    """In a test that takes turns with an anchor, only the fastest count of the short runs is measured."""
     eight.write(IN_TURN)
     ended = swept(eight)
     assert ended.code == 0, ended.out
     assert [(record["spec"]["gpus"], record["spec"]["num_ps"]) for record in records(eight)] == [(1, 1), (8, 3)]
 
 
-def test_modes_without_servers(eight: PerfTests) -> None:
-    """They are measured as usual."""
+def test_sweep_of_a_mode_without_servers_is_skipped(eight: PerfTests) -> None:
+    """A mode without servers is measured once, without a sweep."""
     ended = eight.run("--gpus=8", "--num-ps=sweep", "--variable-update=replicated")
     assert ended.code == 0, ended.out
     (record,) = records(eight)
     assert (record["spec"]["num_ps"], "sweep" in record) == (0, False)
 
 
-def test_counts_that_do_not_train(eight: PerfTests) -> None:
-    """A count with a failed run is excluded with its reason, also the first; if all fail, the test has the reason of each."""
+def test_sweep_excludes_counts_that_do_not_train(eight: PerfTests) -> None:
+    """A count with a failed run is excluded with its reason, also the first, and if all fail, the test has the reason of
+    each."""
     ended = swept(eight, seconds={count: SECONDS[count] for count in (2, 3, 4, 5)})
     assert ended.code == 0, ended.out
     (swept_one,) = (record for record in records(eight) if "sweep" in record)
@@ -104,8 +105,8 @@ def interrupted(eight: PerfTests, do: str, *options: str) -> tuple[Path, SweepSt
     return file, found
 
 
-def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
-    """Ctrl-C keeps the short runs that were made; the next session makes those that are left, and then nothing is kept."""
+def test_interrupted_sweep_is_continued(eight: PerfTests) -> None:
+    """Ctrl-C keeps the finished short runs, the next session makes the others, and then no file is kept."""
     file, found = interrupted(eight, "wait with 5 servers")
     assert {name.split()[0] for name in found.tried} == {"1", "3"}
     file.write_text(json.dumps({**found.to_json(), "most": 4}))  # as there were when the cluster had room for fewer
@@ -121,8 +122,8 @@ def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
 
 
 @pytest.mark.parametrize("source", [None, IN_TURN], ids=["alone", "in turn"])
-def test_short_runs_are_kept_until_what_they_have_left_is_measured(eight: PerfTests, source: str | None) -> None:
-    """Ctrl-C in a full run, which takes longest, loses no short one: the next session measures what they had left."""
+def test_sweep_interrupted_in_a_full_run_keeps_short_runs(eight: PerfTests, source: str | None) -> None:
+    """Ctrl-C in a full run keeps all short runs, and the next session measures the fastest of these."""
     if source:
         eight.write(source)
     _, found = interrupted(eight, "wait in 50 steps", "--steps=50")
@@ -148,16 +149,16 @@ def test_short_runs_are_kept_until_what_they_have_left_is_measured(eight: PerfTe
         '{"most": 8, "failed": ["1"]}',
     ],
 )
-def test_what_cannot_be_used_begins_anew(tmp_path: Path, content: str | None) -> None:
-    """A file that is missing, damaged, or of another version is as none."""
+def test_unusable_sweep_file_is_ignored(tmp_path: Path, content: str | None) -> None:
+    """A file that is missing, damaged, or of another version is read as None."""
     file = tmp_path / "sweep.json"
     if content is not None:
         file.write_text(content)
     assert load_sweep(file) is None
 
 
-def test_what_can_be_used(tmp_path: Path) -> None:
-    """What was found comes back as it was kept."""
+def test_sweep_file_keeps_its_state(tmp_path: Path) -> None:
+    """The state of a sweep is the same after its file."""
     found = SweepState(most=8, tried={"3 servers, 10 steps": 95.5}, failed={"1": "no memory"})
     (tmp_path / "sweep.json").write_text(json.dumps(found.to_json()))
     assert load_sweep(tmp_path / "sweep.json") == found

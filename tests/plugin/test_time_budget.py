@@ -1,4 +1,4 @@
-"""`--time-budget`: tests from cheap to expensive, and those for which no time is left are skipped and named."""
+"""Tests of `--time-budget`: cheap tests run first, and tests without time are skipped and named."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def test_mnist(train, gpus, pytestconfig):
 """
 
 
-def test_expensive_tests_are_left_out(perf: PerfTests) -> None:
-    """The cheap test runs first, though it is the second of its module; the other finds no time, is skipped, and named."""
+def test_expensive_test_is_left_out(perf: PerfTests) -> None:
+    """The cheap test runs first, though it is the second of its module, and the other is skipped and named."""
     perf.write(TESTS)
     ended = perf.run("--gpus=1", "--time-budget=1h", "-v", "-rs")
     assert ended.code == 0, ended.out
@@ -31,8 +31,8 @@ def test_expensive_tests_are_left_out(perf: PerfTests) -> None:
     assert "1 test skipped" not in ended.out, "the line about the time budget names it"
 
 
-def test_without_a_budget_tests_keep_their_order(perf: PerfTests) -> None:
-    """Tests run as their module has them, and none is left out."""
+def test_tests_without_a_budget_keep_their_order(perf: PerfTests) -> None:
+    """Without a budget tests run in the order of their module, and all pass."""
     perf.write(TESTS)
     ended = perf.run("--gpus=1", "-v")
     assert ended.out.index("test_resnet50") < ended.out.index("test_mnist")
@@ -40,8 +40,8 @@ def test_without_a_budget_tests_keep_their_order(perf: PerfTests) -> None:
 
 
 @pytest.mark.parametrize("text", ["6", "6minutes", "0s"])
-def test_other_text_is_one_line(perf: PerfTests, text: str) -> None:
-    """A text that is no time is refused before anything is started."""
+def test_invalid_time_is_refused(perf: PerfTests, text: str) -> None:
+    """A text that is no time is refused with exit code 4 and the allowed forms."""
     perf.write(TESTS)
     ended = perf.run(f"--time-budget={text}")
     assert ended.code == 4

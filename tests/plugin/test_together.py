@@ -1,4 +1,4 @@
-"""The plugin beside others: xdist, strict settings, rerunfailures, timeout, benchmark; and signals."""
+"""Tests of the plugin with xdist, strict settings, rerunfailures, timeout, benchmark, and signals."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def wait_until_gone(folder: Path) -> None:
 
 
 def test_xdist_workers_share_one_session(perf: PerfTests) -> None:
-    """With -n 2 the workers train in turn on one machine, write into one folder, and baselines are merged once."""
+    """With -n 2 the workers write into one session folder, and baselines are merged once."""
     perf.write(MANY)
     ended = perf.run("-n2", "--update-baselines")
     assert ended.code == 0, ended.out
@@ -66,7 +66,7 @@ def test_xdist_workers_share_one_session(perf: PerfTests) -> None:
 
 
 def test_xdist_without_a_cluster_file_shows_the_table(perf: PerfTests) -> None:
-    """The controller learns from its workers that there is something to show, though it has seen no perf test itself."""
+    """The controller shows the table of its workers' measurements, though it has found no cluster file itself."""
     clusters = perf.folder / "perf" / "clusters.toml"
     clusters.rename(perf.folder / "clusters.toml")
     perf.write("def test_x(train, baseline): baseline.check(train(model='trivial'))\n")
@@ -76,15 +76,15 @@ def test_xdist_without_a_cluster_file_shows_the_table(perf: PerfTests) -> None:
 @pytest.mark.parametrize(
     "plugins", [["-W", "error", "--strict-markers", "--strict-config"], ["-n1", "-W", "error"], ["--timeout=100"]]
 )
-def test_strict_settings(perf: PerfTests, plugins: list[str]) -> None:
-    """Warnings as errors, strict markers and a timeout change nothing."""
+def test_strict_settings_pass(perf: PerfTests, plugins: list[str]) -> None:
+    """A perf test passes with warnings as errors, strict markers or a timeout."""
     perf.write("import pytest\n@pytest.mark.dtfperf(margin=0.1)\ndef test_x(train): train(model='trivial')\n")
     ended = perf.run(*plugins)
     assert ended.code == 0, ended.out + ended.err
 
 
 def test_rerun_measures_again(accepted: PerfTests) -> None:
-    """pytest-rerunfailures makes a failing test measure again; it does not get its own old numbers back."""
+    """A failing test that pytest-rerunfailures repeats is measured again, and both attempts are recorded."""
     ended = accepted.run("--gpus=1", "--reruns=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("1 failed", "1 rerun")
@@ -92,7 +92,7 @@ def test_rerun_measures_again(accepted: PerfTests) -> None:
     ended.line("trivial b10", "REGRESSED, attempt 2")
 
 
-def test_waiting_for_a_turn_is_not_in_the_time_limit_of_a_test(perf: PerfTests) -> None:
+def test_time_limit_excludes_the_wait_for_a_lock(perf: PerfTests) -> None:
     """pytest-timeout does not count the time that a test waits while another session measures on this machine."""
     perf.write("def test_x(train): train(model='trivial')\n")
     tickets = perf.folder / "runtime" / "dtfperf"
@@ -107,8 +107,8 @@ def test_waiting_for_a_turn_is_not_in_the_time_limit_of_a_test(perf: PerfTests) 
     assert "1 passed" in output.read_text()
 
 
-def test_training_is_in_the_time_limit_of_a_test(perf: PerfTests) -> None:
-    """After its waits the limit of a test holds as pytest-timeout has it, and the message shows the whole limit."""
+def test_time_limit_includes_training(perf: PerfTests) -> None:
+    """A test that trains longer than its limit ends with pytest-timeout's message, which has the whole limit."""
     perf.write("def test_x(train): train(model='trivial')\n")
     ended = perf.run("--timeout=3", TOY_WALL_S="60")
     assert ended.code == 1, ended.out
@@ -118,8 +118,8 @@ def test_training_is_in_the_time_limit_of_a_test(perf: PerfTests) -> None:
 Settings = namedtuple("Settings", ["timeout", "method"])
 
 
-def test_time_left_after_waits_is_what_was_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of the test's own, two waits take nothing off a limit of 60 s, and all else does."""
+def test_time_limit_is_reduced_by_all_but_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an injected clock, two waits take nothing off a limit of 60 s, and all other time does."""
     clock = iter([100.0, 110.0, 150.0, 155.0, 200.0])
     monkeypatch.setattr("pytest_dtfperf.plugin.adapter.monotonic", lambda: next(clock))
     limit = adapter.TimeLimit()
@@ -145,8 +145,8 @@ def test_time_left_after_waits_is_what_was_left_before(monkeypatch: pytest.Monke
     assert left_s == [50.0, 45.0]
 
 
-def test_a_rerun_has_no_verdict_of_the_attempt_before(perf: PerfTests) -> None:
-    """A test that passes when it is run again, after its cluster had failed, is not shown or counted as INFRASTRUCTURE."""
+def test_rerun_drops_the_verdict_of_the_first_attempt(perf: PerfTests) -> None:
+    """A test that passes after its cluster had failed is not shown or counted as INFRASTRUCTURE."""
     perf.write(
         """
 tries = []
@@ -166,8 +166,8 @@ def test_x(train, monkeypatch):
     assert json.loads((session / "session.json").read_text())["verdicts"] == {}
 
 
-def test_what_is_expected_to_fail_is_counted_by_pytest(accepted: PerfTests) -> None:
-    """A perf test marked xfail is xfailed where it regresses, and xpassed where it does not, whatever its verdict is."""
+def test_xfail_is_counted_by_pytest(accepted: PerfTests) -> None:
+    """A perf test marked xfail is xfailed if it regresses, and xpassed if it does not."""
     accepted.write(
         """
 import pytest
@@ -189,8 +189,8 @@ def test_new(train, baseline):
 
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_subtests_are_no_tests_of_ours(perf: PerfTests, workers: list[str]) -> None:
-    """A test with a failed subtest has failed, whatever its verdict; a verdict within a subtest is counted once."""
+def test_subtests_are_counted_by_pytest(perf: PerfTests, workers: list[str]) -> None:
+    """A test with a failed subtest fails with any verdict, and a verdict within a subtest is counted once."""
     pytest.importorskip("_pytest.subtests", reason="pytest has subtests from 9.0 on")
     perf.write(
         """
@@ -216,15 +216,15 @@ def test_bad(train, baseline, subtests):
     assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 2}
 
 
-def test_xdist_without_a_terminal(perf: PerfTests) -> None:
-    """Without a display, by `-p no:terminal`, a worker's progress messages break nothing."""
+def test_xdist_without_a_terminal_measures(perf: PerfTests) -> None:
+    """With `-p no:terminal` and xdist a test passes and is recorded."""
     perf.write("def test_x(train): train(model='trivial')\n")
     ended = perf.run("-n1", "-p", "no:terminal")
     assert ended.code == 0, ended.out + ended.err
     assert len(records(perf)) == 1
 
 
-def test_beside_pytest_benchmark(perf: PerfTests) -> None:
+def test_pytest_benchmark_has_its_own_table(perf: PerfTests) -> None:
     """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
     perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")
     ended = perf.run("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01")  # else a second
@@ -233,8 +233,8 @@ def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     ended.line("Legend:")
 
 
-def test_what_is_for_more_devices_than_asked_for_is_deselected_with_the_reason(perf: PerfTests) -> None:
-    """A test with a min_gpus above every requested count is deselected, and the others run."""
+def test_test_above_the_requested_devices_is_deselected(perf: PerfTests) -> None:
+    """A test with a min_gpus above each requested count is deselected with the reason, and the others run."""
     perf.write(
         "import pytest\n@pytest.mark.dtfperf(min_gpus=2)\ndef test_scaling(train, gpus): train(model='trivial', gpus=gpus)\n"
         "def test_one(train, gpus): train(model='trivial', gpus=gpus)\n"
@@ -245,7 +245,7 @@ def test_what_is_for_more_devices_than_asked_for_is_deselected_with_the_reason(p
     ended.line("1 test deselected: for min_gpus=2 devices and more, gpus=1 is too few")
 
 
-def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> None:
+def test_test_above_the_devices_of_the_cluster_is_deselected(perf: PerfTests) -> None:
     """Device counts that the cluster does not have are deselected, and the summary has the reason."""
     ended = perf.run("--gpus=1,8")
     assert ended.code == 0
@@ -253,8 +253,8 @@ def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> Non
     ended.line("1 test deselected: local has 2 devices, gpus=8 needs more")
 
 
-def test_a_place_that_fails_to_start_is_an_error(perf: PerfTests) -> None:
-    """A cluster with an agent that cannot start gives every test an error with the agent's message."""
+def test_cluster_that_cannot_start_is_an_error(perf: PerfTests) -> None:
+    """A test on a cluster with an agent that cannot start has an error with the name of the missing module."""
     clusters = (perf.folder / "perf" / "clusters.toml").read_text()
     (perf.folder / "perf" / "clusters.toml").write_text(clusters.replace("toy_training:run", "no_such_module:run"))
     ended = perf.run("--gpus=1")
@@ -295,8 +295,8 @@ def test_x(held, train):
     assert (perf.folder / "torn-down").exists()
 
 
-def test_a_session_ended_by_sigterm_shows_what_it_has_measured(perf: PerfTests) -> None:
-    """The table, once, for pytest itself sums up no session that a signal has ended."""
+def test_session_ended_by_sigterm_shows_its_table(perf: PerfTests) -> None:
+    """A session that SIGTERM ends shows the table of its measurements once."""
     perf.write(
         """
 import os, signal
@@ -314,8 +314,8 @@ def test_b():
     ended.line("trivial b10", "NO_BASELINE")
 
 
-def test_a_session_by_nohup_outlives_its_terminal(perf: PerfTests) -> None:
-    """SIGHUP, if ignored by the process that started pytest, ends no session."""
+def test_session_under_nohup_ignores_sighup(perf: PerfTests) -> None:
+    """SIGHUP does not end a session under nohup."""
     perf.write("import os, signal\ndef test_x(cluster): os.kill(os.getpid(), signal.SIGHUP)\n")
     command = ["nohup", *perf.command("perf")]
     ended = subprocess.run(
@@ -326,8 +326,8 @@ def test_a_session_by_nohup_outlives_its_terminal(perf: PerfTests) -> None:
 
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_killed_pytest_leaves_nothing(perf: PerfTests, workers: list[str]) -> None:
-    """After kill -9 of pytest no agent, zygote or task of it lives on."""
+def test_killed_pytest_leaves_no_process(perf: PerfTests, workers: list[str]) -> None:
+    """After kill -9 of pytest no agent, zygote or task of it is left."""
     waits = perf.folder / "waits"
     perf.write("def test_x(train):\n    train(model='trivial')\n")
     with perf.start(*workers, variables={"TOY_DO": "wait", "TOY_WAITS": str(waits)}) as process:

@@ -1,4 +1,4 @@
-"""Verdicts from the user's view: outcomes, messages, exit codes, and records."""
+"""Tests of verdicts: outcomes, messages, exit codes and records."""
 
 import json
 import os
@@ -35,8 +35,8 @@ def baseline_file(perf: PerfTests) -> Path:
     return found
 
 
-def test_first_run_passes_and_says_how_to_accept(perf: PerfTests) -> None:
-    """On a new machine tests pass with NO_BASELINE, the rates are the cluster's, and the way to accept them is shown."""
+def test_first_run_passes_and_shows_how_to_accept(perf: PerfTests) -> None:
+    """On a new machine tests pass with NO_BASELINE and their rates, and the option that accepts them is shown."""
     ended = perf.run("-v")
     assert ended.code == 0
     assert ended.out.count("PASSED (NO_BASELINE)") == 2
@@ -48,8 +48,8 @@ def test_first_run_passes_and_says_how_to_accept(perf: PerfTests) -> None:
     assert not (perf.folder / "baselines").exists()
 
 
-def test_github_shows_a_regression_beside_its_test(perf: PerfTests) -> None:
-    """In GitHub Actions a failed test has a line that becomes an annotation of its file; elsewhere there is none."""
+def test_regression_in_github_is_an_annotation(perf: PerfTests) -> None:
+    """In GitHub Actions a failed test has a line that annotates its file, and elsewhere it has none."""
     perf.run("--gpus=1", "--update-baselines")
     workspace = str(perf.folder.parent)
     here = perf.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
@@ -60,8 +60,8 @@ def test_github_shows_a_regression_beside_its_test(perf: PerfTests) -> None:
     assert "::error" not in elsewhere.out
 
 
-def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> None:
-    """With --explain, tasks that send no trace cost a measurement its step breakdown, with a reason, and nothing else."""
+def test_measurement_without_a_trace_has_the_reason(perf: PerfTests) -> None:
+    """With --explain, tasks that send no trace leave a measurement without a step breakdown and with the reason."""
     ended = perf.run("--explain", "--gpus=1")
     assert ended.code == 0
     (record,) = records(perf)
@@ -69,7 +69,7 @@ def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> N
     assert not any("step_breakdown" in run for run in record["runs"])
 
 
-def test_strict_verdicts_fail_what_proves_nothing(perf: PerfTests) -> None:
+def test_strict_verdicts_fail_a_test_without_a_baseline(perf: PerfTests) -> None:
     """With --strict-verdicts a test without a baseline fails, with its own message."""
     ended = perf.run("--strict-verdicts")
     assert ended.code == 1
@@ -87,7 +87,7 @@ def test_accepted_baselines_are_written_and_shown(perf: PerfTests) -> None:
 
 
 def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
-    """What is as fast as its baseline passes as soon as two runs agree, though three may be made."""
+    """A test with the rate of its baseline passes after two of three runs."""
     ended = accepted.run()
     assert ended.code == 0
     ended.line("gpus=1", "+0.0 %", "PASSED")
@@ -95,7 +95,8 @@ def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
 
 
 def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
-    """A slower rate fails the test with rates, baseline, margin, the step's change and how to go on, without a traceback."""
+    """A slower rate fails the test with rates, baseline, margin, the step's change and the next command, without a
+    traceback."""
     ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
@@ -112,8 +113,8 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
     assert records(accepted)[0]["verdict"] == "REGRESSED"
 
 
-def test_a_failure_of_something_else_is_not_its_verdicts(accepted: PerfTests) -> None:
-    """A test that fails after a passed check is shown as FAILED, and not as passed."""
+def test_failure_after_a_passed_check_is_failed(accepted: PerfTests) -> None:
+    """A test that fails after a passed check is shown as FAILED, without a verdict."""
     accepted.write(
         "def test_x(train, baseline):\n    baseline.check(train(model='trivial', gpus=1))\n    raise RuntimeError('later')\n"
     )
@@ -123,7 +124,7 @@ def test_a_failure_of_something_else_is_not_its_verdicts(accepted: PerfTests) ->
     assert "FAILED (PASSED)" not in ended.out
 
 
-def test_improvement_passes_aloud(accepted: PerfTests) -> None:
+def test_improvement_passes_and_is_shown(accepted: PerfTests) -> None:
     """A faster rate passes, and both the test's line and the table show it."""
     ended = accepted.run("--gpus=1", "-v", TOY_STEP_S="0.005")
     assert ended.code == 0
@@ -132,7 +133,7 @@ def test_improvement_passes_aloud(accepted: PerfTests) -> None:
 
 
 def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
-    """Runs on both sides of the margin spend all repeats and end INCONCLUSIVE: a pass, but not a strict one."""
+    """Runs on both sides of the margin use all repeats and are INCONCLUSIVE, which passes unless verdicts are strict."""
     noise = {"TOY_NOISE": "0.15", "TOY_COUNTER": str(accepted.folder / "counter")}
     ended = accepted.run("--gpus=1", "-v", **noise)
     assert ended.code == 0
@@ -144,7 +145,7 @@ def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
 
 
 def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
-    """A regression becomes no baseline without a reason, and a message shows how to give one; test_accepting.py gives one."""
+    """A regression without a reason does not become a baseline, and a message shows the option for one."""
     before = baseline_file(accepted).read_bytes()
     refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
@@ -153,8 +154,8 @@ def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
     assert baseline_file(accepted).read_bytes() == before
 
 
-def test_update_touches_only_what_ran(accepted: PerfTests) -> None:
-    """Accepting one spec leaves every other entry as it was, to the byte."""
+def test_update_changes_only_the_measured_entry(accepted: PerfTests) -> None:
+    """Accepting one spec leaves every other entry as it was."""
     entries = json.loads(baseline_file(accepted).read_text())["entries"]
     accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.0095")
     after = json.loads(baseline_file(accepted).read_text())["entries"]
@@ -163,15 +164,15 @@ def test_update_touches_only_what_ran(accepted: PerfTests) -> None:
     assert "gpus=1 " in changed[0]
 
 
-def test_new_only_leaves_old_baselines(accepted: PerfTests) -> None:
-    """--update-baselines=new adds what has no baseline and leaves what has one, even if it got faster."""
+def test_update_of_new_baselines_leaves_old_ones(accepted: PerfTests) -> None:
+    """--update-baselines=new leaves baselines that exist as they are, even if rates are faster."""
     before = baseline_file(accepted).read_bytes()
     accepted.run("--update-baselines=new", TOY_STEP_S="0.0095")
     assert baseline_file(accepted).read_bytes() == before
 
 
-def test_what_was_held_against_a_threshold_alone_is_no_baseline(perf: PerfTests) -> None:
-    """--update-baselines accepts what `check` compares with baselines, not what passed an efficiency or accuracy threshold."""
+def test_efficiency_check_writes_no_baseline(perf: PerfTests) -> None:
+    """--update-baselines writes no baseline for a test that checks an efficiency only."""
     perf.write(
         """
 def test_scaling(train, baseline):
@@ -186,8 +187,8 @@ def test_scaling(train, baseline):
     assert not list((perf.folder / "baselines").glob("*.json"))
 
 
-def test_an_injected_slow_down_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
-    """An injected slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
+def test_injected_slow_down_never_becomes_a_baseline(accepted: PerfTests) -> None:
+    """An injected slow-down fails the test, is named, and is refused as a baseline even with a reason."""
     before = baseline_file(accepted).read_bytes()
     ended = accepted.run("--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
     assert ended.code == 1
@@ -206,8 +207,8 @@ def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
     assert records(perf) == []
 
 
-def test_only_what_is_invalid_is_called_so(perf: PerfTests) -> None:
-    """Of specs that take turns, one with an inconsistent run does not affect the other's earlier runs."""
+def test_invalid_run_does_not_affect_other_specs(perf: PerfTests) -> None:
+    """If one of two specs that take turns is INVALID, the record of the other has no verdict."""
     diverges = perf.folder / "diverges"
     diverges.write_text("2")
     perf.write("def test_x(train): train.in_turn({'gpus': 1}, {'gpus': 2}, model='trivial')\n")
@@ -218,8 +219,8 @@ def test_only_what_is_invalid_is_called_so(perf: PerfTests) -> None:
     assert (one["spec"]["gpus"], one["verdict"], one["reason"]) == (1, None, None)
 
 
-def test_a_further_run_that_is_invalid_is_written_down(accepted: PerfTests) -> None:
-    """Where a check asks for one more run, and that cannot be true, the measurement is INVALID, and no test builds upon it."""
+def test_invalid_further_run_is_recorded(accepted: PerfTests) -> None:
+    """If the further run of a check is invalid, its measurement is INVALID, and another test measures again and passes."""
     diverges = accepted.folder / "diverges"
     accepted.write(
         f"""
@@ -256,7 +257,7 @@ def test_dead_task_is_named(perf: PerfTests) -> None:
 
 
 def test_lost_agent_is_an_error_not_a_failure(perf: PerfTests) -> None:
-    """A cluster that fails is INFRASTRUCTURE: an error, never a regression, and the next test can train again."""
+    """A lost agent is INFRASTRUCTURE, which is an error and not a failure."""
     ended = perf.run("--gpus=1", "-v", TOY_DO="lose agent")
     assert ended.code == 1
     ended.line("ERROR (INFRASTRUCTURE)")
@@ -264,8 +265,8 @@ def test_lost_agent_is_an_error_not_a_failure(perf: PerfTests) -> None:
     assert session(perf)["verdicts"] == {"INFRASTRUCTURE": 1}
 
 
-def test_measurement_is_kept_when_judging_fails(perf: PerfTests) -> None:
-    """What was measured is on disk before anything is judged: a test that breaks after training loses nothing."""
+def test_measurement_is_kept_when_its_test_fails(perf: PerfTests) -> None:
+    """A test that fails after training leaves the record of its measurement, without a verdict."""
     perf.write("def test_x(train):\n    train(model='trivial', gpus=1)\n    raise RuntimeError('later')\n")
     assert perf.run().code == 1
     (record,) = records(perf)
@@ -273,8 +274,8 @@ def test_measurement_is_kept_when_judging_fails(perf: PerfTests) -> None:
     assert record["verdict"] is None
 
 
-def test_efficiency_is_anchored_in_the_session(perf: PerfTests) -> None:
-    """The 1-device anchor of a scaling test is the measurement another test of the session made; it is named in the record."""
+def test_efficiency_uses_an_anchor_of_the_session(perf: PerfTests) -> None:
+    """The 1-device anchor of a scaling test is the measurement of another test, and the record names it."""
     perf.write()
     perf.write(
         """
@@ -308,8 +309,8 @@ def test_scaling(train, baseline):
     ended.line("efficiency 100.0 % of 2 devices", "relative to trivial b10 gpus=1", "at least 150.0 %")
 
 
-def test_stored_sessions_are_judged_again_to_the_byte(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
-    """`dtfperf judge` repeats the verdicts of a session's folder, independent of later baselines."""
+def test_stored_session_is_judged_with_the_same_result(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dtfperf judge` gives the same records, byte for byte, without the baseline file."""
     perf_tests = """
 import pytest
 
@@ -327,8 +328,8 @@ def test_scaling(train, baseline, gpus):
     assert sorted(record["verdict"] for record in records(accepted)) == ["REGRESSED", "REGRESSED"]
 
 
-def test_specs_that_are_compared_take_turns(perf: PerfTests) -> None:
-    """in_turn makes a run of each in turn, the other way round in every second round, and measures none twice."""
+def test_compared_specs_take_turns(perf: PerfTests) -> None:
+    """in_turn makes a run of each spec in turn, in the opposite order in the second round, and measures none twice."""
     perf.write("def test_x(train):\n    train.in_turn({'gpus': 1}, {'gpus': 2}, {'gpus': 1}, model='trivial')\n")
     ended = perf.run()
     starts = re.findall(r": trivial b10 (gpus=\d) .*\.\.\.\n", ended.out)
@@ -336,7 +337,7 @@ def test_specs_that_are_compared_take_turns(perf: PerfTests) -> None:
 
 
 def test_close_efficiency_is_measured_again(perf: PerfTests) -> None:
-    """Where two runs do not decide, a check of efficiency has both measured on, in turn, until the repeats are spent."""
+    """If two runs do not decide a check of efficiency, both specs are measured until the repeats are used."""
     perf.write(
         """
 def test_scaling(train, baseline):
@@ -349,8 +350,8 @@ def test_scaling(train, baseline):
     assert [len(record["runs"]) for record in records(perf)] == [3, 3]
 
 
-def test_a_second_check_is_of_the_further_runs_too(accepted: PerfTests) -> None:
-    """Further runs of one check are available to the next, which computes its change from all runs."""
+def test_second_check_uses_further_runs(accepted: PerfTests) -> None:
+    """The further runs of one check are used by the next, which computes its change from all runs."""
     accepted.write(
         """
 def test_scaling(train, baseline):
@@ -370,14 +371,14 @@ def test_scaling(train, baseline):
 
 
 def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
-    """Each test is judged at its part of the session's false alarms, and with -v the summary shows their total."""
+    """Each test has its share of the session's false alarms, and with -v the summary shows their total."""
     ended = accepted.run("-v", "--gpus=1,2", "--false-alarms=0.02")
     ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
     assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [pytest.approx(0.02 / 2 / 2)] * 2
 
 
 def test_declared_checks_share_the_budget_evenly(accepted: PerfTests) -> None:
-    """Both checks of a test with checks=2 have half of its part; a third is refused in one line."""
+    """Both checks of a test with checks=2 have half of its share, and a third check fails the test with a message."""
     test = """
 import pytest
 @pytest.mark.dtfperf(checks={checks})
@@ -396,8 +397,8 @@ def test_twice(train, baseline):
     ended.line("check 3 of a test that declares checks=2", "dtfperf(checks=3)")
 
 
-def test_too_few_repeats_are_said_at_the_start(accepted: PerfTests) -> None:
-    """--repeats=1 cannot confirm a loss: one line warns first, and the reason has the number of runs needed."""
+def test_too_few_repeats_are_reported(accepted: PerfTests) -> None:
+    """With --repeats=1 one line warns that a slower rate needs 3 runs, and the verdict is INCONCLUSIVE with that reason."""
     ended = accepted.run("--gpus=1", "--repeats=1", TOY_STEP_S="0.03")
     assert ended.out.count("repeats=1 is too few to find a slower rate: it takes 3 runs to confirm one") == 1
     (record,) = records(accepted)
@@ -409,15 +410,16 @@ def test_too_few_repeats_are_said_at_the_start(accepted: PerfTests) -> None:
     assert "too few to find" not in enough.out
 
 
-def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:
-    """--margin decides before the test's, the baseline file's and the cluster's."""
+def test_margin_option_overrides_other_margins(accepted: PerfTests) -> None:
+    """--margin overrides the margin of the cluster."""
     accepted.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")
     (record,) = records(accepted)
     assert (record["verdict"], record["checks"][-1]["terms"]["margin"]) == ("PASSED", 0.4)
 
 
-def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
-    """While others keep all cores busy, no run is believed: one more than the fewest is made, and the reason names them."""
+def test_busy_host_taints_a_measurement(accepted: PerfTests) -> None:
+    """If other processes use all cores, each run is disturbed, one more than the fewest is made, and the verdict is TAINTED
+    with the reason."""
     clusters = accepted.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("alone = false", "alone = true"))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
@@ -436,8 +438,8 @@ def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
     ended.line("TAINTED: every run of trivial b10 gpus=2", "other processes used")
 
 
-def test_published_rates_are_for_the_hardware_they_were_published_of(perf: PerfTests) -> None:
-    """check_published finds the one published rate of such a training; on other hardware only that is reported."""
+def test_published_rate_of_other_hardware_is_incomparable(perf: PerfTests) -> None:
+    """A published rate of other hardware is INCOMPARABLE with both names, and an unknown system or number fails the test."""
     perf.write(
         """
 def test_dgx1(train, baseline):
@@ -463,8 +465,8 @@ def test_none(train, baseline):
 @pytest.mark.parametrize(
     "how", [["--color=yes"], ["-q", "--color=yes"], ["-n2", "--color=yes"]], ids=["alone", "quiet", "xdist"]
 )
-def test_the_last_line_counts_what_is_left_undecided(accepted: PerfTests, how: list[str]) -> None:
-    """Tests that decided nothing are no green passes: they are counted by themselves, and the line is yellow."""
+def test_last_line_counts_undecided_tests(accepted: PerfTests, how: list[str]) -> None:
+    """Tests without a decision are counted separately from passed ones, and the last line is yellow."""
     accepted.write(
         "def test_decided(train, baseline): baseline.check(train(model='trivial', gpus=1))\n"
         "def test_open(train, baseline): baseline.check(train(model='trivial', gpus=1, batch_size=7))\n"
@@ -476,8 +478,8 @@ def test_the_last_line_counts_what_is_left_undecided(accepted: PerfTests, how: l
     assert "\x1b[33m\x1b[1m1 undecided" in last
 
 
-def test_what_was_accepted_lacks_nothing(perf: PerfTests) -> None:
-    """After a session has stored baselines, no output of it claims that there are none, nor does the Markdown summary."""
+def test_accepted_session_reports_no_missing_baseline(perf: PerfTests) -> None:
+    """After a session has stored baselines, neither its output nor its Markdown summary reports missing ones."""
     ended = perf.run("-v", "--update-baselines=new")
     assert ended.code == 0
     assert ended.out.count("PASSED (accepted)") == 2
@@ -490,8 +492,8 @@ def test_what_was_accepted_lacks_nothing(perf: PerfTests) -> None:
     assert [record["accepted"] for record in records(perf)] == [True, True]
 
 
-def test_a_place_that_failed_is_an_error_in_junit(accepted: PerfTests) -> None:
-    """INFRASTRUCTURE is an error in the XML file, too, and is counted as one; what regressed is a failure."""
+def test_junit_has_errors_and_failures(accepted: PerfTests) -> None:
+    """In JUnit XML INFRASTRUCTURE is an error, and a regression is a failure with its step's change."""
     accepted.write(
         """
 def test_lost(train, monkeypatch):
@@ -514,8 +516,8 @@ def test_slow(train, baseline, monkeypatch):
     assert why.splitlines()[1] == "+10.0 ms   not explained"
 
 
-def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
-    """JUnit XML has the failure and verdict of a regressed test, its rate and the limit beside that, as its record has them."""
+def test_junit_has_numbers_and_verdict(accepted: PerfTests) -> None:
+    """JUnit XML has the failure, verdict, rate, runs and limit of a regressed test, as its record has them."""
     accepted.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02")
     (case,) = cases(accepted)
     properties = properties_of(case)
@@ -533,8 +535,8 @@ def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
     assert case.find("failure") is not None
 
 
-def test_junit_has_no_limit_where_none_is_known(perf: PerfTests) -> None:
-    """Where no host was probed there is no property of a limit, instead of one without a number."""
+def test_junit_without_a_probe_has_no_limit(perf: PerfTests) -> None:
+    """Without a probe of the hosts JUnit XML has no property of a limit."""
     perf.run("--gpus=1", "--junitxml=junit.xml", "--explain=never")
     (case,) = cases(perf)
     label = "dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: "
@@ -542,7 +544,7 @@ def test_junit_has_no_limit_where_none_is_known(perf: PerfTests) -> None:
 
 
 def test_junit_counts_further_runs(perf: PerfTests) -> None:
-    """Where a check has asked for further runs, of the measurement and of its anchor, JUnit XML has the rate of all of them."""
+    """After further runs of a measurement and its anchor JUnit XML has the number and rate of all runs."""
     perf.write(
         """
 def test_scales(train, baseline):
@@ -561,8 +563,8 @@ def test_scales(train, baseline):
         assert properties[f"{label}: images_per_sec"] == str(record["images_per_sec"])
 
 
-def test_junit_tells_trainings_of_one_label_apart(perf: PerfTests) -> None:
-    """Two trainings of a test with the same short label have separate numbers, named by the fields that differ."""
+def test_junit_separates_trainings_of_one_label(perf: PerfTests) -> None:
+    """Two trainings of a test with the same short label have separate rates, named by the fields that differ."""
     perf.write(
         """
 def test_both(train):
@@ -590,7 +592,7 @@ def properties_of(case: ET.Element) -> dict[str, str]:
 
 
 def test_session_folder_is_complete(perf: PerfTests) -> None:
-    """A session leaves its command, versions, verdicts and exit code, a CSV file with the ideal line, a figure and a page."""
+    """A session leaves its command, exit code, a CSV file with the ideal line, a figure and a page."""
     perf.draws = True
     ended = perf.run()
     folder = Path(ended.line("Session folder:").split()[-1])
@@ -603,7 +605,7 @@ def test_session_folder_is_complete(perf: PerfTests) -> None:
 
 
 def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> None:
-    """--num-ps=best shows how to search if nothing is known, and takes the fastest stored count otherwise."""
+    """--num-ps=best without a baseline fails and names the sweep, and with baselines it takes the fastest count."""
     unknown: Ended = perf.run("--gpus=2", "--num-ps=best")
     assert unknown.code == 1
     unknown.line("--num-ps=sweep")
@@ -614,8 +616,8 @@ def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> No
     assert [record["spec"]["num_ps"] for record in records(perf)] == [1]
 
 
-def test_hosts_that_a_run_does_not_use_change_nothing(accepted: PerfTests) -> None:
-    """A baseline of one host holds for the same run in an allocation of two, of which it uses one."""
+def test_unused_hosts_do_not_affect_the_baseline(accepted: PerfTests) -> None:
+    """A run on one host of an allocation of two passes against the baseline of one host."""
     clusters = accepted.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("devices_per_host = 2", "devices_per_host = 2\nhosts = 2"))
     accepted.run("--gpus=1,4").line("trivial b10 gpus=1", "1000", "PASSED")
@@ -625,8 +627,8 @@ def test_hosts_that_a_run_does_not_use_change_nothing(accepted: PerfTests) -> No
     assert four["fingerprint"]["placement"]["granted"] == ["2 nodes"]
 
 
-def test_what_its_hosts_lack_skips_a_test(perf: PerfTests) -> None:
-    """A mode with a missing package is no failure: the reason names the host, the package, and how to install it."""
+def test_missing_module_on_a_host_skips_a_test(perf: PerfTests) -> None:
+    """A test of a mode with a missing module is skipped, with the host, the module and the command that installs it."""
     ended = perf.run("-rs", "--variable-update=horovod")
     assert ended.code == 0
     assert "2 skipped" in ended.out

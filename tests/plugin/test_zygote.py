@@ -1,4 +1,4 @@
-"""Sessions that are forks: what their tests see is what those of a new Python see."""
+"""Tests of sessions that are forks, which behave as new Python processes do."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def test_it(request):
 
 
 @pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co"), ("-q", "-n1")], ids=" ".join)
-def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
-    """Arguments, folder, environment, search path, plugins, output and exit code are the same; of an xdist worker, too."""
+def test_fork_behaves_as_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
+    """Arguments, folder, environment, search path, plugins, output and exit code are the same, also in an xdist worker."""
     perf.write(REPORTS)
     seen: dict[bool, Any] = {}
     for perf.cold in (True, False):
@@ -57,8 +57,8 @@ sys.exit(pytest.wait() % 256)
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGKILL, 256 - 9), (signal.SIGTERM, 128 + 15)])
-def test_what_a_fork_starts_is_a_fork_that_ends_as_any_process(perf: PerfTests, number: int, code: int) -> None:
-    """The stand-in of `sys.executable` has the exit code of its fork, and passes its signals on."""
+def test_fork_of_a_fork_ends_as_a_process_does(perf: PerfTests, number: int, code: int) -> None:
+    """The stand-in of `sys.executable` has the exit code of its fork, passes its signals on, and leaves no process."""
     os.mkfifo(perf.folder / "started")
     perf.starts_forks = True
     perf.write("def test_it(): assert 0\n")
@@ -78,8 +78,8 @@ def forks_in(folder: Path) -> list[str]:
     return found
 
 
-def test_the_end_of_a_fork_is_told(perf: PerfTests) -> None:
-    """Signals and exit codes that no pytest has arrive, with what was written until then; the next fork is not harmed."""
+def test_fork_reports_its_end(perf: PerfTests) -> None:
+    """Signals and exit codes that pytest does not use are reported with the output so far, and the next fork works."""
     perf.write("import os\ndef test_it():\n    os.write(2, b'nearly')\n    os.kill(os.getpid(), 9)\n")
     ended = perf.run("-s")
     assert (ended.code, ended.err) == (-9, "nearly")
@@ -93,8 +93,7 @@ BUSY = "import os, time\nwhile time.process_time() < 0.2: pass\nprint(os.getppid
 
 
 def test_processes_of_a_run_have_one_zygote() -> None:
-    """The first starts it, it stays for the other when that has gone, and it ends with the last. Each is told what was used
-    for it."""
+    """Two clients share one zygote, which stays until the second one has left, and each receives its CPU time."""
     first, second = (zygote.new_zygote("tests.plugin.bare", zygote.STAND_IN, zygote.SEARCH_PATH) for _ in range(2))
     assert first.python != second.python
     seen = []

@@ -1,12 +1,12 @@
-"""Training of the standard library alone: it lives a task's whole life, and says of every step that it took as long as told.
+"""Training of the standard library alone: it lives a task's whole life, and reports that each step took as long as configured.
 
-The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
+The environment sets how long: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
 slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
-TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as it says.
+TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as its text.
 TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
 TOY_SLOW_HOSTS is such seconds by addresses, `{"198.18.7.1+198.18.7.2": 0.02}`, of a training with all hosts of one key.
 TOY_HOLD is a folder: while it has a file `hold`, a worker leaves a file with its process's number there, and does not train.
-TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
+TOY_REPORTS is a folder for `report_order`; with TOY_TRACES it sends a trace where one is requested.
 
 It imports next to nothing that its agent has not: every session of toys would pay for that.
 """

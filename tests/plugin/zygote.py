@@ -95,7 +95,7 @@ def new_zygote(module: str, stand_in: str, environment: Mapping[str, str]) -> Zy
 
 
 def _line_to(module: str, environment: Mapping[str, str], files: Sequence[int]) -> socket.socket:
-    """A line to the process that runs this module for all of this run, once it has these files. Whoever is first starts it."""
+    """Connect to the process that runs this module for the whole run, and send it these files. The first caller starts it."""
     name = _name(module, environment)
     while True:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -125,7 +125,7 @@ def _name(module: str, environment: Mapping[str, str]) -> str:
 
 
 def _started(name: str, module: str, environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]] | None:
-    """The process and the first line to it; None where somebody has this name."""
+    """Start the process and return it with the first line to it, or return None if the name is taken."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(name)
@@ -163,7 +163,7 @@ def _part(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def python(*argv: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-    """What `python ARGV` has said and how it ended, with these variables more: a fork where that is what a process would be."""
+    """Return the output and exit code of `python ARGV` with these variables, by a fork where that is the same."""
     words = [str(word) for word in argv]
     env = {**os.environ, **SEARCH_PATH, **more}
     if may_fork(sys.executable, words, env):
