@@ -78,35 +78,7 @@ MAY_BE_CALLED: Mapping[str, str] = {
     "tell": "Python's own, of files",
 }
 
-# Folders of tests in which names and docstrings have none of these words.
-PLAIN_TESTS = (
-    "tests/baselines",
-    "tests/ci",
-    "tests/cli",
-    "tests/clusters",
-    "tests/compare",
-    "tests/docs",
-    "tests/doctor",
-    "tests/explain",
-    "tests/history",
-    "tests/hostile",
-    "tests/launch",
-    "tests/limits",
-    "tests/machines",
-    "tests/nightly",
-    "tests/node",
-    "tests/predict",
-    "tests/qualify",
-    "tests/real",
-    "tests/records",
-    "tests/report",
-    "tests/session",
-    "tests/simulated",
-    "tests/staging",
-    "tests/stats",
-    "tests/thirdparty",
-    "tests/training",
-)
+# What names and docstrings of tests do not have.
 PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"
 QUESTIONS = ("test_what_", "test_who_", "test_where_", "test_how_", "test_if_", "test_of_")
 # Names that are kept: a test that overrides one of the public suite of backends.
@@ -147,10 +119,9 @@ def test_texts_are_of_the_glossary(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("folder", PLAIN_TESTS)
-def test_names_and_docstrings_of_tests_are_plain(folder: str) -> None:
+def test_names_and_docstrings_of_tests_are_plain() -> None:
     """Tests and their helpers are named by subject and behaviour, and their docstrings have no private word."""
-    own = [path for path in files() if path.suffix == ".py" and called(path).startswith(f"{folder}/")]
+    own = [path for path in files() if path.suffix == ".py" and called(path).startswith("tests/")]
     found = [f"{called(path)}:{line}" for path in own for line in private_words(path.read_text())]
     assert own
     assert not found, "\n".join(found)
