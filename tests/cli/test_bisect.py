@@ -94,7 +94,7 @@ def test_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
     (change,) = found["changes"]
     assert change["candidates"] == ["v7"]
     assert change["ratio"] == pytest.approx(0.5, rel=0.02)
-    assert change["low"] < change["ratio"] < change["high"]
+    assert change["low"] <= change["ratio"] <= change["high"]  # equal where rates are exact
     assert found["candidates"][7]["probability"] > 0.95
     assert len({block["candidate"] for block in found["blocks"]}) < 8
     assert read_result(perf) == found

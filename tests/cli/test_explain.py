@@ -156,7 +156,7 @@ def test_causes_against_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture
     for against in ("", f"{system}.json"):
         assert main(["explain", str(now.path), "--against", str(store.folder / against)]) == 0
         out = capsys.readouterr().out
-        assert "ms   worker:1 is busy in Python for 51.0 ms" in out
+        assert "ms   worker:1 does nothing for 51.0 ms before it asks for a step" in out
         assert "straggler at worker:1" in out
     assert main(["explain", str(now.path), "--against", str(store.folder), "--json"]) == 0
     found = read("explain", capsys.readouterr().out)["measurements"][0]["explanation"]
