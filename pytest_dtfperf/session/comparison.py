@@ -8,7 +8,7 @@ import json
 import random
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import list_program_differences, software_changes
@@ -198,18 +198,18 @@ class StackComparing:
         differences = list_differences(reference, variant, self._session.config)
         return ABComparison(first, second, differences, self._policy, self._seed, draw_orders(self._random))
 
-    def carry_out(self, time_limit_s: float) -> list[ABComparison]:
-        """Make blocks until all comparisons are decided or the time is spent, and return them.
+    def carry_out(self, time_limit_s: float, clock: Callable[[], float] = time.monotonic) -> list[ABComparison]:
+        """Make blocks until all comparisons are decided or the time is spent, by a clock in seconds, and return them.
 
         Raises:
             AllocationError: no hosts are allocated, or a variant's agents do not start.
         """
         for side in (side for each in self.comparisons for side in (each.reference, each.variant)):
             self._runner.build(side)
-        began_s = time.monotonic()
+        began_s = clock()
         with self._session.measuring(self._largest, self._test):
             self._start_agents()
-            self._make_blocks(began_s + time_limit_s)
+            self._make_blocks(began_s + time_limit_s, clock)
             for each in self.comparisons:
                 self._explain(each)
             self._write()
@@ -221,19 +221,19 @@ class StackComparing:
         for each in self._variants:
             self._runner.start_agents(each.name, self._largest)
 
-    def _make_blocks(self, ends_s: float) -> None:
+    def _make_blocks(self, ends_s: float, clock: Callable[[], float]) -> None:
         """Make a block of each open comparison in turn, in an order that is drawn for each round."""
         slowest_s = 0.0
         while open_ones := [each for each in self.comparisons if each.decision.is_open]:
             for each in self._random.sample(open_ones, len(open_ones)):
                 if not each.decision.is_open:
                     continue
-                began_s = time.monotonic()
+                began_s = clock()
                 if began_s + slowest_s > ends_s:
                     self._end_all("the time limit was reached")
                     return
                 self._make_block(each)
-                slowest_s = max(slowest_s, time.monotonic() - began_s)
+                slowest_s = max(slowest_s, clock() - began_s)
 
     def _make_block(self, comparison: ABComparison) -> None:
         """Make four runs, and decide. A failed run ends the comparison, and not the others."""

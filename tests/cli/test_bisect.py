@@ -70,11 +70,16 @@ def run_git(repo: Path, *arguments: str) -> str:
     return subprocess.run(["git", "-C", repo, *named, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def make_repository(folder: Path, steps: Sequence[float], broken: Sequence[int] = ()) -> list[str]:
-    """Make a repository with a commit for each of these seconds of a step, and return the commits."""
+def make_repository(folder: Path, steps: Sequence[float], before: str = "", *, broken: Sequence[int] = ()) -> list[str]:
+    """Make a repository with a commit for each of these seconds of a step, and return the commits.
+
+    Args:
+        before: source that the program runs before its steps.
+        broken: numbers of the commits that cannot be built.
+    """
     folder.mkdir()
     run_git(folder, "init", "-q")
-    (folder / "train.py").write_text(PROGRAM.format(module="speed"))
+    (folder / "train.py").write_text(before + PROGRAM.format(module="speed"))
     commits = []
     for number, step_s in enumerate(steps):
         (folder / "speed.py").write_text(f"STEP_S = {step_s}\n")

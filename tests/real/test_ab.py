@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.node.processes import iterate_processes
+from pytest_dtfperf.node.processes import Process, iterate_processes
 from pytest_dtfperf.testing.backends import wait_until
-from tests.cli.test_bisect import FAST, PROGRAM, SLOW, make_repository
+from tests.cli.test_bisect import FAST, PROGRAM, SLOW, make_repository, run_git
 from tests.plugin.conftest import COMMANDS_HERE, ENDS_S, Ended, PerfTests, perf_tests_in
 
 SLEEPS = f"""
@@ -114,15 +114,21 @@ def test_failed_build_ends_the_comparison(perf: PerfTests) -> None:
     assert (missing.code, missing.err) == (2, f"dtfperf: variant v9: git: {repo} has no commit v9\n")
 
 
+def find_processes(token: str) -> list[Process]:
+    """Return the processes with this text in their environment."""
+    return [each for each in iterate_processes() if token.encode() in read_process(each.pid, "environ")]
+
+
+def read_process(pid: int, name: str) -> bytes:
+    """Return a file of a process in /proc; nothing if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
 def count_processes(token: str) -> int:
-    """Return the number of processes with this text in their environment."""
-    found = 0
-    for each in iterate_processes():
-        try:
-            found += token.encode() in Path(f"/proc/{each.pid}/environ").read_bytes()
-        except OSError:
-            continue
-    return found
+    return len(find_processes(token))
 
 
 @pytest.mark.campaign
@@ -156,3 +162,53 @@ def test_killed_comparison_leaves_no_process(perf: PerfTests, phase: str, number
         perf, "old:", "new: environment=X=1", "--command=python train.py", "--max-blocks=4", "--time-limit=1s"
     )
     assert ended.code == 0, ended.err
+
+
+WAITING_PROGRAM = """
+import pathlib, time
+
+here = pathlib.Path({folder!r})
+made = any('"order"' in each.read_text() for each in here.glob("perf_results/*/bisection.json"))
+while made and not (here / "go").exists():
+    (here / "in block").touch()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("phase", ["build", "agents", "block"])
+def test_killed_bisection_leaves_no_process_and_continues(perf: PerfTests, phase: str, number: int) -> None:
+    """A search that is killed in a build, the start of agents or its second block leaves no process, and it continues.
+
+    Without a block there is no session to resume, and the same command uses the stacks that were built.
+    """
+    repo, token = perf.folder / "repo", f"bisect-{phase}-{number}-{perf.folder.name}"
+    commits = make_repository(repo, [FAST, FAST, SLOW * 2], WAITING_PROGRAM.format(folder=str(perf.folder)))
+    waits = f"until test -e '{perf.folder}/go'; do touch '{perf.folder}/in build'; sleep 0.05; done"
+    arguments = ["bisect", f"--repo={repo}", f"--good={commits[0]}", "--command=python train.py", "--max-blocks=3", "--seed=1"]
+    arguments += ["--clusters-file=perf/clusters.toml", *([f"--setup={waits}"] if phase == "build" else [])]
+    reached = (perf.folder / f"in {phase}").exists if phase != "agents" else lambda: has_agent(token)
+    with perf.start_command(*arguments, TOKEN=token) as process:
+        wait_until(f"it comes to {phase}", reached, patience_s=ENDS_S)
+        process.send_signal(number)
+        process.communicate(timeout=ENDS_S)
+    wait_until("all processes have ended", lambda: count_processes(token) == 0, patience_s=ENDS_S)
+    sessions = list((perf.folder / "perf_results").glob("*"))
+    before = [json.loads((each / "bisection.json").read_text())["blocks"] for each in sessions]
+    assert [len(each) for each in before] == ([1] if phase == "block" else [])
+    cached = perf.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
+    assert ("incomplete" if phase == "build" else commits[0][:12]) in cached.out
+    (perf.folder / "go").touch()
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", *arguments, *[f"--resume={each}" for each in sessions])
+    found = json.loads(max((perf.folder / "perf_results").glob("*/bisection.json")).read_text())
+    assert found["resumed"] == (sessions[0].name if sessions else None), ended.err
+    assert found["blocks"][: len(sessions)] == [block for each in before for block in each]
+    assert len(found["blocks"]) > len(sessions), ended.err
+    assert perf.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache=clear").code == 0
+    assert run_git(repo, "worktree", "list").count("\n") == 0
+
+
+def has_agent(token: str) -> bool:
+    """Return whether an agent runs with this text in its environment."""
+    return any(b"pytest_dtfperf.node.agent" in read_process(each.pid, "cmdline") for each in find_processes(token))
