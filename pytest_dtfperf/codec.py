@@ -15,10 +15,10 @@ It is sent to the hosts, so it needs only Python.
 import math
 import re
 import reprlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +26,8 @@ Reader = Callable[[Any], Any]  # converts JSON data to a value
 Check = Callable[[Any], None]  # raises `ValidationError`
 Getter = TypeVar("Getter", bound=Callable[[Any], Any])
 
+_PLAIN = frozenset((int, float, bool, str, NoneType))  # types that JSON has as they are
+_NUMBERS: Mapping[Any, frozenset[type]] = {int: frozenset((int,)), float: frozenset((int, float))}  # hint -> allowed types
 _SIGNS = {"at_least": ">=", "above": ">", "at_most": "<=", "below": "<"}
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 _NAMES = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "text"}
@@ -125,9 +127,9 @@ class JsonData:
         keys = list_keys(type(self))  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
         for key in keys:
             value = getattr(self, key.name)
-            if key.metadata.get("is_inline"):
+            if key.is_inline:
                 data |= value.to_json()
-            elif not key.metadata.get("omit_empty") or not _is_empty(value, key):
+            elif not key.omits_empty or not _is_empty(value, key):
                 data[key.name] = _write(value)
         return data
 
@@ -153,6 +155,14 @@ class Key:
     default: Any
     is_computed: bool = False
 
+    @cached_property
+    def is_inline(self) -> bool:
+        return bool(self.metadata.get("is_inline"))
+
+    @cached_property
+    def omits_empty(self) -> bool:
+        return bool(self.metadata.get("omit_empty"))
+
 
 @cache
 def list_keys(cls: Any) -> Sequence[Key]:
@@ -176,8 +186,8 @@ def list_keys(cls: Any) -> Sequence[Key]:
 @cache
 def _read_names(cls: Any) -> frozenset[str]:
     """Return the keys of a dataclass in JSON, including those of its inline fields and its computed ones."""
-    inline = {name for key in list_keys(cls) if key.metadata.get("is_inline") for name in _read_names(key.hint)}
-    own = {key.name for key in list_keys(cls) if not key.metadata.get("is_inline")}
+    inline = {name for key in list_keys(cls) if key.is_inline for name in _read_names(key.hint)}
+    own = {key.name for key in list_keys(cls) if not key.is_inline}
     return frozenset(inline | own | {field.name for field in fields(cls) if not field.metadata.get("is_inline")})
 
 
@@ -186,7 +196,7 @@ def _make(cls: Any, data: Mapping[str, Any]) -> Any:
     readers, values = _readers(cls), dict(data)
     made = {}
     for key in list_keys(cls):
-        if key.metadata.get("is_inline"):
+        if key.is_inline:
             made[key.name] = _make(key.hint, {name: values.pop(name) for name in _read_names(key.hint) & values.keys()})
         elif key.is_computed:
             values.pop(key.name, None)
@@ -205,13 +215,16 @@ def _has_default(field: "Field[Any]") -> bool:
 
 
 def _write(value: Any) -> Any:
-    if type(value) in (float, int, str):  # as most values, which are times of steps, without the slower checks below
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, JsonData):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {key: _write(each) for key, each in value.items()}
-    return [_write(each) for each in value] if isinstance(value, list | tuple) else value
+        is_plain = _PLAIN.issuperset(map(type, value.values()))
+        return dict(value) if is_plain else {key: _write(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):  # most are times of steps, and not written one by one
+        return list(value) if _PLAIN.issuperset(map(type, value)) else [_write(each) for each in value]
+    return value
 
 
 @cache
@@ -305,9 +318,10 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
         return _check_choice(list(args) or [each.value for each in hint])
     if origin in (Sequence, tuple, list):
-        return _check_list(_check(args[0], without_sizes(metadata)), metadata, is_numeric=args[0] is float)
+        return _check_list(_check(args[0], without_sizes(metadata)), metadata, _check_all_at_once(args[0], metadata))
     if origin in (Mapping, dict):
-        return _check_mapping(_check(args[1], without_sizes(metadata)), metadata, _key_pattern(args[0], metadata))
+        check = _check(args[1], without_sizes(metadata))
+        return _check_mapping(check, metadata, _key_pattern(args[0], metadata), _check_all_at_once(args[1], metadata))
     # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in TYPES else lambda value: None
 
@@ -322,7 +336,11 @@ def _check_object(value: Any) -> None:
 
 
 def _check_union(hint: Any, checks: Sequence[Check]) -> Check:
+    may_be_none = NoneType in get_args(hint)
+
     def check(value: Any) -> None:
+        if value is None and may_be_none:
+            return None
         errors = []
         for each in checks:
             try:
@@ -349,7 +367,18 @@ def without_sizes(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**metadata, "min_size": 0, "max_size": None}
 
 
-def _check_list(check: Check, metadata: Mapping[str, Any], *, is_numeric: bool) -> Check:
+def _check_all_at_once(hint: Any, metadata: Mapping[str, Any]) -> Callable[[Collection[Any]], bool]:
+    """Return a function that returns whether all of many values are allowed numbers: it compares two of them with the range."""
+    kinds, is_in_range = _NUMBERS.get(hint, frozenset()), _check_range(metadata)
+
+    def are_allowed(values: Collection[Any]) -> bool:
+        is_known = values and kinds.issuperset(map(type, values)) and _are_finite(values)
+        return bool(is_known) and is_in_range(min(values)) and is_in_range(max(values))
+
+    return are_allowed
+
+
+def _check_list(check: Check, metadata: Mapping[str, Any], are_allowed: Callable[[Collection[Any]], bool]) -> Check:
     min_size, max_size = metadata.get("min_size", 0), metadata.get("max_size")
 
     def check_all(value: Any) -> None:
@@ -359,15 +388,14 @@ def _check_list(check: Check, metadata: Mapping[str, Any], *, is_numeric: bool) 
             raise ValidationError(f"a list of at least {min_size}", value)
         if max_size is not None and len(value) > max_size:
             raise ValidationError(f"a list of at most {max_size}", value)
-        if is_numeric and value and set(map(type, value)) <= {int, float} and _are_finite(value):
-            value = [min(value), max(value)]  # bounds that hold for two hold for thousands of step times
-        for index, each in enumerate(value):
-            _check_below(index, check, each)
+        if not are_allowed(value):
+            for index, each in enumerate(value):
+                _check_below(index, check, each)
 
     return check_all
 
 
-def _are_finite(values: Sequence[float]) -> bool:
+def _are_finite(values: Collection[float]) -> bool:
     """Return whether all numbers are finite; an integer that no float can hold is not."""
     try:
         return all(map(math.isfinite, values))
@@ -385,7 +413,9 @@ def list_enum_values(hint: Any) -> list[str]:
     return [each.value for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else []
 
 
-def _check_mapping(check: Check, metadata: Mapping[str, Any], key_pattern: str | None) -> Check:
+def _check_mapping(
+    check: Check, metadata: Mapping[str, Any], key_pattern: str | None, are_allowed: Callable[[Collection[Any]], bool]
+) -> Check:
     pattern = re.compile(key_pattern) if key_pattern else None
     max_size = metadata.get("max_size")
 
@@ -394,12 +424,14 @@ def _check_mapping(check: Check, metadata: Mapping[str, Any], key_pattern: str |
             raise ValidationError("an object", value)
         if max_size is not None and len(value) > max_size:
             raise ValidationError(f"an object of at most {max_size} keys", value)
+        are_checked = are_allowed(value.values())
         for key, each in value.items():
             if not isinstance(key, str):
                 raise ValidationError("text as a key", key)
             if pattern and not pattern.fullmatch(key):
                 raise ValidationError(f"a key of the form {pattern.pattern}", key)
-            _check_below(key, check, each)
+            if not are_checked:
+                _check_below(key, check, each)
 
     return check_all
 
@@ -407,32 +439,42 @@ def _check_mapping(check: Check, metadata: Mapping[str, Any], key_pattern: str |
 def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
     kind = TYPES[hint]
     allowed = _NAMES.get(kind, kind)
-    if kind in ("integer", "number"):
+    if hint in _NUMBERS:
         allowed += "".join(f" {_SIGNS[name]} {limit:g}" for name, limit in metadata.get("range", {}).items())
-    pattern = re.compile(metadata["pattern"]) if kind == "string" and metadata.get("pattern") else None
-    accepted = (int, float) if hint is float else (hint,)
+        return _check_number(_NUMBERS[hint], allowed, _check_range(metadata))
+    pattern = re.compile(metadata["pattern"]) if hint is str and metadata.get("pattern") else None
+    min_size, max_size = metadata.get("min_size", 0), metadata.get("max_size") or math.inf
 
     def check(value: Any) -> None:
-        if type(value) not in accepted and not (hint is str and isinstance(value, str)):
-            raise ValidationError(allowed, value)
-        if kind in ("integer", "number") and not _is_in_range(value, metadata):
+        if type(value) is not hint and not (hint is str and isinstance(value, str)):
             raise ValidationError(allowed, value)
         if pattern and not pattern.fullmatch(value):
             raise ValidationError(f"text of the form {pattern.pattern}", value)
-        if kind == "string" and len(value) < metadata.get("min_size", 0):
-            raise ValidationError(f"text of at least {metadata['min_size']} characters", value)
-        if kind == "string" and len(value) > (metadata.get("max_size") or math.inf):
-            raise ValidationError(f"text of at most {metadata['max_size']} characters", value)
+        if hint is str and len(value) < min_size:
+            raise ValidationError(f"text of at least {min_size} characters", value)
+        if hint is str and len(value) > max_size:
+            raise ValidationError(f"text of at most {max_size} characters", value)
 
     return check
 
 
-def _is_in_range(value: float, metadata: Mapping[str, Any]) -> bool:
-    limits = metadata.get("range", {})
-    if not _are_finite([value]):
-        return isinstance(value, float) and not metadata.get("is_finite", True)
-    return (
-        limits.get("at_least", value) <= value <= limits.get("at_most", value)
-        and not ("above" in limits and value <= limits["above"])
-        and not ("below" in limits and value >= limits["below"])
-    )
+def _check_number(kinds: Collection[type], allowed: str, is_in_range: Callable[[float], bool]) -> Check:
+    def check(value: Any) -> None:
+        if type(value) not in kinds or not is_in_range(value):
+            raise ValidationError(allowed, value)
+
+    return check
+
+
+def _check_range(metadata: Mapping[str, Any]) -> Callable[[float], bool]:
+    """Return a function that returns whether a number is in the range of its field."""
+    limits, may_be_infinite = metadata.get("range", {}), not metadata.get("is_finite", True)
+    at_least, at_most = limits.get("at_least", -math.inf), limits.get("at_most", math.inf)
+    above, below = limits.get("above", -math.inf), limits.get("below", math.inf)
+
+    def is_in_range(value: float) -> bool:
+        if not _are_finite([value]):
+            return may_be_infinite and isinstance(value, float)
+        return bool(at_least <= value <= at_most and above < value < below)
+
+    return is_in_range

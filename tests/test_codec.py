@@ -2,9 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
+from types import FrameType
 from typing import Any, Literal
 
 import jsonschema
@@ -114,7 +117,7 @@ class Limited(JsonData):
     [
         ({"count": 0}, "count: must be a whole number >= 1 <= 9, not 0"),
         ({"count": 10}, "count: must be a whole number >= 1 <= 9, not 10"),
-        ({"step_s": [1.0, 0.0]}, "step_s.0: must be a finite number > 0, not 0.0"),
+        ({"step_s": [1.0, 0.0]}, "step_s.1: must be a finite number > 0, not 0.0"),
         ({"step_s": [1.0, float("nan")]}, "step_s.1: must be a finite number > 0, not nan"),
         ({"note": "A"}, "note: must be text of the form [a-z]*, not 'A'"),
         ({"rates": []}, "rates: must be a list of at least 1, not []"),
@@ -138,6 +141,51 @@ def test_codec_refuses_integers_beyond_floats() -> None:
     for name in ("count", "step_s.0"):
         with pytest.raises(ValidationError, match=rf"^{re.escape(name)}: must be .* number .*, not 1000"):
             Limited.from_json({"count": 10**400} if name == "count" else {"step_s": [10**400]})
+
+
+def count_calls(function: Callable[[], object]) -> int:
+    """Return the number of Python functions that are called."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@dataclass(frozen=True)
+class OfTasks(JsonData):
+    """Numbers of each task, and of each step of a task."""
+
+    cpu_s: Mapping[str, float] = field(metadata=describe(at_least=0))
+    threads: Mapping[str, int]
+    step_s: Sequence[float] = field(metadata=describe(above=0))
+
+
+@pytest.mark.parametrize("method", ["from_json", "to_json"])
+def test_numbers_of_tasks_and_steps_are_not_checked_and_written_one_by_one(method: str) -> None:
+    """A mapping or a list of a thousand numbers takes as many calls as one of ten."""
+    counts = []
+    for size in (10, 1000):
+        names = [f"worker:{number}" for number in range(size)]
+        data = {"cpu_s": dict.fromkeys(names, 0.5), "threads": dict.fromkeys(names, 4), "step_s": [0.1] * size}
+        made = OfTasks.from_json(data)
+        assert made.to_json() == data
+        counts.append(count_calls(made.to_json if method == "to_json" else partial(OfTasks.from_json, data)))
+    assert counts[0] == counts[1]
+
+
+def test_number_out_of_range_among_those_of_tasks_is_named() -> None:
+    """The error has the key of the first number that is not allowed."""
+    data = {"cpu_s": {"worker:0": 1.0, "worker:1": -1.0}, "threads": {}, "step_s": []}
+    with pytest.raises(ValidationError, match=r"^cpu_s\.worker:1: must be a finite number >= 0, not -1\.0$"):
+        OfTasks.from_json(data)
 
 
 def test_json_schema_has_the_declared_fields() -> None:

@@ -173,7 +173,7 @@ class Measurement(JsonData):
 
     def with_runs(self, more: Sequence[Run]) -> Self:
         """Return the measurement with further runs."""
-        return replace(self, runs=(*self.runs, *more))
+        return replace(self, runs=[*self.runs, *more])
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:

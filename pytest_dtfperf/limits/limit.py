@@ -23,6 +23,7 @@ which are then measured.
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,8 +104,10 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
         )
         return
     devices = count_devices(spec, layout)
-    for host in dict.fromkeys(layout.hosts[worker] for worker in layout.workers):
-        of_host = [worker for worker in layout.workers if layout.hosts[worker] == host]
+    workers_at: dict[str, list[str]] = defaultdict(list)
+    for worker in layout.workers:
+        workers_at[layout.hosts[worker]].append(worker)
+    for host, of_host in workers_at.items():
         count = sum(devices[worker] for worker in of_host)
         if gpus:
             peak, why = _get_gpu_rate(spec, host, probes, gpus)

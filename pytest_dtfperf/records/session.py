@@ -43,7 +43,6 @@ from pytest_dtfperf.records.stored import (
     SessionInfo,
     append,
     content_of,
-    encode_record,
     read_own_record,
     record_of,
     session_of,
@@ -211,8 +210,8 @@ class SessionFolder:
 
     def _leave_last_lines(self, journal: Journal) -> None:
         """Leave one line a record. Where the disk refuses that, the lines stay as they are: nothing of them is lost."""
-        with suppress(OSError):
-            write(self._lines, b"".join(map(encode_record, journal.records.values())))
+        with suppress(OSError, SessionFileError):
+            journal.compact()
 
     def fail(self, exit_code: int) -> None:
         """Write down that a finished session ends otherwise after all."""
@@ -285,9 +284,8 @@ class SessionFolder:
             self._make()
             with self._locked():
                 edited = self._edit_records(edit)
-                append(self._lines, b"".join(map(encode_record, edited.values())))
                 journal = self._journal[0]
-                journal.refresh()
+                journal.append(edited.values())
                 if journal.is_mostly_superseded:
                     self._leave_last_lines(journal)
             self._unwritten.records.clear()

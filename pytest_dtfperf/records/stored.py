@@ -11,7 +11,7 @@ line a record is left (`SessionFolder.finish`).
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -167,7 +167,7 @@ MOST_SUPERSEDED_BYTES = 1 << 24  # that a file keeps until its session ends, or 
 
 
 class Journal:
-    """The records of one file, kept in memory: `refresh` reads only what has been appended since, by whichever process."""
+    """The records of one file, kept in memory: `refresh` reads only what other processes have appended since."""
 
     def __init__(self, path: Path, read: Callable[[int, bytes], Record]) -> None:
         """`read` makes a record of a line, given its number."""
@@ -180,7 +180,7 @@ class Journal:
         self._by_spec: dict[Spec, list[str]] = defaultdict(list)
         self._by_configuration: dict[tuple[object, ...], list[str]] = defaultdict(list)
         self._position: dict[str, int] = {}
-        self._bytes: dict[str, int] = {}  # of each record's last line
+        self._spans: dict[str, tuple[int, int]] = {}  # begin and end of each record's last line
         self.superseded_bytes = 0  # of lines with records that have later lines
         self._lines = 0
         self._end = 0
@@ -197,15 +197,37 @@ class Journal:
             self._forget()
             appended = content_of(self._path)
         for line in list_whole_lines(appended):
-            record = self._read(self._lines + 1, line)
-            if record.id not in self.records:
-                self._position[record.id] = len(self._position)
-                self._by_spec[record.spec].append(record.id)
-                self._by_configuration[configuration(record.spec)].append(record.id)
-            self.records[record.id] = record
-            self.superseded_bytes += self._bytes.get(record.id, 0)
-            self._bytes[record.id] = len(line)
-            self._lines, self._end, self._last_line = self._lines + 1, self._end + len(line), line
+            self._keep(self._read(self._lines + 1, line), line)
+
+    def _keep(self, record: Record, line: bytes) -> None:
+        if record.id not in self.records:
+            self._position[record.id] = len(self._position)
+            self._by_spec[record.spec].append(record.id)
+            self._by_configuration[configuration(record.spec)].append(record.id)
+        self.records[record.id] = record
+        begin, end = self._spans.get(record.id, (0, 0))
+        self.superseded_bytes += end - begin
+        self._note_line(record.id, line)
+
+    def _note_line(self, record_id: str, line: bytes) -> None:
+        self._spans[record_id] = self._end, self._end + len(line)
+        self._lines, self._end, self._last_line = self._lines + 1, self._end + len(line), line
+
+    def append(self, records: Collection[Record]) -> None:
+        """Write records to the file, which must be locked and read to its end. They are not read again."""
+        lines = [encode_record(record) for record in records]
+        append(self._path, b"".join(lines))
+        for record, line in zip(records, lines, strict=True):
+            self._keep(record, line)
+
+    def compact(self) -> None:
+        """Leave the last line of each record in the file, which must be locked and read to its end."""
+        content = content_of(self._path)
+        lines = {record_id: content[begin:end] for record_id, (begin, end) in self._spans.items()}
+        write(self._path, b"".join(lines.values()))
+        self.superseded_bytes = self._lines = self._end = 0
+        for record_id, line in lines.items():
+            self._note_line(record_id, line)
 
     def _read_appended(self) -> bytes | None:
         """Return what is behind the last line that was read; None where that line is not in its place any more."""

@@ -11,9 +11,12 @@ from benchmarks.controller_load import CountedBackend
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import PlacedTask
+from pytest_dtfperf.limits.limit import find_limit
+from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.messages.received import MessageReceiver
 from pytest_dtfperf.messages.tables import AGENT
 from pytest_dtfperf.node import wire
@@ -44,7 +47,7 @@ class CountedTasks(dict[str, int]):
 
 
 class CountedName(str):
-    """Hold the name of a host, and count its comparisons."""
+    """Hold the name of a host, and count its comparisons, also with itself."""
 
     __slots__ = ()
     comparisons = 0
@@ -105,6 +108,16 @@ def test_properties_of_hosts_compare_each_name_once(tmp_path: Path) -> None:
         placements = [launcher.collect_fingerprint([CountedName(host)]).placement for host in launcher.hosts]
     assert [node.name for placement in placements if placement for node in placement.nodes] == list(launcher.hosts)
     assert CountedName.comparisons <= 2 * 32
+
+
+def test_limits_of_hosts_compare_each_name_a_few_times() -> None:
+    """The limit of each host is computed from its own workers, which are not searched for among all workers."""
+    names = [CountedName(f"h{number}") for number in range(64)]
+    layout = Layout({f"worker:{number}": name for number, name in enumerate(names)})
+    spec = Spec(model="resnet50", gpus=64, batch_size=32, variable_update="collective_all_reduce")
+    CountedName.comparisons = 0
+    assert "cores" in find_limit(spec, layout, Probes()).unknown
+    assert CountedName.comparisons <= 8 * 64
 
 
 @pytest.fixture

@@ -170,6 +170,29 @@ def test_journal_reads_each_line_once(folder: SessionFolder) -> None:
     assert (read, list(journal.records.values())) == ([1, 2, 3, 1, 2, 3], other.measurements())
 
 
+def test_records_that_a_journal_writes_are_not_read(folder: SessionFolder) -> None:
+    """A process keeps the records that it writes, and reads none of their lines, also after superseded lines are removed."""
+    path = folder.path / "measurements.jsonl"
+    first, second = (folder.add(f"test_{number}", measurement(spec(steps=number), [9.8])) for number in (1, 2))
+    path.write_bytes(b"")
+
+    def refuse(number: int, line: bytes) -> Record:
+        raise AssertionError(f"line {number} was read")
+
+    journal = Journal(path, refuse)
+    journal.append([first, second])
+    judged = replace(first, verdict=Verdict.PASSED)
+    journal.append([judged])
+    journal.refresh()
+    assert (list(journal.records.values()), journal.superseded_bytes) == ([judged, second], len(encode_record(first)))
+    journal.compact()
+    journal.refresh()
+    assert (path.read_bytes(), journal.superseded_bytes) == (encode_record(judged) + encode_record(second), 0)
+    journal.append([first])
+    assert path.read_bytes() == encode_record(judged) + encode_record(second) + encode_record(first)
+    assert SessionFolder.open(folder.path).measurements() == list(journal.records.values()) == [first, second]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_records_are_consistent_after_each_change(folder: SessionFolder, seed: int) -> None:
     """After each change by two processes, the records are those that follow from all of them."""
