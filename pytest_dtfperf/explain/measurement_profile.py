@@ -431,3 +431,14 @@ def _get_median_worker(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str
     found: Sequence[Mapping[str, float]] = list(of_workers)
     kinds = sorted({kind for parts in found for kind in parts})
     return {kind: statistics.median(parts.get(kind, 0.0) for parts in found) for kind in kinds}
+
+
+def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
+    """Return how many times as long a server's own operations take; None: not known."""
+    before, after = (compute_update_time(server, side) for side in (then, now))
+    return after / before if before and after else None
+
+
+def compute_update_time(server: str, side: MeasurementProfile) -> float | None:
+    task = side.step_breakdown.tasks.get(server) if side.step_breakdown else None
+    return task.parts.get(WorkKind.APPLY) if task else None

@@ -23,6 +23,8 @@ from pytest_dtfperf.explain.measurement_profile import (
     MeasurementProfile,
     Times,
     add_host,
+    compute_update_ratio,
+    compute_update_time,
     is_single_session,
     list_ends,
     ms,
@@ -247,12 +249,8 @@ _OF_THE_PROGRAM = (
     CandidateKind.INPUT,
     CandidateKind.FLOOR,
 )
-_EXCHANGE = (
-    WorkKind.RECEIVE,
-    WorkKind.SEND,
-    WorkKind.APPLY,
-    WorkKind.HOST,
-)  # kinds of a worker's time spent waiting for its parameter servers
+# Kinds of a worker's time in which it waits for its parameter servers
+_EXCHANGE = (WorkKind.RECEIVE, WorkKind.SEND, WorkKind.APPLY, WorkKind.HOST)
 
 
 def merge_causes(
@@ -286,12 +284,27 @@ def merge_causes(
     )
     if largest:
         after = _select(found, CandidateKind.FLOOR)
-        if (
-            largest.kind != CandidateKind.STARVED
-        ):  # the time after the last worker's own work belongs to it, also if it scatters
+        if largest.kind != CandidateKind.STARVED:  # time after the last worker's own work is its, also if it scatters
             after, rest = [*after, CandidateCause(CandidateKind.FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
         found = _join(largest.kind, largest.location, [largest, *after], found)
+    elif not has_slow_links:
+        found = _merge_scatter(found, both)
     return [*found, rest]
+
+
+def _merge_scatter(found: Sequence[CandidateCause], both: ComparedTimes) -> list[CandidateCause]:
+    """Return the candidates, where longer waiting belongs to much slower arithmetic if it grew no more than in proportion.
+
+    The steps of a slower worker scatter by more seconds, too, and all workers wait for its longest ones.
+    """
+    slower = max(
+        (each for each in _select(found, CandidateKind.COMPUTE) if each.location), key=lambda each: each.largest_s, default=None
+    )
+    waiting = _select(found, CandidateKind.FLOOR)
+    if not (slower and waiting) or both.now.residual_s > both.then.residual_s * (1 + _growth([slower], both)):
+        return list(found)
+    is_scatter = sum(each.residual_s for each in waiting) <= thresholds.ASSUMED_RELATIVE_ERROR * slower.largest_s
+    return _join(slower.kind, slower.location, [slower, *waiting], found) if is_scatter else list(found)
 
 
 def _merge_decoding(
@@ -345,9 +358,8 @@ def _merge_starved(
         return _join(CandidateKind.STARVED, None, _select_proportional(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
-    for host in sorted(
-        starved, key=lambda host: (not workers_at[host], host)
-    ):  # a server beside a starved worker gets the rest
+    # A server beside a starved worker gets the rest.
+    for host in sorted(starved, key=lambda host: (not workers_at[host], host)):
         tasks, workers = tasks_at[host], workers_at[host]
         there = [
             each
@@ -465,7 +477,7 @@ def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
 def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfile, now: MeasurementProfile) -> bool:
     """Return whether all links of a server are slow because of the server, and not of its host's link."""
     ratio = compute_update_ratio(server, then, now)
-    increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
+    increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
     starved = (
@@ -474,17 +486,6 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
         and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
     )
     return starved or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
-
-
-def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
-    """Return how many times as long a server's own operations take; None: not known."""
-    before, after = (_compute_update_time(server, side) for side in (then, now))
-    return after / before if before and after else None
-
-
-def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
-    task = side.step_breakdown.tasks.get(server) if side.step_breakdown else None
-    return task.parts.get(WorkKind.APPLY) if task else None
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:

@@ -3,7 +3,7 @@
 Transfers take longer because of a link, the network of a host, or a parameter server.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
@@ -14,12 +14,13 @@ from pytest_dtfperf.explain.measurement_profile import (
     CandidateKind,
     MeasurementProfile,
     add_host,
+    compute_update_ratio,
     gbit_per_s,
     list_ends,
     ms,
     select_worker_parts,
 )
-from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason, compute_update_ratio
+from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason
 from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
@@ -30,9 +31,21 @@ def explain_link(case: ExplainCase) -> Reason:
     rate = _rate(case)
     seconds = _seconds(case)
     found = case.describe_host_pressures(CauseKind.LINK)
-    return case.reason(
-        CauseKind.LINK, f"{_describe_subject(case)} {rate or _describe_growth(case)}", [seconds], [*found, *_growth(case, rate)]
-    )
+    words = f"{_describe_subject(case)} {rate or _describe_growth(case)}"
+    reason = case.reason(CauseKind.LINK, words, [seconds], [*found, *_growth(case, rate)])
+    return replace(reason, location=_find_host_of_link(case) or reason.location)
+
+
+def _find_host_of_link(case: ExplainCase) -> str | None:
+    """Return the host of a parameter server if it has all links slower when probed, and other tasks; None otherwise.
+
+    A breakdown has the busiest links only. They may all be the server's, but the link is the host's.
+    """
+    host = case.hosts.get(case.location) if case.location and is_server(case.location) else None
+    slow = _find_slower_links(case)
+    others = {end for ends in slow for end in ends if end != host}
+    is_of_host = all(host in ends for ends in slow) and (ALL in others or len(others) > 1)
+    return host if host and is_of_host and _task_at(host, case.hosts) == host else None
 
 
 def explain_server(case: ExplainCase) -> Reason:
@@ -74,11 +87,7 @@ def find_probed_location(case: ExplainCase) -> str | None:
     An all-reduce goes around all workers, and each of its links waits for the others. So its times do not show which link is
     slow.
     """
-    then, now = case.then.probes, case.now.probes
-    if not then or not now:
-        return None
-    ways = {name: tuple(name.split(">")) for name in now.links if name in then.links}
-    slow = {ways[each.location] for each in find_slower(then, now) if each.name == LINK and each.location in ways}
+    slow = _find_slower_links(case)
     if not slow or ALL in {end for way in slow for end in way}:
         return None
     if len(slow) == 1 or len({frozenset(way) for way in slow}) == 1:
@@ -86,6 +95,15 @@ def find_probed_location(case: ExplainCase) -> str | None:
         return f"{source}>{target}" if len(slow) == 1 else f"{source}<>{target}"
     common = set.intersection(*({*way} for way in slow))
     return _task_at(common.pop(), case.hosts) if len(common) == 1 else None
+
+
+def _find_slower_links(case: ExplainCase) -> Collection[tuple[str, str]]:
+    """Return the links that are slower when probed, as source and target."""
+    then, now = case.then.probes, case.now.probes
+    if not then or not now:
+        return ()
+    slower = {each.location for each in find_slower(then, now) if each.name == LINK}
+    return {(source, target) for name in slower & then.links.keys() & now.links.keys() for source, target in [name.split(">")]}
 
 
 def _task_at(host: str, hosts: Mapping[str, str]) -> str:

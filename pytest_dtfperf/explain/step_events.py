@@ -11,8 +11,10 @@ constraints, because they are convex, and prefers no task.
 import bisect
 import gzip
 import heapq
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -104,14 +106,33 @@ def align_clocks(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Cl
     for pair, most in (known or {}).items():
         bounds[pair] = min(bounds.get(pair, _FAR), most)
     tasks = list(dict.fromkeys([*(trace.task for trace in traces), *(task for pair in bounds for task in pair)]))
-    tight, slack = _tighten_bounds(tasks, bounds)
-    near = [i for i in range(len(tasks)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
-    tight = tight[np.ix_(near, near)]
-    middles = (tight - tight.T).sum(axis=1)  # 2n times the differences
-    ahead = [int(middle - middles[0]) // (2 * len(near)) for middle in middles]
+    clocks = number_clocks(tasks, known or {})
+    tight, slack = _tighten_bounds(clocks, bounds)
+    near = [i for i in range(len(tight)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
+    tight, sizes = tight[np.ix_(near, near)], np.bincount(list(clocks.values()))[near]
+    middles = ((tight - tight.T) * sizes).sum(axis=1)  # 2n times the differences, with n tasks
+    ahead = [int(middle - middles[0]) // (2 * int(sizes.sum())) for middle in middles]
     errors = [max(int(tight[i, 0]) - x, x + int(tight[0, i])) + slack for i, x in enumerate(ahead)]
-    names = [tasks[i] for i in near]
-    return Clocks(dict(zip(names, ahead, strict=True)), dict(zip(names, errors, strict=True)))
+    ahead_of, error_of = dict(zip(near, ahead, strict=True)), dict(zip(near, errors, strict=True))
+    known_tasks = {task: clock for task, clock in clocks.items() if clock in ahead_of}
+    return Clocks(
+        {task: ahead_of[clock] for task, clock in known_tasks.items()},
+        {task: error_of[clock] for task, clock in known_tasks.items()},
+    )
+
+
+def number_clocks(tasks: Sequence[str], known: Bounds) -> Mapping[str, int]:
+    """Return the number of each task's clock, from 0 on. Tasks that are known not to differ have one clock."""
+    same: dict[str, list[str]] = defaultdict(list)
+    for (one, other), most in known.items():
+        if most == 0 and known.get((other, one)) == 0:
+            same[one].append(other)
+    found: dict[str, int] = {}
+    numbers = itertools.count()
+    for task in tasks:
+        number = next((found[other] for other in same[task] if other in found), None)
+        found[task] = next(numbers) if number is None else number
+    return found
 
 
 def _bounds(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
@@ -161,16 +182,16 @@ def _order_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -
                     yield task, other, end - start
 
 
-def _tighten_bounds(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
-    """Return the bounds of all pairs, and by how much all were loosened since some contradict (a clock was set)."""
-    index = {task: i for i, task in enumerate(tasks)}
-    slack = 0
+def _tighten_bounds(clocks: Mapping[str, int], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
+    """Return the bounds of all pairs of clocks, and by how much all were loosened since some contradict (a clock was set)."""
+    count, slack = 1 + max(clocks.values()), 0
     while True:
-        tight = np.full((len(tasks), len(tasks)), _FAR, dtype=np.int64)
+        tight = np.full((count, count), _FAR, dtype=np.int64)
         np.fill_diagonal(tight, 0)
         for (later, earlier), most in bounds.items():
-            tight[index[later], index[earlier]] = most + slack
-        for through in range(len(tasks)):
+            pair = clocks[later], clocks[earlier]
+            tight[pair] = min(tight[pair], most + slack)
+        for through in range(count):
             tight = np.minimum(tight, np.minimum(tight[:, through, None] + tight[None, through, :], _FAR))
         if not (np.diagonal(tight) < 0).any():
             return tight, slack

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -630,6 +631,50 @@ def test_links_without_bytes_are_located_by_probes(probed: dict[str, float], loc
     assert 1e3 * found.seconds == pytest.approx(100, abs=5)
 
 
+FEW = {"host": 0.5, "receive": 0.5, "send": 0.5}  # milliseconds, beside which arithmetic and its scatter are nearly all
+
+
+@pytest.mark.parametrize(
+    ("slower_ms", "floor_ms", "kinds"),
+    [(270.0, 22.0, ["compute"]), (270.0, 60.0, ["compute", "waiting"]), (60.0, 16.0, ["compute", "waiting"])],
+    ids=["in proportion", "beyond proportion", "as much as another reason"],
+)
+def test_waiting_for_scatter_belongs_to_much_slower_arithmetic(slower_ms: float, floor_ms: float, kinds: list[str]) -> None:
+    """If one worker computes for four times as long, all wait four times as long for its longest steps: this is one cause."""
+    usual, slow = FEW, {**FEW, "forward": 30 + slower_ms / 3, "backward": 60 + slower_ms * 2 / 3}
+    found = explain_change(
+        make_side(usual, usual), make_side(usual, slow, floor_ms=floor_ms, cpu_ms=[90, 90 + slower_ms])
+    ).causes
+    assert [(str(each.kind), each.location) for each in found] == [
+        (kind, "worker:1" if kind == "compute" else None) for kind in kinds
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "probed", "location"),
+    [
+        ({"worker:2": "e"}, {"e*": 1e9, "*e": 1e9}, "e"),
+        ({"worker:2": "e"}, {"ea": 1e9, "eb": 1e9}, "e"),
+        ({"worker:2": "e"}, {"ea": 1e9}, "ps:1"),
+        ({"worker:2": "e"}, {}, "ps:1"),
+        ({"worker:2": "e"}, {"e*": 1e9, "a*": 1e9}, "ps:1"),
+        ({}, {"e*": 1e9, "*e": 1e9}, "ps:1"),
+    ],
+    ids=["all links together", "several links", "one link", "not probed", "another host's, too", "no other task"],
+)
+def test_slow_link_of_a_host_with_a_server_names_the_host(
+    hosts: dict[str, str], probed: dict[str, float], location: str
+) -> None:
+    """If all slow links of a breakdown are those of one server, but probes found its host's link slow, other tasks share it."""
+    busy_ms = {ends: 65.0 for w in ("worker:0", "worker:1") for ends in ((w, "ps:1"), ("ps:1", w))}
+    sides = (make_side({}, {}, servers=TWO), make_side(*slow_all(receive=50, send=50), servers=TWO, busy_ms=busy_ms))
+    networks = (_make_network(), _make_network(**probed))
+    found = find_top_cause(
+        *(replace(each, hosts={**HOSTS, **hosts}, probes=network) for each, network in zip(sides, networks, strict=True))
+    )
+    assert (found.kind, found.location) == ("link", location)
+
+
 def _move_bytes_to_one_pair(one: str, other: str, found: MeasurementProfile) -> MeasurementProfile:
     assert found.step_breakdown
     links = [
@@ -641,7 +686,7 @@ def _move_bytes_to_one_pair(one: str, other: str, found: MeasurementProfile) -> 
 
 def _make_network(**per_s: float) -> Probes:
     """Make links between the hosts of two workers and two servers, of 9 GB/s, except for the given ones: be=1e9 is b>e."""
-    pairs = [(one, other) for w in "ab" for p in "de*" for one, other in ((w, p), (p, w))]
+    pairs = [each for one, other in product("abde", "abde*") if one != other for each in ((one, other), (other, one))]
     return Probes(links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs})
 
 

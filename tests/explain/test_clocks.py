@@ -1,10 +1,12 @@
 """Tests of differences between clocks, from traces alone."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.step_events import align_clocks
+from pytest_dtfperf.explain.step_events import align_clocks, number_clocks
 from tests.explain.made import MODES, Session, Times, load_real_traces, make_training, shift_clocks
 
 lengths = st.integers(1, 10_000)
@@ -44,6 +46,15 @@ def test_given_clock_bounds_are_kept() -> None:
     clocks = align_clocks(traces, known)
     assert clocks.ahead_us["worker:1"] == clocks.error_us["worker:1"] == 0
     assert clocks.error_us["ps:0"] <= align_clocks(traces).error_us["ps:0"]
+
+
+def test_tasks_of_one_host_have_one_clock() -> None:
+    """Clocks are numbered by host, since the time to compare all of them grows with the cube of their number."""
+    hosts = {f"{job}:{number}": number % 4 for number in range(32) for job in ("worker", "ps")}
+    known = {pair: 0 for pair in permutations(hosts, 2) if hosts[pair[0]] == hosts[pair[1]]}
+    assert number_clocks(list(hosts), known) == hosts
+    assert list(number_clocks(list(hosts), {}).values()) == list(range(64))
+    assert number_clocks(["worker:0", "worker:1"], {("worker:0", "worker:1"): 0}) == {"worker:0": 0, "worker:1": 1}
 
 
 def test_tasks_without_exchange_have_no_common_clock() -> None:

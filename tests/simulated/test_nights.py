@@ -17,7 +17,7 @@ CLUSTER = """
 backend = "simulated"
 hosts = {hosts}
 gpus_per_host = 8
-rates = {{ inception3 = 142.0, resnet50 = 219.0 }}
+rates = {{ alexnet = 142.0, resnet50 = 219.0 }}
 link = "100gbit"
 noise = 0.02
 seed = {night}
@@ -39,7 +39,7 @@ def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list
         tests=2,
         quiet=True,
     ) as session:
-        for model, mode, servers in (("inception3", "parameter_server", hosts // 2), ("resnet50", "collective_all_reduce", 0)):
+        for model, mode, servers in (("alexnet", "parameter_server", hosts // 2), ("resnet50", "collective_all_reduce", 0)):
             training = session.spec(
                 model, gpus=8 * hosts, num_ps=servers, variable_update=mode, batch_size=64, steps=30, warmup_steps=5
             )
