@@ -95,7 +95,7 @@ class Busy(Changing):
         super().__init__(folder, BaselineStore(tmp_path / "baselines"), iter(rates), settings)
         self.disturbed = disturbed
         self.remarks: list[str] = []
-        self.progress = SimpleNamespace(remark=self.remarks.append)
+        self.progress = SimpleNamespace(show_remark=self.remarks.append)
 
     def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
         run = super().run(spec, test, number=number, of=of, explain=explain)
