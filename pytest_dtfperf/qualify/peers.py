@@ -191,8 +191,6 @@ class PeerComparison:
             return CapacityResult(
                 verdict=HostVerdict.NOT_JUDGED, readings=len(series.rates), reason="the screening did not end"
             )
-        if not series.is_open:
-            return series.result
         return series.result
 
     def _groups(self) -> Mapping[tuple[str, str], Mapping[str, _Series]]:

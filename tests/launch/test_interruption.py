@@ -26,7 +26,7 @@ class SilentAgents(Agents):
     def expect(self, *args: Any) -> None:
         pass
 
-    def next_event(self, timeout_s: float) -> None:
+    def wait_for_event(self, timeout_s: float) -> None:
         self.now_s += timeout_s
 
 

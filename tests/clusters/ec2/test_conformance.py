@@ -56,7 +56,7 @@ class TestEc2(BackendContract):
         config = runs.config(data_center, keep=True, setup=[f"export PYTHONPATH={ROOT}"])
         return Ec2(replace(config, python=sys.executable), settle_s=runs.SETTLE_S, folder=ledgers)
 
-    def left_by(self, session: str) -> list[int]:
+    def list_processes(self, session: str) -> list[int]:
         """Return the session's processes of any user."""
         found = []
         for process in processes.iterate_processes():
