@@ -145,7 +145,7 @@ def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, A
     from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 
     usual = ClusterConfig(name=config.name, limits=BACKENDS[config.backend].limits)
-    own = [each.name for each in fields(config) if each.name not in ("name", "folder", "backend_keys", "limits")]
+    own = [each.name for each in fields(config) if each.name not in ("name", "file", "backend_keys", "limits")]
     given = {"backend": config.backend, **config.backend_keys}
     given |= {name: value for name in own if (value := getattr(config, name)) != getattr(usual, name)}
     limits = {each.name: getattr(config.limits, each.name) for each in fields(config.limits)}
