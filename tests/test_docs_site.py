@@ -51,5 +51,13 @@ def test_reference_has_all_options_and_commands(site: Path) -> None:
 def test_fixtures_page_has_their_methods(site: Path) -> None:
     """The page of the fixtures has each fixture and method of the list."""
     page = (site / "fixtures.html").read_text()
-    for name in ("cluster", "train", "baseline", "Train.in_turn", "Baseline.check_efficiency", "Session.measure", "Spec.but"):
+    for name in (
+        "cluster",
+        "train",
+        "baseline",
+        "Train.in_turn",
+        "Baseline.check_efficiency",
+        "Session.measure",
+        "Spec.replace",
+    ):
         assert f'.{name}"' in page

@@ -81,6 +81,7 @@ def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
         "pytest_dtfperf.plugin.parametrise",
         "pytest_dtfperf.plugin.plugin_state",
         "pytest_dtfperf.plugin.xdist",
+        "pytest_dtfperf.row_enum",
         "pytest_dtfperf.session",
         "pytest_dtfperf.session.settings",
         "pytest_dtfperf.spec",
