@@ -161,8 +161,14 @@ class AllocationManager:
         if need in self._refusals:
             raise AllocationError(str(self._refusals[need]))
         try:
-            request = replace(need, session=self._session, on_status=self._on_status, spent=self._on_cost)
-            return _HeldAllocation(self._config, replace(request, may_lack_hosts=self.may_lack_hosts), slot=self._slot())
+            request = replace(
+                need,
+                session=self._session,
+                on_status=self._on_status,
+                spent=self._on_cost,
+                may_lack_hosts=self.may_lack_hosts,
+            )
+            return _HeldAllocation(self._config, request, slot=self._slot())
         except AllocationOver:
             raise
         except AllocationError as refusal:

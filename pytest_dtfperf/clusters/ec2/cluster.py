@@ -87,8 +87,8 @@ class Ec2Allocation:
         return Ec2Allocation(allocation, left, self._poll, self._placement, failed)
 
     def start(self, argv: Sequence[str]) -> Channel:
-        for error in self._failed.values():
-            raise error
+        if self._failed:
+            raise next(iter(self._failed.values()))
         self._refuse_if_over(0.0)
         try:
             return Ec2Channel(self._allocation.start(argv), self._ids, self._poll)
