@@ -19,6 +19,7 @@ from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
 from pytest_dtfperf.predict.inputs import find_hosts, group_by_series, make_measured
 from pytest_dtfperf.predict.prediction import PredictedRate, Predictor
+from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
 # Rates of links to which all rows of these systems fit best, 128 devices among them: no held-out check of the largest sizes.
@@ -52,10 +53,13 @@ class HeldOutRate:
 def predict_held_out(link_bytes_per_s: Mapping[str, float] | None = None) -> list[HeldOutRate]:
     """Fit the small sizes of each published series, and predict the others.
 
-    `link_bytes_per_s`: by system, measured rates of links; other links are those of data sheets, or not known.
+    `link_bytes_per_s`: by system, measured rates of links: only these systems are predicted. None: all systems, with links of
+    data sheets, or unknown ones.
     """
     found: list[HeldOutRate] = []
     for rows in group_by_series(references()):
+        if link_bytes_per_s is not None and rows[0].system not in link_bytes_per_s:
+            continue
         most = FITTED_OF_MANY if rows[-1].gpus > FITTED_OF_MANY else FITTED_OF_FEW
         fitted = [row for row in rows if row.gpus <= most]
         if not fitted or fitted == rows:
@@ -117,13 +121,16 @@ def predict_cells(results: Iterable[Result]) -> list[CellError]:
         if result.bound_by == "worker":
             alone[result.processor, result.cell.model, result.cell.batch_size].append(result.limit_s)
     found = []
+    models: dict[Spec, StepModel] = {}  # of all links
     for result in trained:
         cell = result.cell
         if (known := alone.get((result.processor, cell.model, cell.batch_size))) and result.step_s:
-            servers = {f"ps:{number}": f"server {number}" for number in range(cell.num_ps)}
-            layout = Layout({**servers, "worker:0": "worker 0", "worker:1": "worker 1"})
+            spec = cell.spec
+            if spec not in models:
+                servers = {f"ps:{number}": f"server {number}" for number in range(cell.num_ps)}
+                models[spec] = StepModel(spec, Layout({**servers, "worker:0": "worker 0", "worker:1": "worker 1"}))
             link = NetworkRates(link_bytes_per_s=PAYLOAD * bit_per_s(cell.rate) / 8)
-            step_s = StepModel(cell.spec, layout).step_s(statistics.median(known), link)
+            step_s = models[spec].step_s(statistics.median(known), link)
             found.append(CellError(result, result.step_s / step_s - 1))
     return found
 
@@ -142,24 +149,28 @@ def format_cells(found: Sequence[CellError]) -> Iterator[str]:
         yield f"| {rate} | {bound_by} | {len(errors)} | {100 * middle:+.1f} % | {between} |"
 
 
-def make_tables() -> list[str]:
-    """Return the lines of both checks."""
+def load_cells() -> list[CellError]:
+    """Predict the stored cells of the network study."""
+    return predict_cells(kept(KEPT, Result.from_json))
+
+
+def make_tables(cells: Sequence[CellError]) -> list[str]:
+    """Return the lines of both checks, of published rates and of cells of the network study."""
     held_out = predict_held_out()
-    fitted = [row for row in predict_held_out(FITTED_LINKS) if row.reference.system in FITTED_LINKS]
     return [
         *format_published(held_out),
         "",
         f"All: {summarise(held_out)}.",
         f"Of one host: {summarise(row for row in held_out if row.reference.nodes == 1)}.",
         "",
-        *format_published(fitted),
+        *format_published(predict_held_out(FITTED_LINKS)),
         "",
-        *format_cells(predict_cells(kept(KEPT, Result.from_json))),
+        *format_cells(cells),
     ]
 
 
 def main() -> int:
-    print("\n".join(make_tables()))
+    print("\n".join(make_tables(load_cells())))
     return 0
 
 

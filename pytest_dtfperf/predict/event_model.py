@@ -27,7 +27,7 @@ from pytest_dtfperf.limits.limit import FORWARD
 from pytest_dtfperf.limits.needs import SLOTS, Layout, compute_traffic, count_devices, needs_values_before_gradients
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import Range, parse
-from pytest_dtfperf.training.exchange_plan import list_exchanges
+from pytest_dtfperf.training.exchange_plan import Exchange, list_exchanges
 from pytest_dtfperf.training.models.outline import get_outline
 
 MESSAGE_S = 40e-6  # of a tensor on the network, however small it is: training/exchange_plan.py
@@ -98,17 +98,20 @@ class StepModel:
         return max(least_s, self._with_servers_s(compute_s, network))
 
     @cached_property
+    def _exchanges(self) -> Sequence[Exchange]:
+        return list_exchanges(self.spec)
+
+    @cached_property
     def _streams(self) -> Sequence[Stream]:
         if not self.layout.servers:
             return []
-        exchanges = list_exchanges(self.spec)
         hosts = [self.layout.hosts[server] for server in self.layout.servers]
         held: Counter[str] = Counter(dict.fromkeys(self._workers, 0))
-        for each in exchanges:
+        for each in self._exchanges:
             held[hosts[each.server]] += each.size_bytes
         own = min(self._workers, key=lambda host: held[host])
         of_host: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for each in exchanges:
+        for each in self._exchanges:
             of_host[hosts[each.server]].append((float(self._starts[each.first]), each.size_bytes * self.wire))
         return [
             Stream(host, self._workers.total() - self._workers[host], *np.array(sorted(rows)).T)
@@ -156,7 +159,7 @@ class StepModel:
         ranks = Ranks(len(self._workers), max(self._workers.values()))
         ranges = parse(self.spec.all_reduce_spec or "xring")
         busy: dict[int, list[tuple[float, float]]] = defaultdict(list)  # by the link that a tensor occupies: ready, seconds
-        for number, each in enumerate(list_exchanges(self.spec)):
+        for number, each in enumerate(self._exchanges):
             algorithm = _choose_range(ranges, each.size_bytes // FLOAT_BYTES).algorithm
             ready = compute_s * (FORWARD + (1 - FORWARD) * (1 - float(self._starts[each.first])))
             seconds = ranks.seconds(algorithm, each.size_bytes * self.wire, network)
@@ -228,8 +231,9 @@ class SharedLinks:
     def __init__(self, flows: Sequence[Flows], per_s: float, on_each: int) -> None:
         self._flows, self._per_s, self._on_each = flows, per_s, on_each
         self._most = np.array([per_s / each.receivers for each in flows])  # of each stream, by the link of its host
+        self._capacity = per_s / on_each  # of the worker's link
         self._is_even = len({each.receivers for each in flows}) == 1
-        self._shares: dict[bytes, Floats] = {}
+        self._shares: dict[tuple[int, ...], list[float]] = {}
 
     def turn_round(self) -> "SharedLinks":
         """Return the same with the last message first."""
@@ -237,6 +241,13 @@ class SharedLinks:
 
     def finish(self, ready: Sequence[Floats]) -> list[Floats]:
         """Return when each message has come that is ready at these times, which ascend in each stream."""
+        if len(self._flows) == 1 or self._most.sum() <= self._capacity * (1 + 1e-9):  # no stream takes from another
+            rates = np.minimum(self._most, self._capacity)
+            return [_serve(times, each.sizes / rate) for times, each, rate in zip(ready, self._flows, rates, strict=True)]
+        return self.share_between(ready)
+
+    def share_between(self, ready: Sequence[Floats]) -> list[Floats]:
+        """Return the same for streams that share the worker's link, event by event."""
         offsets = [np.cumsum(each.sizes) for each in self._flows]
         releases = sorted(
             (float(time), number, float(size))
@@ -248,11 +259,13 @@ class SharedLinks:
 
     def _drain(self, releases: Sequence[tuple[float, int, float]]) -> tuple[Floats, Floats]:
         """Return times of events, and what each stream has sent until then."""
-        backlog, sent = np.zeros(len(self._flows)), np.zeros(len(self._flows))
+        count = len(self._flows)
+        backlog, sent = [0.0] * count, [0.0] * count
+        active: list[int] = []
         now, at = 0.0, 0
         times, states = [0.0], [sent.copy()]
-        while at < len(releases) or backlog.any():
-            if not backlog.any() and releases[at][0] > now:
+        while at < len(releases) or active:
+            if not active and releases[at][0] > now:
                 now = releases[at][0]
                 times.append(now)
                 states.append(sent.copy())
@@ -260,19 +273,20 @@ class SharedLinks:
                 backlog[releases[at][1]] += releases[at][2]
                 at += 1
             if at == len(releases) and self._is_even:
-                rest_times, rest_sent = self._drain_evenly(backlog)
-                return np.append(times, now + rest_times), np.vstack([*states, sent + rest_sent])
-            active = backlog > 0
+                rest_times, rest_sent = self._drain_evenly(np.array(backlog))
+                return np.append(times, now + rest_times), np.vstack([*states, np.array(sent) + rest_sent])
+            active = [stream for stream in range(count) if backlog[stream] > 0]
             rates = self._get_shares(active)
-            lasts = float(np.min(backlog[active] / rates[active]))
+            lasts = min(backlog[stream] / rate for stream, rate in zip(active, rates, strict=True))
             if at < len(releases):
                 lasts = min(lasts, releases[at][0] - now)
-            moved = np.minimum(backlog, rates * lasts)
-            backlog -= moved
-            sent += moved
-            done = backlog < 1e-6  # bytes
-            sent[done] += backlog[done]
-            backlog[done] = 0.0
+            for stream, rate in zip(active, rates, strict=True):
+                left = backlog[stream] - rate * lasts
+                if left < 1e-6:  # bytes
+                    left = 0.0
+                sent[stream] += backlog[stream] - left
+                backlog[stream] = left
+            active = [stream for stream in active if backlog[stream]]
             now += lasts
             times.append(now)
             states.append(sent.copy())
@@ -282,28 +296,27 @@ class SharedLinks:
         """Return the same of streams that all have the same rate at any time, and to which nothing is added."""
         levels = np.unique(backlog[backlog > 0])
         active = np.array([float((backlog >= level).sum()) for level in levels])
-        rates = np.minimum(self._most[0], self._per_s / self._on_each / active)
+        rates = np.minimum(self._most[0], self._capacity / active)
         times: Floats = np.cumsum(np.diff(levels, prepend=0.0) / rates)
         return times, np.minimum.outer(levels, backlog)
 
-    def _get_shares(self, active: NDArray[np.bool_]) -> Floats:
+    def _get_shares(self, active: Sequence[int]) -> list[float]:
         """Return the rates of active streams. From event to event the same streams are active again and again."""
-        key = active.tobytes()
+        key = tuple(active)
         if key not in self._shares:
-            self._shares[key] = self._share(active)
+            self._shares[key] = self._share(self._most[list(active)]).tolist()
         return self._shares[key]
 
-    def _share(self, active: NDArray[np.bool_]) -> Floats:
-        """Return the max-min fair rates of active streams: what their hosts' links allow, or even parts of the rest."""
-        rates = np.where(active, self._most, 0.0)
-        capacity, left = self._per_s / self._on_each, active.copy()
+    def _share(self, most: Floats) -> Floats:
+        """Return the max-min fair rates of streams: what their hosts' links allow, or even parts of the rest."""
+        rates, capacity, left = most.copy(), self._capacity, np.ones(len(most), dtype=bool)
         while left.any():
             even = capacity / left.sum()
-            below = left & (self._most < even)
+            below = left & (most < even)
             if not below.any():
                 rates[left] = even
                 break
-            capacity -= float(self._most[below].sum())
+            capacity -= float(most[below].sum())
             left &= ~below
         return rates
 

@@ -4,15 +4,18 @@ import re
 
 import pytest
 
-from benchmarks.capacity import KEPT, Result
-from benchmarks.predicted import PAYLOAD, make_tables, predict_cells
-from benchmarks.shaped import kept
+from benchmarks.predicted import PAYLOAD, CellError, load_cells, make_tables
 from tests.docs.pages import REPOSITORY
 
 
 @pytest.fixture(scope="module")
-def tables() -> list[str]:
-    return make_tables()
+def cells() -> list[CellError]:
+    return load_cells()
+
+
+@pytest.fixture(scope="module")
+def tables(cells: list[CellError]) -> list[str]:
+    return make_tables(cells)
 
 
 def test_page_has_each_table_line(tables: list[str]) -> None:
@@ -30,9 +33,9 @@ def test_intervals_cover_published_rates(tables: list[str]) -> None:
     assert covered >= 0.85 * rates
 
 
-def test_prediction_of_slow_links_has_a_small_error() -> None:
+def test_prediction_of_slow_links_has_a_small_error(cells: list[CellError]) -> None:
     """Of the steps over links of 1 Gbit/s or less half are predicted within 10 %."""
-    found = [each for each in predict_cells(kept(KEPT, Result.from_json)) if each.result.cell.rate != "10gbit"]
+    found = [each for each in cells if each.result.cell.rate != "10gbit"]
     assert len(found) > 100
     assert sorted(abs(each.error) for each in found)[len(found) // 2] < 0.1
     assert 0.9 < PAYLOAD < 1

@@ -33,11 +33,15 @@ def make_spec(mode: str, gpus: int, servers: int = 0, model: str = "inception3",
     return Spec(gpus=gpus, num_ps=servers, variable_update=mode, **values)  # type: ignore[arg-type]
 
 
+def make_model(spec: Spec, layout: Layout | None = None) -> StepModel:
+    return StepModel(spec, layout or spread_over_hosts(spec.gpus, spec.num_ps))
+
+
 def compute_step_s(
-    spec: Spec, link_bytes_per_s: float = LINK, layout: Layout | None = None, compute_s: float = COMPUTE_S
+    model: StepModel | Spec, link_bytes_per_s: float = LINK, layout: Layout | None = None, compute_s: float = COMPUTE_S
 ) -> float:
-    layout = layout or spread_over_hosts(spec.gpus, spec.num_ps)
-    return StepModel(spec, layout).step_s(compute_s, NetworkRates(link_bytes_per_s=link_bytes_per_s))
+    model = make_model(model, layout) if isinstance(model, Spec) else model
+    return model.step_s(compute_s, NetworkRates(link_bytes_per_s=link_bytes_per_s))
 
 
 def list_specs() -> list[Spec]:
@@ -68,12 +72,12 @@ def name_spec(spec: Spec) -> str:
 @pytest.mark.parametrize("spec", list_specs(), ids=name_spec)
 def test_step_is_never_shorter_than_its_limit(spec: Spec) -> None:
     """No predicted step is shorter than its computing, and no rate is above the limit of links, on slow and fast links."""
-    layout = spread_over_hosts(spec.gpus, spec.num_ps)
+    layout, model = spread_over_hosts(spec.gpus, spec.num_ps), make_model(spec)
     names = set(layout.hosts.values())
     for per_s in (1e7, 1e8, 1e9, 1e10):
         links = {way: probed_link(per_s) for name in names for way in (f"*>{name}", f"{name}>*")}
         bound = find_limit(spec, layout, Probes(hosts={name: HostProbe() for name in names}, links=links))
-        found = compute_step_s(spec, per_s)
+        found = compute_step_s(model, per_s)
         assert found >= COMPUTE_S
         assert spec.gpus * spec.batch_size / found <= (bound.images_per_sec or np.inf) * (1 + 1e-9)
 
@@ -81,7 +85,8 @@ def test_step_is_never_shorter_than_its_limit(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", list_specs(), ids=name_spec)
 def test_faster_link_makes_no_step_longer(spec: Spec) -> None:
     """A faster link makes no step longer, and the fastest one makes steps with servers shorter."""
-    steps = [compute_step_s(spec, per_s) for per_s in np.geomspace(1e7, 1e11, 9)]
+    model = make_model(spec)
+    steps = [compute_step_s(model, per_s) for per_s in np.geomspace(1e7, 1e11, 9)]
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(steps))
     assert steps[0] > steps[-1] or spec.mode.parameter_servers is False
 
@@ -92,8 +97,9 @@ def test_names_of_hosts_do_not_change_the_step(spec: Spec) -> None:
     layout = spread_over_hosts(spec.gpus, spec.num_ps)
     renamed = spread_over_hosts(spec.gpus, spec.num_ps, names="zz")
     turned = Layout(dict(reversed(list(layout.hosts.items()))))
-    assert compute_step_s(spec, layout=renamed) == pytest.approx(compute_step_s(spec), rel=1e-9)
-    assert compute_step_s(spec, layout=turned) == pytest.approx(compute_step_s(spec), rel=1e-9)
+    expected = pytest.approx(compute_step_s(spec), rel=1e-9)
+    assert compute_step_s(spec, layout=renamed) == expected
+    assert compute_step_s(spec, layout=turned) == expected
 
 
 @pytest.mark.parametrize("mode", [*SERVED, *REDUCED, "replicated", "independent", "mirrored"])
@@ -180,6 +186,17 @@ def test_messages_wait_until_they_are_ready() -> None:
     assert other == pytest.approx([7.0])
     turned = SharedLinks(flows[::-1], 1.0, 1).finish(ready[::-1])
     assert [list(each) for each in turned[::-1]] == [pytest.approx(list(one)), pytest.approx(list(other))]
+
+
+@pytest.mark.parametrize("receivers", [(4,), (2, 2), (3, 8, 2)], ids=["one stream", "a full link", "a link with room"])
+def test_streams_that_leave_each_other_room_end_as_their_events_say(receivers: tuple[int, ...]) -> None:
+    """Streams that do not slow each other have the times that the simulation of all their events gives."""
+    random = np.random.default_rng(5)
+    flows = [Flows(each, random.uniform(1e5, 1e7, 20)) for each in receivers]
+    ready = [np.sort(random.uniform(0, 0.4, 20)) for _ in flows]
+    link = SharedLinks(flows, LINK, 1)
+    for found, expected in zip(link.finish(ready), link.share_between(ready), strict=True):
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_values_of_the_last_layer_are_hidden() -> None:
