@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.nightly.night import run_pytest
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.cli.table import read
@@ -177,9 +179,6 @@ def test_alerts_have_what_is_new(measuring: Night) -> None:
     assert server.posted[0]["new"][0]["kind"] == "REGRESSED"
     assert ["was notified" in output for output in outputs] == [True, False, True]
     assert SECRET not in "".join(outputs)
-    code, output = measuring.run("--notify=nonsense", RATE="12")
-    assert code == 4
-    assert "nightly: --notify takes https://..." in output
 
 
 def test_metrics_are_of_the_last_night(measuring: Night) -> None:
@@ -198,9 +197,17 @@ def test_metrics_are_of_the_last_night(measuring: Night) -> None:
     assert "dtfperf_rate_images_per_second{" in measured
     assert "dtfperf_rate_images_per_second{" not in file.read_text()
     assert 'dtfperf_nightly_exit_code{cluster="local"} 5.0\n' in file.read_text()
-    code, output = measuring.run("--metrics=dtfperf.txt", RATE="12")
-    assert code == 4
-    assert "nightly: --metrics takes a file *.prom" in output
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--notify=nonsense", "--notify takes https://..."), ("--metrics=dtfperf.txt", "--metrics takes a file *.prom")],
+)
+def test_wrong_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str) -> None:
+    """A wrong receiver of alerts or target of metrics is refused with the allowed ones, and nothing is started."""
+    assert main(["nightly", "--cluster=local", f"--results={tmp_path / 'results'}", "--deadline=5", option]) == 4
+    assert f"nightly: {message}" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_json_has_the_result_of_the_night(measuring: Night) -> None:
@@ -250,11 +257,12 @@ def test_session_of_another_user_is_not_that_of_the_night(tmp_path: Path, measur
         assert "Nothing was measured." in (night.results / "summary.md").read_text()
 
 
-def make_other_session(night: Night, second: int, *, has_ended: bool = True) -> SessionFolder:
-    """Make an old session with a measurement."""
+def make_earlier_session(night: Night, second: int = 0, *, rate: float = 10.0, has_ended: bool = True) -> SessionFolder:
+    """Make an old session with a measurement, as an earlier night does."""
     session_id = f"20200101T0000{second:02d}Z-000000"
     folder = SessionFolder.create(night.results, cluster="local", command=["pytest"], versions={}, session_id=session_id)
-    folder.add("test_rate", measurement(spec(), [10.0, 10.0]))
+    record = folder.add("test_rate", measurement(spec(), [rate, rate]))
+    folder.judge(record.id, verdict=Verdict.PASSED, reason="made up")
     if has_ended:
         folder.finish(exit_code=0, wall_s=1.0)
     return folder
@@ -263,8 +271,7 @@ def make_other_session(night: Night, second: int, *, has_ended: bool = True) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a session of another user")
 def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Night) -> None:
     """Another user's session in the same folder is no previous one, and --keep removes neither it nor one that still runs."""
-    measuring.results.mkdir()
-    own, running, others = (make_other_session(measuring, at, has_ended=at != 1) for at in range(3))
+    own, running, others = (make_earlier_session(measuring, at, has_ended=at != 1) for at in range(3))
     os.chown(others.path, 65534, 65534)
     code, output = measuring.run("--keep=1", RATE="12.5")
     assert code == 0, output
@@ -273,15 +280,16 @@ def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Nig
     assert f"Previous session: `{own.id}`" in (measuring.sessions[-1].path / "summary.md").read_text()
 
 
-def test_other_arguments_are_passed_to_pytest(measuring: Night) -> None:
-    """Unknown arguments are passed to pytest, with the cluster, the results and the baselines."""
-    _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
-    results = measuring.results
+def test_options_are_passed_to_pytest(measuring: Night) -> None:
+    """Folders of tests, the baselines, the history and unknown arguments are passed to pytest, and no password is printed."""
+    options = ["--tests=one", "--tests=two", "--baselines=accepted", "--history=postgresql://me:secret@db/perf"]
+    _, output = measuring.run(*options, "-q", "-k", "nothing or none")
     assert output.splitlines()[0] == (
-        f"nightly: {zygote.zygote().python} -P -m pytest_dtfperf.node.module_command pytest perf_tests "
-        f"--dtfperf-cluster=local --dtfperf-perf-results={results} "
+        f"nightly: {zygote.zygote().python} -P -m pytest_dtfperf.node.module_command pytest one two "
+        f"--dtfperf-cluster=local --dtfperf-perf-results={measuring.results} --dtfperf-history=postgresql://me:***@db/perf "
         "--dtfperf-baselines=accepted -q -k nothing or none"
     )
+    assert "secret" not in output
 
 
 def test_night_uses_long_options(measuring: Night) -> None:
@@ -295,13 +303,6 @@ def test_night_uses_long_options(measuring: Night) -> None:
     assert len(measuring.sessions) == 1
 
 
-def test_password_of_a_history_is_not_printed(measuring: Night) -> None:
-    """The printed command has no password."""
-    _, output = measuring.run("--history=postgresql://me:secret@db/perf", "-q", "-k", "nothing")
-    assert " --dtfperf-history=postgresql://me:***@db/perf " in output.splitlines()[0]
-    assert "secret" not in output
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -313,19 +314,21 @@ def test_password_of_a_history_is_not_printed(measuring: Night) -> None:
         (["--cluster=a/b"], "--cluster must be a name of letters, digits, '.', '_' and '-', not 'a/b'"),
     ],
 )
-def test_wrong_option_is_one_line(measuring: Night, options: list[str], message: str) -> None:
+def test_wrong_option_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     """A wrong option is one line and exit code 4, and nothing is started."""
-    assert measuring.run(*options) == (4, f"nightly: {message}\n")
+    assert main(["nightly", "--cluster=local", f"--results={tmp_path / 'results'}", "--deadline=5", *options]) == 4
+    assert capsys.readouterr() == ("", f"nightly: {message}\n")
+    assert not (tmp_path / "results").exists()
 
 
 def test_summary_compares_with_the_night_before(measuring: Night) -> None:
     """The summary is in the session folder and in GitHub's file, and compares with the night before."""
     github, output_file = measuring.folder / "github.md", measuring.folder / "github.txt"
-    assert measuring.run(RATE="12.5")[0] == 0
+    first = make_earlier_session(measuring, rate=12.5)
     code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
     assert code == 1
 
-    first, second = measuring.sessions
+    second = measuring.sessions[1]
     path = second.path / "summary.md"
     assert f"nightly: summary in {path}" in output
     lines = path.read_text().splitlines()
@@ -339,19 +342,25 @@ def test_summary_compares_with_the_night_before(measuring: Night) -> None:
     assert output_file.read_text() == f"artifact={second.path}\n"
 
 
-@pytest.mark.parametrize("option, code", [((), 0), (("--fail-on-loss",), 1)], ids=["told", "fails"])
-def test_loss_without_a_baseline_is_reported(measuring: Night, option: tuple[str, ...], code: int) -> None:
+def test_loss_without_a_baseline_is_reported(measuring: Night) -> None:
     """Without a baseline, a lower rate is reported with its interval, and fails the night with --fail-on-loss."""
-    assert measuring.run(*option, RATE="100")[0] == 0
-    found, output = measuring.run(*option, RATE="42")
-    assert found == code
-    first, second = measuring.sessions
-    text = (second.path / "summary.md").read_text()
-    assert "## Slower than in earlier nights" in text
-    assert "- inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (" in text
-    assert f") against 100.0 images/sec of {first.id}\n" in text
-    assert ("All tests passed. 1 rate slower than in earlier nights. Exit code 1." in output) == bool(code)
-    assert "Slower than in earlier nights" not in (first.path / "summary.md").read_text()
+    earlier = make_earlier_session(measuring, rate=100.0)
+    outcomes = ("All tests passed.", "All tests passed. 1 rate slower than in earlier nights.")
+    for rate, code, outcome, option in zip(("42", "17.64"), (0, 1), outcomes, ((), ("--fail-on-loss",)), strict=True):
+        found, output = measuring.run(*option, RATE=rate)
+        assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
+        text = (measuring.sessions[-1].path / "summary.md").read_text()
+        assert "## Slower than in earlier nights" in text
+        assert "- inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (" in text
+        assert f" images/sec of {earlier.id}\n" in text
+        earlier = measuring.sessions[-1]
+
+
+def test_night_as_fast_as_the_one_before_has_no_loss(measuring: Night) -> None:
+    """A night without a loss does not mention losses."""
+    make_earlier_session(measuring, rate=100.0)
+    assert measuring.run("--fail-on-loss", RATE="100")[0] == 0
+    assert "Slower than in earlier nights" not in (measuring.sessions[-1].path / "summary.md").read_text()
 
 
 def test_site_has_the_session(tmp_path: Path) -> None:
@@ -382,16 +391,9 @@ def test_site_uses_the_configured_history(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "sessions" / f"{session.id}.html").exists(), output
 
 
-def test_tests_option_names_the_folders(measuring: Night) -> None:
-    """--tests passes each folder to pytest, instead of perf_tests."""
-    _, output = measuring.run("--tests=one", "--tests=two", "-q")
-    assert " pytest one two --dtfperf-cluster=local " in output.splitlines()[0]
-
-
 def test_damaged_night_before_is_noted(measuring: Night) -> None:
     """If the night before cannot be read, the summary has the table of this one, with the reason."""
-    assert measuring.run(RATE="12.5")[0] == 0
-    (measuring.sessions[0].path / "measurements.jsonl").write_text('{"schema": 1}\n')
+    (make_earlier_session(measuring).path / "measurements.jsonl").write_text('{"schema": 1}\n')
     assert measuring.run(RATE="13.5")[0] == 0
     text = (measuring.sessions[1].path / "summary.md").read_text()
     assert "| PASSED | `inception3 b8 gpus=1 num_ps=0 parameter_server` | 13.50 " in text
@@ -404,16 +406,16 @@ def test_keep_removes_the_oldest_sessions(measuring: Night) -> None:
     other = SessionFolder.create(
         measuring.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
     )
-    for _ in range(3):
-        assert measuring.run("--keep=2", RATE="12.5")[0] == 0
-    assert other in measuring.sessions
+    oldest, old = (make_earlier_session(measuring, second) for second in (1, 2))
+    assert measuring.run("--keep=2", RATE="12.5")[0] == 0
+    assert oldest not in measuring.sessions
+    assert measuring.sessions[:2] == [other, old]
     assert len(measuring.sessions) == 3
 
 
 def test_failed_removal_does_not_change_the_exit_code(measuring: Night) -> None:
     """If --keep cannot remove a folder, this is reported, and the exit code is the same."""
-    assert measuring.run(RATE="12.5")[0] == 0
-    (first,) = measuring.sessions
+    first = make_earlier_session(measuring)
     elsewhere = measuring.folder / "elsewhere"
     first.path.rename(elsewhere)
     first.path.symlink_to(elsewhere)
