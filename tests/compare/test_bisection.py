@@ -18,10 +18,11 @@ from pytest_dtfperf.compare.bisection import (
     compute_posterior,
     decide_bisection,
 )
+from tests import campaign
 
 POLICY = BisectionPolicy()
 SEED = 7
-CASES = 40
+CASES = 40 if campaign.WHOLE else 12
 
 
 def observe(levels: Mapping[int, Sequence[float]]) -> list[Observation]:

@@ -27,10 +27,12 @@ from pytest_dtfperf.compare.blocks import (
     measure_noise,
     share_error,
 )
+from tests import campaign
 from tests.baselines.examples import run_of
 
 POLICY = ABPolicy()
 SEED = 7
+CASES, SESSIONS = (600, 60) if campaign.WHOLE else (200, 20)
 
 
 def make_block(reference: float, variant: float, order: str = "ABBA", disturbed: str = "") -> Block:
@@ -146,30 +148,27 @@ def test_detectable_difference_falls_with_blocks() -> None:
 @pytest.mark.parametrize("noise", NOISES)
 def test_equal_stacks_are_rarely_called_different(noise: str) -> None:
     """At most 5 % of equal comparisons with drift and an effect of the order get FASTER or SLOWER."""
-    cases = 600
-    found = simulate(Random(SEED), 0.0, NOISES[noise], cases=cases)
+    found = simulate(Random(SEED), 0.0, NOISES[noise], cases=CASES)
     wrong = sum(each.verdict.is_difference for each in found)
-    assert wrong / cases <= POLICY.error + compute_tolerance(POLICY.error, cases)
+    assert wrong / CASES <= POLICY.error + compute_tolerance(POLICY.error, CASES)
 
 
 def test_session_of_equal_comparisons_is_rarely_wrong() -> None:
     """At most 5 % of sessions have any difference among 24 equal comparisons."""
-    sessions = 60
     random = Random(SEED)
-    found = [simulate(random, 0.0, draw_heavy, cases=24, comparisons=24) for _ in range(sessions)]
+    found = [simulate(random, 0.0, draw_heavy, cases=24, comparisons=24) for _ in range(SESSIONS)]
     wrong = sum(any(each.verdict.is_difference for each in session) for session in found)
-    assert wrong / sessions <= POLICY.error + compute_tolerance(POLICY.error, sessions)
+    assert wrong / SESSIONS <= POLICY.error + compute_tolerance(POLICY.error, SESSIONS)
 
 
 @pytest.mark.parametrize("noise", ["normal", "heavy tails (t3)"])
 def test_difference_of_one_per_cent_is_found(noise: str) -> None:
     """If runs scatter by 1 %, a loss of 1 % is found in 90 % of comparisons, and 95 % of intervals cover it."""
-    cases = 600
-    found = simulate(Random(SEED), math.log(0.99), NOISES[noise], cases=cases)
+    found = simulate(Random(SEED), math.log(0.99), NOISES[noise], cases=CASES)
     verdicts = Counter(each.verdict for each in found)
-    assert verdicts[ABVerdict.SLOWER] / cases >= 0.9 - compute_tolerance(0.1, cases)
+    assert verdicts[ABVerdict.SLOWER] / CASES >= 0.9 - compute_tolerance(0.1, CASES)
     assert verdicts[ABVerdict.FASTER] == 0
-    assert sum(each.is_covered for each in found) / cases >= 0.95 - compute_tolerance(0.05, cases)
+    assert sum(each.is_covered for each in found) / CASES >= 0.95 - compute_tolerance(0.05, CASES)
 
 
 def test_runs_in_separate_allocations_make_equal_stacks_differ() -> None:

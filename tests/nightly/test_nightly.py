@@ -150,6 +150,7 @@ def measuring(tmp_path: Path) -> Night:
     return Night(tmp_path, MEASURES)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "perf_test, options, code, outcome",
     [
@@ -168,6 +169,26 @@ def test_night_ends_with_pytests_exit_code(tmp_path: Path, perf_test: str, optio
     found, output = night.run(*options)
     assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
     assert f"{outcome} Nothing was measured." in (night.results / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "outcome"),
+    [
+        ("exit 0", 0, "All tests passed."),
+        ("exit 1", 1, "Tests failed."),
+        ("exit 2", 2, "pytest was interrupted."),
+        ("exit 3", 3, "pytest itself broke."),
+        ("exit 4", 4, "pytest refused its options."),
+        ("exit 5", 5, "No test was collected."),
+        ("exit 77", 77, "pytest ended with exit code 77."),
+        ("kill -9 $$", 137, "pytest was killed by SIGKILL."),
+        ("kill -40 $$", 168, "pytest was killed by SIGRTMIN+6."),
+    ],
+)
+def test_outcome_follows_from_the_exit_code(tmp_path: Path, script: str, code: int, outcome: str) -> None:
+    """Each exit code of pytest, and each signal that killed it, has its own exit code and text."""
+    with (tmp_path / "lock").open("w") as lock:
+        assert run_pytest(["sh", "-c", script], deadline_s=ENDS_S, lock=lock.fileno()) == (code, outcome)
 
 
 def test_alerts_have_what_is_new(measuring: Night) -> None:

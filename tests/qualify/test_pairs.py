@@ -22,9 +22,11 @@ from pytest_dtfperf.qualify.pairs import (
     select_better,
 )
 from pytest_dtfperf.qualify.peers import PeerComparison
+from tests import campaign
 
 FIT, SLOW = HostVerdict.FIT, HostVerdict.SLOW
 SEED = 11
+SEEDS = 20 if campaign.WHOLE else 6
 
 
 def name_hosts(count: int) -> list[str]:
@@ -145,7 +147,7 @@ def train_in_pairs(hosts: int, losses: Mapping[str, float], seed: int) -> Mappin
 @pytest.mark.parametrize("loss", [0.3, 0.6])
 def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> None:
     """One slow host makes each of its partners slow for one training, and is named alone; without one, all are fit."""
-    for seed in range(20):
+    for seed in range(SEEDS):
         assert train_in_pairs(hosts, {"n1": loss}, seed) == {host: SLOW if host == "n1" else FIT for host in name_hosts(hosts)}
         assert set(train_in_pairs(hosts, {}, seed).values()) == {FIT}
 
@@ -153,7 +155,7 @@ def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> No
 @pytest.mark.parametrize("hosts", [4, 5, 8])
 def test_host_that_trains_with_no_other_is_not_judged(hosts: int) -> None:
     """If all trainings of one host with others fail, it is not judged, and its partners are, by their other trainings."""
-    for seed in range(20):
+    for seed in range(SEEDS):
         expected = {host: HostVerdict.NOT_JUDGED if host == "n1" else FIT for host in name_hosts(hosts)}
         assert train_in_pairs(hosts, {"n1": 1.0}, seed) == expected
 

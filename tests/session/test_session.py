@@ -204,21 +204,19 @@ session.measure(spec)
     assert not (project.folder / "perf_results").exists()
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        ("opened('nowhere')", "unknown cluster 'nowhere'"),
-        ("opened().spec('inceptoin3')", "unknown model 'inceptoin3'. Did you mean 'inception3'?"),
-        ("opened().spec('trivial', gpu=1)", "unknown argument 'gpu'. Did you mean 'gpus'?"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors(project: PerfTests, call: str, words: str) -> None:
-    """A wrong argument of a script is a UsageError, before anything starts."""
-    ended = run_script(
-        project,
-        f"from pytest_dtfperf.errors import UsageError\ntry:\n    {call}\nexcept UsageError as error:\n    print(error)\n",
-    )
-    assert words in ended.out, ended.err
+WRONG = {
+    "opened('nowhere')": "unknown cluster 'nowhere'",
+    "opened().spec('inceptoin3')": "unknown model 'inceptoin3'. Did you mean 'inception3'?",
+    "opened().spec('trivial', gpu=1)": "unknown argument 'gpu'. Did you mean 'gpus'?",
+}
+
+
+def test_wrong_arguments_are_usage_errors(project: PerfTests) -> None:
+    """Each wrong argument of a script is a UsageError, before anything starts."""
+    tried = "".join(f"try:\n    {call}\nexcept UsageError as error:\n    print(json.dumps(str(error)))\n" for call in WRONG)
+    ended = run_script(project, f"from pytest_dtfperf.errors import UsageError\n{tried}")
+    for line, words in zip(ended.out.splitlines(), WRONG.values(), strict=True):
+        assert words in json.loads(line), ended.err
     assert not (project.folder / "perf_results").exists()
 
 

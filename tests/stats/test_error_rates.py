@@ -11,9 +11,10 @@ from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, N
 from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial, unlike_pair
 from pytest_dtfperf.stats.comparison import Question, compare_alternating, compare_with_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate_noise
+from tests import campaign
 
 SEED = 11
-SIMULATED = 2_500
+SIMULATED, NIGHTS = (2_500, 1000) if campaign.WHOLE else (800, 300)
 
 
 def compute_tolerance(rate: float, cases: int = SIMULATED) -> float:
@@ -161,19 +162,19 @@ def test_rare_slow_runs_make_no_more_errors(slower: float, calibrated: str) -> N
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 @pytest.mark.parametrize("cv, margin", [(0.02, 0.05), (0.05, 0.05), (0.03, 0.10)])
 def test_nights_without_a_change_are_rarely_red(cv: float, margin: float, calibrated: str) -> None:
-    """Of 1,000 nights of 24 cases without a change, no more are red than the budget allows, also at the margin."""
+    """Of nights of 24 cases without a change, no more are red than the budget allows, also at the margin."""
     random = np.random.default_rng(SEED)
     plan = NightPlan(trial=trial(cv, margin, calibrated))
-    assert plan.nights(random, 1000).red <= BUDGET / 5
+    assert plan.nights(random, NIGHTS).red <= BUDGET / 5
     limit = replace(plan, ratios=[1 - margin] * CASES)
-    assert limit.nights(random, 1000).red <= BUDGET + compute_tolerance(BUDGET, 1000)
+    assert limit.nights(random, NIGHTS).red <= BUDGET + compute_tolerance(BUDGET, NIGHTS)
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 def test_slow_case_of_24_is_found(calibrated: str) -> None:
-    """One slow case of 24 is found in 940 of 1,000 nights, passes in at most one, and makes few others red."""
+    """One slow case of 24 is found in 94 % of nights, passes in at most one of 1,000, and makes few others red."""
     ended = NightPlan(trial=trial(0.02, 0.05, calibrated), ratios=[0.9, *[1.0] * (CASES - 1)]).nights(
-        np.random.default_rng(SEED), 1000
+        np.random.default_rng(SEED), NIGHTS
     )
     assert ended.found(0) >= 0.94
     assert ended.passed(0) <= 0.001
@@ -183,9 +184,9 @@ def test_slow_case_of_24_is_found(calibrated: str) -> None:
 def test_holm_finds_more_slow_cases() -> None:
     """With many slow cases, Holm finds more of them than equal shares of the error, and keeps to the budget."""
     plan = NightPlan(trial=trial(0.03, 0.05), ratios=[0.9] * 20 + [0.95] * 4)
-    holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), 400) for each in (True, False))
+    holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), NIGHTS) for each in (True, False))
     assert (holm.answers[:, :20] == WORSE).mean() > (equal.answers[:, :20] == WORSE).mean() + 0.02
-    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + compute_tolerance(BUDGET, 400)
+    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + compute_tolerance(BUDGET, NIGHTS)
 
 
 def test_runs_in_turn_remove_drift() -> None:
