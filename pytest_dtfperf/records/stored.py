@@ -32,6 +32,7 @@ from pytest_dtfperf.spec import Spec
 
 MOST_BYTES = 1 << 30  # of a session's file: every step of every run of thousands of tests
 _BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
+_KEPT_RECORDS, _MOST_KEPT_BYTES = 64, 1 << 18  # in memory, as they were read: so many lines of at most so many bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,11 @@ def session_of(content: bytes, where: str) -> SessionInfo:
 
 def record_of(content: bytes, where: str) -> Record:
     """Return the content of a line of measurements.jsonl."""
+    return (_read_record if len(content) <= _MOST_KEPT_BYTES else _read_record.__wrapped__)(content, where)
+
+
+@lru_cache(maxsize=_KEPT_RECORDS)  # a night reads its session a dozen times, and to check a line takes longer than to read it
+def _read_record(content: bytes, where: str) -> Record:
     data = _check_content(Record, content, where)
     try:
         return Record.from_json(data)

@@ -498,6 +498,17 @@ def test_line_of_another_version_is_refused(folder: SessionFolder) -> None:
         folder.measurements()
 
 
+def test_unchanged_line_is_checked_once(folder: SessionFolder) -> None:
+    """A record that was read before is the same object if its line is the same, and is read anew after a change."""
+    record = folder.add("t.py::test_a", measurement(spec(), [10.0]))
+    (first,), (again,) = (SessionFolder.open(folder.path).measurements() for _ in range(2))
+    assert again is first
+    folder.judge(record.id, verdict=Verdict.PASSED, reason="made up")
+    folder.finish(exit_code=0, wall_s=1.0)
+    (judged,) = SessionFolder.open(folder.path).measurements()
+    assert judged.verdict is Verdict.PASSED
+
+
 def test_line_is_checked_with_its_schema(folder: SessionFolder) -> None:
     """A line with a value of another type is refused in one printable line."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
