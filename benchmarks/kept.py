@@ -15,6 +15,7 @@ import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class Kept:
         then, now = self.then.again(), self.now.again()
         return explain(profile_measurement(then), add_changes(profile_measurement(now), then.fingerprint, now.fingerprint))
 
-    @property
+    @cached_property
     def told(self) -> Told:
         return told(self.case, self.then.step_s, self.now.step_s, self.explanation, self.disturbed)
 

@@ -6,6 +6,7 @@ once, and each agent picks the part for its own host.
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -28,6 +29,9 @@ from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
 Event = Mapping[str, Any]
 
+POLL_S = 0.1  # delay in noticing a deadline; events are received at once
+VIRTUAL_POLL_S = 5.0  # the same on a virtual clock, where each wait takes real time, however long it is
+
 
 class Agents:
     """One agent per host.
@@ -45,6 +49,7 @@ class Agents:
             argv = make_module_command(get_python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
         self.clock = get_clock(allocation)
+        self.poll_s = POLL_S if self.clock is time.monotonic else VIRTUAL_POLL_S
         self._receiver = MessageReceiver(AGENT, len(self._names), self.clock)
         self._given_up: set[int] = set()  # hosts that violated the protocol
         self._over = threading.Event()

@@ -188,7 +188,6 @@ def _count_others_cores(host: str, states: Mapping[str, HostState]) -> float | N
     return round(compute_others_s(host, states) / max(state.window_s, LEAST_S), 3)
 
 
-_POLL_S = 0.1
 CAPACITY_FAMILIES = ("core", "cores", "gpu", "memory")  # of readings in training/probing.py
 ALL_FAMILIES = (*CAPACITY_FAMILIES, "input")  # how fast the data of the training is read and decoded, if it has any
 
@@ -370,7 +369,7 @@ class Probing:
     def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
         deadline = self._clock() + within_s
         while not enough() and self._clock() < deadline:
-            event = self._agents.wait_for_event(_POLL_S)
+            event = self._agents.wait_for_event(self._agents.poll_s)
             while event is not None and self._clock() < deadline:  # `enough` looks at all hosts: not for each of their events
                 self._receive(event)
                 event = self._agents.wait_for_event(0.0)

@@ -25,8 +25,7 @@ from pytest_dtfperf.training.models.outline import keep_outline, outline_in
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, number of steps, images/sec so far if known
 
 GRACE_S = 1.0  # between SIGTERM and SIGKILL: no message of TensorFlow takes longer
-_POLL_S = 0.1  # delay in noticing a deadline; events are received at once
-_BUSY_S = 1.0  # ... while a host sends without pause
+_BUSY_S = 1.0  # delay in noticing a deadline while a host sends without pause
 
 
 class RunController:
@@ -172,7 +171,7 @@ class RunController:
     def _run_until(self, done: Callable[[], bool]) -> None:
         """Receive events until it is done, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
-            self._receive_all(_POLL_S)
+            self._receive_all(self._agents.poll_s)
             for host in self._watch.list_silent_hosts(self._clock()):
                 if loss := self._agents.explain_silence(host):
                     self._receive(loss)
@@ -186,7 +185,7 @@ class RunController:
         """Receive events until it is done, but not longer; for use after the end of the run."""
         deadline = self._clock() + within_s
         while not done() and self._clock() < deadline:
-            self._receive_all(_POLL_S)
+            self._receive_all(self._agents.poll_s)
 
     def _receive_all(self, timeout_s: float) -> None:
         """Receive all pending events, so that no host with some of them counts as silent."""

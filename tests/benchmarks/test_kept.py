@@ -1,5 +1,6 @@
 """Tests of stored cases, which are explained again from a short part of the campaign."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,20 +21,25 @@ from pytest_dtfperf.spec import Spec
 FOLDER = Path(__file__).parent / "kept"
 
 
+@pytest.fixture(scope="module")
+def cases() -> Mapping[int, Kept]:
+    """Return the stored cases by their numbers."""
+    return dict(kept(FOLDER))
+
+
 @pytest.mark.parametrize("number", numbers(FOLDER))
-def test_stored_case_is_explained(number: int) -> None:
+def test_stored_case_is_explained(cases: Mapping[int, Kept], number: int) -> None:
     """A stored case has an answer without an error, with the right kind and location, and with the right seconds if a cause is
     named."""
-    told = Kept.read(path_of(FOLDER, number)).told
+    told = cases[number].told
     assert not told.error
     assert told.counts
     assert (told.is_right, told.is_there, told.is_within or not told.named) == (True, True, True)
 
 
-def test_case_survives_its_file(tmp_path: Path) -> None:
+def test_case_survives_its_file(cases: Mapping[int, Kept], tmp_path: Path) -> None:
     """A case that is written is equal to the case that is read."""
-    number = numbers(FOLDER)[0]
-    one = Kept.read(path_of(FOLDER, number))
+    number, one = next(iter(cases.items()))
     one.write(path_of(tmp_path, number))
     assert numbers(tmp_path) == [number]
     assert Kept.read(path_of(tmp_path, number)) == one
@@ -57,20 +63,20 @@ def test_judge_prints_stored_cases(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("right kind: ") for line in lines)
 
 
-def test_campaign_skips_stored_cases(tmp_path: Path) -> None:
+def test_campaign_skips_stored_cases(cases: Mapping[int, Kept], tmp_path: Path) -> None:
     """A case that is stored under another number is not run again."""
-    one = Kept.read(path_of(FOLDER, numbers(FOLDER)[0]))
+    one = next(iter(cases.values()))
     one.write(path_of(tmp_path, 7))
     assert list(recorded(tmp_path, [one.case], before=tmp_path / "none")) == []
 
 
-def test_archive_gives_the_same_answers(tmp_path: Path) -> None:
+def test_archive_gives_the_same_answers(cases: Mapping[int, Kept], tmp_path: Path) -> None:
     """Cases in an archive have no task reports, the same numbers and answers, and are not run again."""
-    cases = dict(kept(FOLDER))
     path = tmp_path / "cases.jsonl.xz"
     archive(cases.items(), path)
-    assert {number: one.told for number, one in kept(path)} == {number: one.told for number, one in cases.items()}
-    assert not any(one.then.sent or one.now.sent for _, one in kept(path))
+    archived = dict(kept(path))
+    assert {number: one.told for number, one in archived.items()} == {number: one.told for number, one in cases.items()}
+    assert not any(one.then.sent or one.now.sent for one in archived.values())
     assert list(recorded(tmp_path / "new", [one.case for one in cases.values()], before=path)) == []
 
 
