@@ -49,7 +49,6 @@ class Agents:
             argv = make_module_command(get_python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
         self.clock = get_clock(allocation)
-        self.poll_s = POLL_S if self.clock is time.monotonic else VIRTUAL_POLL_S
         self._receiver = MessageReceiver(AGENT, len(self._names), self.clock)
         self._given_up: set[int] = set()  # hosts that violated the protocol
         self._over = threading.Event()
@@ -66,6 +65,11 @@ class Agents:
             _make_fingerprint(hello, view, host.fingerprint)
             for host, hello, view in zip(allocation.hosts, hellos, self.hosts, strict=True)
         ]
+
+    @property
+    def poll_s(self) -> float:
+        """Return the longest wait for an event before deadlines are checked."""
+        return POLL_S if self.clock is time.monotonic else VIRTUAL_POLL_S
 
     def order(self, order: str, **data: Any) -> None:
         """Send an order to every agent. Raises `HostLost` when none is left."""
