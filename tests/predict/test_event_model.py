@@ -189,7 +189,7 @@ def test_messages_wait_until_they_are_ready() -> None:
 
 
 @pytest.mark.parametrize("receivers", [(4,), (2, 2), (3, 8, 2)], ids=["one stream", "a full link", "a link with room"])
-def test_streams_that_leave_each_other_room_end_as_their_events_say(receivers: tuple[int, ...]) -> None:
+def test_streams_that_do_not_share_a_full_link_have_the_simulated_times(receivers: tuple[int, ...]) -> None:
     """Streams that do not slow each other have the times that the simulation of all their events gives."""
     random = np.random.default_rng(5)
     flows = [Flows(each, random.uniform(1e5, 1e7, 20)) for each in receivers]
