@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.ssh.conftest import lab, shared_lab
-from tests.clusters.ssh.lab import Lab
-from tests.plugin.conftest import CLUSTERS, COMMANDS_HERE, REPOSITORY, WITHOUT, Ended, PerfTests, whole_tests_in
+from tests.clusters.ssh.conftest import NewLab, new_lab
+from tests.plugin.conftest import CLUSTERS, COMMANDS_HERE, REPOSITORY, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests, whole_tests_in
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
 
-__all__ = ["lab", "shared_lab"]
+__all__ = ["new_lab"]
 
 # pytest itself imports these late, when it has put the tests' folder first.
 PYTESTS_OWN = {"faulthandler", "pdb", "cmd", "code", "codeop"}
@@ -36,10 +35,11 @@ def shadow(folder: Path, *names: str) -> None:
         (folder / f"{name}.py").write_text(REFUSES)
 
 
-def run_beside(perf: PerfTests, *arguments: str) -> Ended:
+def run_beside(perf: PerfTests, *arguments: str, draws: bool = False) -> Ended:
     """`pytest`, as the program of that name does it, in the folder of the tests."""
     beside = PerfTests(perf.folder / "perf", perf.environment, cold=True)
-    return beside.run_python("-P", "-m", "pytest", "-c", "../pytest.ini", *WITHOUT, ".", *arguments)
+    plugins = (*WITHOUT, *(() if draws else WITHOUT_DRAWING))
+    return beside.run_python("-P", "-m", "pytest", "-c", "../pytest.ini", *plugins, ".", *arguments)
 
 
 def run_command_beside(perf: PerfTests, *arguments: str) -> None:
@@ -60,18 +60,19 @@ def test_session_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
     regression."""
     assert {"types", "signal", "statistics", "json", "socket", "select", "struct", "contextlib", "fcntl"} <= {*EVERY}
     shadow(perf.folder / "perf", *EVERY)
-    ended = run_beside(perf, "--gpus=1", "--update-baselines")
+    ended = run_beside(perf, "--gpus=1", "--update-baselines", draws=True)
     assert ended.code == 0, ended.out + ended.err
     assert "was imported" not in ended.out + ended.err
     assert list((perf.folder / "perf_results").glob("*/report.html"))
     perf.environment["TOY_STEP_S"] = "0.02"
-    ended = run_beside(perf, "--gpus=1", "--explain=always")
+    ended = run_beside(perf, "--gpus=1", "--explain=always", draws=True)
     ended.line("REGRESSED")
     assert "was imported" not in ended.out + ended.err
 
 
-def test_ssh_hosts_ignore_files_with_names_of_modules(perf: PerfTests, lab: Lab) -> None:
+def test_ssh_hosts_ignore_files_with_names_of_modules(perf: PerfTests, new_lab: NewLab) -> None:
     """Agents over SSH start with such files beside the tests and in the home folders of the hosts."""
+    lab = new_lab(2)
     table = lab.toml(TRAINING, TOY, "connect_s = 300", f"setup = ['{SETUP}']")
     (perf.folder / "perf" / "clusters.toml").write_text(table)
     shadow(perf.folder / "perf", *EVERY)
@@ -97,6 +98,7 @@ def test_launched_program_imports_files_of_its_folder(perf: PerfTests) -> None:
 
 def test_nightly_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
     """`dtfperf nightly` and its pytest ignore such files."""
+    perf.environment["PYTEST_ADDOPTS"] = " ".join(WITHOUT)
     run_command_beside(
         perf, "nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"
     )

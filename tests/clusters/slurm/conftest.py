@@ -9,18 +9,19 @@ import pytest
 from pytest_dtfperf.clusters.slurm import client
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site, why_not
+from tests.conftest import open_once
 
+SITE = pytest.StashKey[Site]()
 NewSite = Callable[..., Site]
 LogIn = Callable[[Site], None]
 
 
 @pytest.fixture(scope="session")
-def shared_site() -> Iterator[Site]:
-    """Four nodes with four GPUs each."""
+def shared_site(request: pytest.FixtureRequest) -> Site:
+    """Four nodes with four GPUs each, one site for all modules of this process."""
     if reason := why_not():
         pytest.skip(reason)
-    with Site(nodes=4, gpus=4) as site:
-        yield site
+    return open_once(request.session, SITE, lambda: Site(nodes=4, gpus=4))
 
 
 @pytest.fixture

@@ -9,18 +9,19 @@ import pytest
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
+from tests.conftest import open_once
 from tests.machines.machine import Machine
 
+LAB = pytest.StashKey[Lab]()
 NewLab = Callable[..., Lab]
 
 
 @pytest.fixture(scope="session")
-def shared_lab() -> Iterator[Lab]:
-    """Two machines."""
+def shared_lab(request: pytest.FixtureRequest) -> Lab:
+    """Two machines, the same for all modules of this process."""
     if reason := why_not():
         pytest.skip(reason)
-    with Lab(2) as lab:
-        yield lab
+    return open_once(request.session, LAB, lambda: Lab(2))
 
 
 @pytest.fixture
