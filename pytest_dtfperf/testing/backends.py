@@ -51,6 +51,7 @@ def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIEN
 
 PARROT_COMMAND = (sys.executable, "-P", "-c", Path(parrot.__file__).read_text())
 TOO_MANY = 1000
+STATES = ("echo well", "deaf", "stop", "daemon", "kill 0")  # of the programs of a channel that is closed
 EXPECTED_LOSSES = {
     "exit": Lost(LossReason.ENDED, "the agent left with exit code 3"),
     "kill": Lost(LossReason.ENDED, "the agent was killed by SIGKILL"),
@@ -119,13 +120,12 @@ class BackendContract:
         with pytest.raises(AllocationError, match=rf"2 host.*{TOO_MANY} device"), cluster.allocate(Resources(devices=TOO_MANY)):
             pass
 
-    def test_every_host_knows_its_index(self, parrots: ParrotChannel) -> None:
-        """Each process finds its place among the hosts in its environment."""
+    def test_every_host_knows_its_index_and_the_session(self, parrots: ParrotChannel) -> None:
+        """Each process finds its place among the hosts, and the id of its start, by which a sweep finds it, in its environment;
+        `receive` reports when nothing comes in time."""
         assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
-
-    def test_all_share_a_session(self, parrots: ParrotChannel) -> None:
-        """All processes of one start carry one id, by which a sweep finds them."""
         assert parrots.session != "(unset)"
+        assert parrots.channel.receive(0.05) is None
 
     def test_environment_reaches_the_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
@@ -175,10 +175,6 @@ class BackendContract:
         heard = parrots.receive_lines(200)
         assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
 
-    def test_silence_is_none(self, parrots: ParrotChannel) -> None:
-        """When nothing comes in time, `receive` reports it."""
-        assert parrots.channel.receive(0.05) is None
-
     @pytest.mark.parametrize("end", ["exit", "kill"])
     def test_lost_host_is_told_once(self, parrots: ParrotChannel, end: str) -> None:
         """A host with a process that ends is reported once, after its last output, with how it ended; the others go on."""
@@ -203,7 +199,7 @@ class BackendContract:
         with pytest.raises(HostLost, match=r"^no agent is left on .+: .+"):
             parrots.channel.send(b"echo hello?")
 
-    @pytest.mark.parametrize("state", ["echo well", "deaf", "stop", "daemon", "kill 0"])
+    @pytest.mark.parametrize("state", STATES)
     def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
         """Closing ends all processes, whether they listen, hang, are stopped, have daemonised or are dead already."""
         with cluster.allocate(Resources(devices=2)) as allocation:

@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.protocol import Cluster
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.backends import BackendContract
+from pytest_dtfperf.testing.backends import STATES, BackendContract
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
@@ -65,6 +65,12 @@ class TestEc2(BackendContract):
                 if f"DTFPERF_SESSION={session}".encode() in environment and process.pid != os.getpid():
                     found.append(process.pid)
         return found
+
+    @pytest.mark.campaign(part=3)  # the channel is that of SSH, which is closed in each of these states there
+    @pytest.mark.parametrize("state", STATES)
+    def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
+        """Closing ends all processes on instances, of any user."""
+        super().test_close_ends_everything(cluster, state)
 
     @pytest.mark.skip(reason="a dead controller's kept instances are proven to be clean where ssh is")
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None: ...
