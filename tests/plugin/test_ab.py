@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.test_options import read_error
 from tests.plugin.test_verdicts import session
 
 OLD, SLOW, SAME = "--ab=old:", "--ab=new: environment=TOY_STEP_S=0.02", "--ab=new: num_intra_threads=1"
@@ -140,16 +141,24 @@ def test_ab_names_a_stack_that_cannot_train(perf: PerfTests) -> None:
         ([OLD], "a comparison needs two variants, and there is only old"),
         ([OLD, "--ab=new:"], "variants old and new are equal"),
         (["--ab=none.toml"], "--ab none.toml cannot be read: No such file or directory"),
-        (["--ab=perf/test_perf.toml"], "--ab perf/test_perf.toml: [new] unknown key 'xlaa'"),
+        (["--ab=ab.toml"], "--ab ab.toml: [new] unknown key 'xlaa'"),
         ([OLD, SAME, "--update-baselines"], "--update-baselines is for runs of one stack"),
         ([OLD, SAME, "--num-ps=sweep"], "a comparison needs the number of parameter servers itself, not --num-ps=sweep"),
-        ([OLD, SAME, "-n2"], "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process"),
     ],
 )
-def test_ab_refuses_impossible_comparisons(perf: PerfTests, arguments: list[str], message: str) -> None:
-    """An impossible comparison ends with exit code 4 and one message before anything is started."""
-    (perf.folder / "perf" / "test_perf.toml").write_text("[old]\n[new]\nxlaa = true\n")
-    ended = perf.run(*arguments)
+def test_ab_refuses_impossible_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    """An impossible comparison is one message before the collection."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "ab.toml").write_text("[old]\n[new]\nxlaa = true\n")
+    assert message in read_error(tmp_path, arguments)
+
+
+def test_ab_with_xdist_is_refused(perf: PerfTests) -> None:
+    """A comparison with workers of xdist ends with exit code 4 and one message before anything is started."""
+    ended = perf.run(OLD, SAME, "-n2")
     assert ended.code == 4, ended.out
-    ended.line("ERROR: ", message)
+    ended.line("ERROR: ", "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process")
     assert not (perf.folder / "perf_results").exists()

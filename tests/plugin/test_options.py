@@ -10,24 +10,14 @@ import pytest
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.where import Address, parse_address
-from pytest_dtfperf.plugin import plugin_state
+from pytest_dtfperf.plugin import hooks, plugin_state
 from pytest_dtfperf.plugin.options import OPTIONS, Option
-from tests.plugin.conftest import REPOSITORY, WITHOUT, PerfTests
+from tests.plugin.conftest import REPOSITORY, PerfTests
 
+# What is wrong at each stage of reading: the text, the cluster, its file. `BAD_VALUES` has the texts of all options.
 WRONG = {
     "--cluster=lokal": ("unknown cluster 'lokal'", "Did you mean 'local'?", "clusters.toml"),
-    "--gpus=\u00b2": ("--gpus takes a whole number of at least 1, not '\u00b2'",),
     f"--gpus={'9' * 5000}": (f"--gpus takes a whole number of at least 1, not '{'9' * 60}'... (5000 characters)",),
-    "--num-ps=\u00b2": ("--num-ps takes whole numbers, `best` or `sweep`, not '\u00b2'",),
-    "--gpus=0": ("--gpus takes a whole number of at least 1, not '0'",),
-    "--gpus=two": ("--gpus", "not 'two'"),
-    "--num-ps=many": ("--num-ps", "`best` or `sweep`", "not 'many'"),
-    "--variable-update=parameter_sever": ("--variable-update", "Did you mean 'parameter_server'?"),
-    "--repeats=-1": ("--repeats", "not '-1'"),
-    "--repeats=": ("--repeats", "not ''"),
-    "--perf-results=": ("--perf-results takes a path, not ''",),
-    "--update-baselines=some": ("--update-baselines takes `all` or `new`",),
-    "--explain=sometimes": ("--explain takes `always`, `auto` or `never`, not 'sometimes'",),
     "--clusters-file=nowhere.toml": ("there is no cluster file nowhere.toml",),
     "--dtfperf-gpus=x": ("--dtfperf-gpus", "not 'x'"),
 }
@@ -59,6 +49,7 @@ def test_broken_baseline_is_one_line(perf: PerfTests) -> None:
     ended.line("ERROR: ", "mine.json", "Did you mean 'entries'?")
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("option", ["--allow-regression=", "--perf-results=", "--cluster=", "--ignore="])
 def test_argument_that_is_not_utf8_is_one_line(perf: PerfTests, option: str) -> None:
     """An argument that is not UTF-8 is refused with its escaped text."""
@@ -85,9 +76,10 @@ def test_ini_key_sets_a_default(perf: PerfTests, file: str, text: str) -> None:
         pytest.skip("pytest reads pytest.toml from 9.0 on")
     (perf.folder / "pytest.ini").unlink()
     (perf.folder / file).write_text(text)
-    assert "2/2 tests" not in perf.run("--co", "-q").out
-    assert "gpus1-ps1" in perf.run("--co", "-q").out
-    assert "gpus2-ps1" not in perf.run("--co", "-q").out
+    listed = perf.run("--co", "-q").out
+    assert "2/2 tests" not in listed
+    assert "gpus1-ps1" in listed
+    assert "gpus2-ps1" not in listed
     assert "gpus2-ps1" in perf.run("--co", "-q", "--gpus=2").out
 
 
@@ -163,31 +155,38 @@ URLS = {
     **PATHS,
 }
 NUMBERS = {
-    "x": "takes a whole number",
+    "x": "takes a whole number of at least",
+    "\u00b2": "takes a whole number of at least",
     "-1": "takes a whole number",
     "1.5": "takes a whole number",
     "$N": "takes a whole number",
 }
+COUNTS = {**NUMBERS, "0": "takes a whole number of at least 1, not '0'"}
 FRACTIONS = dict.fromkeys(("x", "nan", "inf", "-0.1", "1e400", "$M", "5%"), "not")
 WORDS = {"$WORD": "not '$WORD'"}
 BAD_VALUES: dict[str, dict[str, str]] = {
     "cluster": {"$CLUSTER": "unknown cluster '$CLUSTER'"},
     "clusters-file": PATHS,
-    "gpus": NUMBERS,
-    "num-ps": {"x": "`best` or `sweep`", "-1": "`best` or `sweep`", "$N": "`best` or `sweep`"},
-    "variable-update": {"$MODE": "variable update"},
-    "repeats": NUMBERS,
+    "gpus": COUNTS,
+    "num-ps": dict.fromkeys(("x", "-1", "$N", "\u00b2", "many"), "takes whole numbers, `best` or `sweep`, not '"),
+    "variable-update": {"$MODE": "variable update", "parameter_sever": "Did you mean 'parameter_server'?"},
+    "repeats": COUNTS,
     "all-repeats": WORDS,
     "margin": FRACTIONS,
     "min-efficiency": FRACTIONS,
     "false-alarms": FRACTIONS,
-    "time-budget": {"6": "a time, as 6min, 1h30min or 90s, or none", "$TIME": "a time, as 6min", "0s": "not '0s'"},
-    "steps": NUMBERS,
+    "time-budget": {
+        "6": "takes a time, as 6min, 1h30min or 90s, or none, not '6'",
+        "6minutes": "takes a time, as 6min",
+        "$TIME": "takes a time, as 6min",
+        "0s": "not '0s'",
+    },
+    "steps": COUNTS,
     "warmup-steps": NUMBERS,
-    "batch-size": NUMBERS,
-    "update-baselines": WORDS,
+    "batch-size": COUNTS,
+    "update-baselines": {**WORDS, "some": "takes `all` or `new`, not 'some'"},
     "allow-regression": {},  # any text is one
-    "explain": WORDS,
+    "explain": {**WORDS, "sometimes": "takes `always`, `auto` or `never`, not 'sometimes'"},
     "diagnose": WORDS,
     "strict-verdicts": WORDS,
     "dry-run": WORDS,
@@ -201,21 +200,26 @@ BAD_VALUES: dict[str, dict[str, str]] = {
         "$FILE.toml": "$FILE.toml cannot be read",
     },
 }
+EMPTY = {"repeats": {"": "not ''"}, "perf-results": {"": "takes a path, not ''"}}  # an empty ini value sets nothing
 CASES = [
     (where, option, text, words)
     for option in OPTIONS
     for where in ("option", "ini", *(["environment"] if option.variable else []))
-    for text, words in BAD_VALUES[option.name].items()
+    for text, words in {**BAD_VALUES[option.name], **(EMPTY.get(option.name, {}) if where == "option" else {})}.items()
 ]
 
 
 def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return pytest's error for an option with this text in that place, before the collection."""
-    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\n')
     (folder / "pytest.ini").write_text(f"[pytest]\n{option.ini} = {text}\n" if where == "ini" else "[pytest]\n")
-    arguments = [f"--dtfperf-{option.name}={text}"] if where == "option" else []
     if where == "environment":
         monkeypatch.setenv(str(option.variable), text)
+    return read_error(folder, [f"--dtfperf-{option.name}={text}"] if where == "option" else [])
+
+
+def read_error(folder: Path, arguments: Sequence[str]) -> str:
+    """Return pytest's error for these arguments in a folder with a pytest.ini, before the collection."""
+    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\n')
     with _config(folder, arguments) as config:
         with pytest.raises(UsageError) as refused:
             plugin_state.get_state(config)
@@ -225,9 +229,11 @@ def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch:
 
 @contextmanager
 def _config(folder: Path, arguments: Sequence[str]) -> Iterator[pytest.Config]:
+    """Yield the configuration of a pytest with this plugin alone: to search for others takes most of the time of its start."""
     from _pytest.config import _prepareconfig
 
-    config = _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.ini"), *arguments, str(folder)])
+    alone = ["--disable-plugin-autoload", "-p", "no:cacheprovider"]
+    config = _prepareconfig([*alone, "-c", str(folder / "pytest.ini"), *arguments, str(folder)], [hooks])
     try:
         yield config
     finally:

@@ -143,23 +143,23 @@ def test_impossible_path_is_refused_by_pytest(project: PerfTests) -> None:
     assert "INTERNALERROR" not in ended.out
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        "argnames='gpus', argvalues=[2]",
-        "argvalues=[(2,)], argnames=['gpus']",
-        "('gpus',), [(2,)]",
-        "'gpus', [2]",
-    ],
+PARAMETRISATIONS = (
+    "argnames='gpus', argvalues=[2]",
+    "argvalues=[(2,)], argnames=['gpus']",
+    "('gpus',), [(2,)]",
+    "'gpus', [2]",
 )
-def test_own_parametrisation_of_gpus_is_used(perf: PerfTests, names: str) -> None:
-    """A test's own parametrisation of `gpus` is used, and the other parameters come from the plugin."""
-    perf.write(f"import pytest\n@pytest.mark.parametrize({names})\ndef test_it(train, gpus, num_ps): pass\n")
+
+
+def test_own_parametrisation_of_gpus_is_used(perf: PerfTests) -> None:
+    """A test's own parametrisation of `gpus` is used, however it is written, and the other parameters come from the plugin."""
+    tests = (f"@pytest.mark.parametrize({how})\ndef test_{at}(train, gpus, num_ps): pass\n" for at, how in enumerate(PARAMETRISATIONS))
+    perf.write("".join(["import pytest\n", *tests]))
     ended = perf.run("--co", "-q", "--num-ps=1,2")
     assert ended.code == 0, ended.out
     assert [line.partition("::")[2] for line in ended.out.splitlines() if "::" in line] == [
-        "test_it[2-ps1]", "test_it[2-ps2]"
-    ]  # fmt: skip
+        f"test_{at}[2-ps{num_ps}]" for at in range(len(PARAMETRISATIONS)) for num_ps in (1, 2)
+    ]
 
 
 def test_parameters_with_other_meanings_are_ignored(perf: PerfTests) -> None:
@@ -264,6 +264,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("option", ELSEWHERE)
 def test_value_after_a_blank_does_not_change_the_root(perf: PerfTests, theirs: Path, option: str) -> None:
     """With `--baselines DIR` in another project the root directory and the ini file are still those of the tests."""

@@ -1,7 +1,5 @@
 """Tests of `--time-budget`: cheap tests run first, and tests without time are skipped and named."""
 
-import pytest
-
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from tests.plugin.conftest import PerfTests
@@ -37,15 +35,6 @@ def test_tests_without_a_budget_keep_their_order(perf: PerfTests) -> None:
     ended = perf.run("--gpus=1", "-v")
     assert ended.out.index("test_resnet50") < ended.out.index("test_mnist")
     assert "2 passed" in ended.out
-
-
-@pytest.mark.parametrize("text", ["6", "6minutes", "0s"])
-def test_invalid_time_is_refused(perf: PerfTests, text: str) -> None:
-    """A text that is no time is refused with exit code 4 and the allowed forms."""
-    perf.write(TESTS)
-    ended = perf.run(f"--time-budget={text}")
-    assert ended.code == 4
-    assert f"--time-budget takes a time, as 6min, 1h30min or 90s, or none, not {text!r}" in ended.out + ended.err
 
 
 def test_wait_for_another_session_ends_with_the_budget(perf: PerfTests) -> None:
