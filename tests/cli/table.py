@@ -1,12 +1,15 @@
-"""All commands of `dtfperf` by their names, and a check of their JSON against its documented shape."""
+"""All commands of `dtfperf` by their names, their refusals, and a check of their JSON against its documented shape."""
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pytest_dtfperf.cli.options import OTHER_KEYS, make_parser
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.cli.options import OTHER_KEYS, USAGE, make_parser
 
 
 @cache
@@ -27,6 +30,19 @@ def _walk_parsers(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
 def get_commands() -> Mapping[str, argparse.ArgumentParser]:
     """Return the parsers of the commands that run something."""
     return {name: each for name, each in get_parsers().items() if each.get_default("run")}
+
+
+def read_refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Call a command with invalid arguments in this process, and return the one line that it prints, on stderr."""
+    code: object
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # of the parser
+        code = end.code
+    printed = capfd.readouterr()
+    assert (code, printed.out) == (USAGE, ""), printed
+    (line,) = printed.err.splitlines()
+    return line
 
 
 def read(command: str, out: str) -> Any:

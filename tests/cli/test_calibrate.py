@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import SYSTEM, entry_of, measurement_of
-from tests.cli.table import read
+from tests.cli.table import read, read_refusal
 from tests.plugin.conftest import LIGHT, Ended, PerfTests, perf_tests_in
 
 DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
@@ -178,17 +178,26 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "clusters for tests": (["--clusters-file=x", "perf"], "--clusters-file is for --like; for tests, put it behind them"),
     "both": (["--sessions=3", "--from", "x"], "--from takes sessions as they are"),
     "one stored session": (["--from", "perf_results"], "perf_results is no session folder"),
-    "no such tests": (["nowhere"], "pytest found no test that could be run, or a wrong option (its exit code is 4"),
 }
 
 
 @pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
-def test_wrong_arguments_are_one_line(perf: PerfTests, arguments: list[str], words: str) -> None:
-    """The last line of stderr is the error, and nothing is trained."""
+def test_wrong_arguments_are_one_line(
+    perf: PerfTests, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """The only output is the error, and nothing is trained."""
     (perf.folder / "baselines").mkdir()
-    ended = dtfperf(perf, *arguments)
+    monkeypatch.chdir(perf.folder)
+    assert words in read_refusal(capfd, "baselines", "calibrate", *arguments)
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_missing_tests_are_reported(perf: PerfTests) -> None:
+    """If pytest finds no test, the last line of stderr has its exit code, and nothing is trained."""
+    (perf.folder / "baselines").mkdir()
+    ended = dtfperf(perf, "nowhere")
     assert ended.code == 2
-    assert words in ended.err.splitlines()[-1]
+    assert "pytest found no test that could be run, or a wrong option (its exit code is 4" in ended.err.splitlines()[-1]
     assert not (perf.folder / "perf_results").exists()
 
 

@@ -292,14 +292,19 @@ WITH_CLUSTERS = [
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
-def test_commands_read_the_clusters_of_the_project(name: str, tmp_path: Path) -> None:
+def test_commands_read_the_clusters_of_the_project(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Each command with clusters reads the file that the project's configuration names, also from a subfolder."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_clusters_file = sites/ours.toml\n")
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "ours.toml").write_text('[ours]\nbackend = "local"\n')
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "clusters.toml").write_text('[theirs]\nbackend = "local"\n')
-    told = run_dtfperf(tmp_path / "below", *name.split(), *NAMED.get(name, ["--cluster=theirs"]), COLUMNS="200")
-    assert told.returncode == (0 if name == "clusters list" else 2), told.stderr
-    assert "ours" in told.stdout + told.stderr
-    assert "Did you mean" not in told.stderr
+    monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.setenv("COLUMNS", "200")
+    code = main([*name.split(), *NAMED.get(name, ["--cluster=theirs"])])
+    shown = capfd.readouterr()
+    assert code == (0 if name == "clusters list" else 2), shown.err
+    assert "ours" in shown.out + shown.err
+    assert "Did you mean" not in shown.err

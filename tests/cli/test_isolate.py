@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.backends import wait_until
-from tests.cli.table import read
+from tests.cli.table import read, read_refusal
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.lab import Lab, why_not
@@ -213,11 +213,17 @@ def test_isolate_stops_at_the_time_limit(perf: PerfTests, lab: Lab) -> None:
         (["variable_update=replicated"], "trains in one process"),
     ],
 )
-def test_isolate_refuses_wrong_arguments(perf: PerfTests, lab: Lab, arguments: list[str], message: str) -> None:
+def test_isolate_refuses_wrong_arguments(
+    perf: PerfTests,
+    lab: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
     """Wrong arguments are exit code 2 with a message, before anything is started."""
-    ended = run_isolate(perf, lab, {}, *arguments)
-    assert ended.code == 2, ended.err
-    assert message in ended.err
+    monkeypatch.chdir(perf.folder)
+    assert message in read_refusal(capfd, *_prepare(perf, lab, {}), *arguments)
     assert not (perf.folder / "perf_results").exists()
 
 

@@ -22,9 +22,11 @@ from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, H
 from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
+from tests import campaign
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import NewSite, new_site
 from tests.clusters.ssh.lab import Lab, why_not
+from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in, wait_for_progress
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
@@ -178,29 +180,48 @@ def test_qualify_refuses_wrong_arguments(
     assert not list((folder / "perf_results").glob("*/qualification.json"))
 
 
-def test_qualify_of_this_host_without_history_is_not_judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in which this host reports invented readings at once."""
+    monkeypatch.setenv("PYTHONPATH", zygote.SEARCH_PATH["PYTHONPATH"])
+    (folder / "clusters.toml").write_text(f'[local]\nbackend = "local"\nalone = false\ndevice = "cpu"\n{TOY}\n')
+    return folder
+
+
+@pytest.mark.parametrize("readings", ["invented", "measured"] if campaign.WHOLE else ["invented"])
+def test_qualify_of_this_host_without_history_is_not_judged(
+    host: Path, capsys: pytest.CaptureFixture[str], readings: str
+) -> None:
     """--host measures this host alone. Without readings in the history it makes all rounds, and ends with exit code 3."""
+    if readings == "measured":
+        (host / "clusters.toml").unlink()
     assert main(["qualify", "--host", "--no-training", "--json", "--max-rounds=1", "--time-limit=10min"]) == 3
     found = Qualification.from_json(read("qualify", capsys.readouterr().out))
-    (host,) = found.hosts.values()
+    (result,) = found.hosts.values()
     assert found.rounds == 4
-    assert host.verdict is HostVerdict.NOT_JUDGED
-    assert "the history has fewer than 5 sessions" in host.reason or "undisturbed reading" in host.reason
+    assert result.verdict is HostVerdict.NOT_JUDGED
+    reasons = ["the history has fewer than 5 sessions", *(["undisturbed reading"] if readings == "measured" else [])]
+    assert any(reason in result.reason for reason in reasons)
 
 
 @pytest.mark.parametrize("what", ["damaged history", "unwritable output"])
-def test_qualify_of_this_host_that_fails_is_not_judged(folder: Path, what: str) -> None:
+def test_qualify_of_this_host_that_fails_is_not_judged(host: Path, what: str) -> None:
     """A failure of the program itself is exit code 3, never 1, so that it drains no node."""
-    (folder / "history.sqlite").write_text("no database" * 100 if what == "damaged history" else "")
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "qualify", "--host", "--no-training", "--json"]
+    (host / "history.sqlite").write_text("no database" * 100 if what == "damaged history" else "")
+    command = ["-m", zygote.COMMANDS, "qualify", "--host", "--no-training", "--json"]
     # The first round of readings is enough: the output is written at any end.
     command += ["--history=history.sqlite"] if what == "damaged history" else ["--time-limit=1s"]
-    with open("/dev/full", "w") as full:
-        out = full if what == "unwritable output" else subprocess.DEVNULL
-        ended = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False)
-    assert ended.returncode == 3, ended.stderr
-    assert "not judged: " in ended.stderr
-    assert "Traceback" not in ended.stderr
+    env = {**os.environ, **zygote.SEARCH_PATH}
+    with (
+        open("/dev/full" if what == "unwritable output" else os.devnull, "w") as out,
+        (host / "stderr").open("w") as err,
+        zygote.start(command, host, env, stdout=out.fileno(), stderr=err.fileno()) as process,
+    ):
+        code = process.wait(ENDS_S)
+    errors = (host / "stderr").read_text()
+    assert code == 3, errors
+    assert "not judged: " in errors
+    assert "Traceback" not in errors
 
 
 def test_pair_that_was_not_measured_again_is_not_judged() -> None:
@@ -269,17 +290,19 @@ def test_qualify_names_a_slow_training_over_ssh(lab: Lab, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("container", [None, "bwrap --dev-bind / / --die-with-parent --"], ids=["no container", "bubblewrap"])
-def test_qualify_names_an_unreachable_host_and_judges_the_others(tmp_path: Path, container: str | None) -> None:
+def test_qualify_names_an_unreachable_host_and_judges_the_others(lab: Lab, tmp_path: Path, container: str | None) -> None:
     """A host that is off before the start is not judged, with the reason, and the others are measured, also in a container."""
-    if reason := why_not() or (container and not shutil.which("bwrap") and "bubblewrap is not installed"):
-        pytest.skip(reason)
+    if container and not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
     lines = [f'container = "{container}"', f'container_python = "{sys.executable}"'] if container else []
     perf: PerfTests = perf_tests_in(tmp_path)
-    with Lab(4) as machines:
-        machines["m2"].power_off()
-        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, "connect_s = 10", *lines))
-        options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, TOY, "connect_s = 10", *lines))
+    options = ["--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
+    lab["m2"].power_off()
+    try:
         ended = perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options)
+    finally:
+        lab["m2"].power_on()
     found = Qualification.from_json(read("qualify", ended.out))
     assert found.hosts["m2"].verdict is HostVerdict.NOT_JUDGED
     assert f"m2 is left out from now on: {found.hosts['m2'].reason}" in ended.err
@@ -311,26 +334,27 @@ def test_qualify_prints_the_reason_of_all_agents_once(lab: Lab, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["switched off", "stopped"])
-def test_qualify_names_a_lost_host_and_judges_the_others(tmp_path: Path, what: str) -> None:
+def test_qualify_names_a_lost_host_and_judges_the_others(lab: Lab, tmp_path: Path, what: str) -> None:
     """A host that is off, or does not answer, in the second round is not judged, and the others are. No process stays."""
-    if reason := why_not():
-        pytest.skip(reason)
     perf: PerfTests = perf_tests_in(tmp_path)
-    with Lab(4) as machines:
-        lines = ["connect_s = 20", "heartbeat_timeout_s = 10", f"setup = {json.dumps([SETUP])}"]
-        (perf.folder / "perf" / "clusters.toml").write_text(machines.toml(TRAINING, TOY, *lines))
-        command = ["qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--json"]
+    lines = ["connect_s = 20", "heartbeat_timeout_s = 10", f"setup = {json.dumps([SETUP])}"]
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml(TRAINING, TOY, *lines))
+    command = ["qualify", "trivial", "--cluster=lab", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--json"]
+    try:
         with perf.start_command(*command) as process:
             wait_for_progress(process, "round 2:")
             if what == "switched off":
-                machines["m4"].power_off()
+                lab["m4"].power_off()
             else:
-                for pid in machines["m4"].processes("DTFPERF_SESSION"):
+                for pid in lab["m4"].processes("DTFPERF_SESSION"):
                     os.kill(pid, signal.SIGSTOP)
             out, errors = process.communicate(timeout=6 * ENDS_S)
         found = Qualification.from_json(read("qualify", out))
-        on = [each for each in machines.machines if what == "stopped" or each.name != "m4"]
+        on = [each for each in lab.machines if what == "stopped" or each.name != "m4"]
         wait_until("no session is left on any host", lambda: not any(each.sessions() for each in on))
+    finally:
+        if what == "switched off":
+            lab["m4"].power_on()
     assert found.hosts["m4"].verdict is HostVerdict.NOT_JUDGED
     assert "m4 is left out from now on" in errors
     assert found.hosts["m4"].reason in errors

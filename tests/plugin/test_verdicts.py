@@ -417,12 +417,31 @@ def test_margin_option_overrides_other_margins(accepted: PerfTests) -> None:
     assert (record["verdict"], record["checks"][-1]["terms"]["margin"]) == ("PASSED", 0.4)
 
 
+WHILE_BUSY = """
+from pathlib import Path
+
+def test_throughput(train, baseline, gpus):
+    Path("busy").touch()
+    baseline.check(train(model="trivial", gpus=gpus, num_ps=1, variable_update="parameter_server"))
+    Path("busy").unlink()
+"""
+BUSY = """
+import os, time
+while not os.path.exists("busy"):
+    time.sleep(0.01)
+while os.path.exists("busy"):
+    sum(range(10_000))
+"""
+
+
 def test_busy_host_taints_a_measurement(accepted: PerfTests) -> None:
     """If other processes use all cores, each run is disturbed, one more than the fewest is made, and the verdict is TAINTED
     with the reason."""
     clusters = accepted.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("alone = false", "alone = true"))
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    accepted.write(WHILE_BUSY)
+    command = [sys.executable, "-c", BUSY]
+    busy = [subprocess.Popen(command, cwd=accepted.folder) for _ in range(os.cpu_count() or 1)]
     try:
         ended = accepted.run("--gpus=2", "-v", TOY_WALL_S="0.2")
     finally:
