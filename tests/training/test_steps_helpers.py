@@ -2,8 +2,10 @@
 
 import json
 import socket
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,31 +22,11 @@ model.compile("sgd", "mse")
 x, y = np.zeros((24, 4), "float32"), np.zeros((24, 2), "float32")
 model.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y), verbose=0, callbacks=[StepTimes(images_per_step=8)])
 """
-UNKNOWN = """
-import keras, numpy as np, tensorflow as tf
-from pytest_dtfperf.steps import StepTimes
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-model.compile("sgd", "mse")
-def batches():
-    for _ in range(3):
-        yield np.zeros((8, 4), "float32"), np.zeros((8, 2), "float32")
-signature = tf.TensorSpec((8, 4)), tf.TensorSpec((8, 2))
-times = StepTimes(images_per_step=8)
-model.fit(tf.data.Dataset.from_generator(batches, output_signature=signature), epochs=3, verbose=0, callbacks=[times])
-"""
-SEVERAL = """
-import keras, numpy as np
-from pytest_dtfperf.steps import StepTimes
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-model.compile("sgd", "mse", steps_per_execution=4)
-x, y = np.zeros((80, 4), "float32"), np.zeros((80, 2), "float32")
-model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[StepTimes(images_per_step=8)])
-"""
 # What Keras 2 (tf_keras) and 3 train alike.
 EITHER = """
+import os
 import tensorflow as tf, numpy as np
 from pytest_dtfperf.steps import StepTimes
-model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
 x, y = np.zeros((80, 4), "float32"), np.zeros((80, 2), "float32")
 def batches(count=10**9):
     for _ in range(count):
@@ -53,6 +35,8 @@ known = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
 unknown = tf.data.Dataset.from_generator(lambda: batches(10), output_signature=(tf.TensorSpec((8, 4)), tf.TensorSpec((8, 2))))
 """
 FIT = """
+os.environ[{variable!r}] = {path!r}
+model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
 model.compile("sgd", "mse", steps_per_execution={several})
 model.fit({data}, verbose=0, callbacks=[StepTimes(images_per_step=8)])
 """
@@ -66,6 +50,8 @@ EITHER_CASES = {
     "a data set that is repeated": ("known.repeat(), steps_per_epoch=7, epochs=2", 4, 3, 80),
     "data that end": ("unknown, epochs=3", 1, 29, 232),
 }
+# Keras 3 does not know how many batches an epoch has: the last of its steps, with two of four, counts as two.
+KERAS_3_CASES = {**EITHER_CASES, "data that end, several at once": ("unknown, epochs=3", 4, 8, 8 * (30 - 4))}
 MULTI_WORKER = """
 import os, sys
 import tensorflow as tf, numpy as np
@@ -77,7 +63,6 @@ with strategy.scope():
 x, y = np.zeros((44, 4), "float32"), np.zeros((44, 2), "float32")
 model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[StepTimes(images_per_step=8)])
 """
-SEVERAL_UNKNOWN = f"{EITHER}{FIT.format(data='unknown, epochs=3', several=4)}"
 IMPORTED = """
 import tf_keras, numpy as np
 from pytest_dtfperf.steps import StepTimes
@@ -159,18 +144,6 @@ def test_keras_reports_its_batches(tmp_path: Path) -> None:
     assert sum(found.step_s) < found.window_s
 
 
-def test_keras_steps_of_data_with_unknown_length(tmp_path: Path) -> None:
-    """Three epochs of three batches with an unknown length are nine steps, one of them warm-up."""
-    found = steps_of(UNKNOWN, tmp_path)
-    assert (found.wrong, len(found.step_s), found.images) == (None, 8, 64)
-
-
-def test_a_step_of_several_batches_has_their_images(tmp_path: Path) -> None:
-    """Two epochs of ten batches, four in a step, are six steps, and every third one has two batches; the first is warm-up."""
-    found = steps_of(SEVERAL, tmp_path)
-    assert (found.wrong, len(found.step_s), found.images) == (None, 5, 8 * (20 - 4))
-
-
 def test_keras_that_names_the_first_batch_alone(tmp_path: Path) -> None:
     """All batches of a step count in Keras 3.5, which names only the first of them at the end."""
     found = steps_of(AS_BEFORE, tmp_path)
@@ -200,22 +173,38 @@ def test_a_session_reports_its_training(tmp_path: Path) -> None:
     assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
-@pytest.mark.parametrize("case", EITHER_CASES)
-def test_either_keras_reports_all_its_batches(tmp_path: Path, case: str, legacy: str) -> None:
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[str, ReportedSteps]]:
+    """Return a function that makes all fits of a version of Keras in one program, and returns the steps of each."""
+
+    @cache
+    def of(version: int) -> Mapping[str, ReportedSteps]:
+        cases = KERAS_3_CASES if version == 3 else EITHER_CASES
+        found = {case: ReportedSteps(None) for case in cases}
+        calls = [
+            FIT.format(variable=VARIABLE, path=found[case].path, data=data, several=several)
+            for case, (data, several, _, _) in cases.items()
+        ]
+        steps_of("".join([EITHER, *calls]), tmp_path_factory.mktemp("fits"), TF_USE_LEGACY_KERAS=str(int(version == 2)))
+        for each in found.values():
+            each.end()
+        return found
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "version, case", [*((3, case) for case in KERAS_3_CASES), *((2, case) for case in EITHER_CASES)], ids=str
+)
+def test_each_keras_reports_all_its_batches(
+    fits: Callable[[int], Mapping[str, ReportedSteps]], version: int, case: str
+) -> None:
     """Generators, remainders and `steps_per_epoch` make as many steps and images in Keras 3 and in tf_keras, Keras 2."""
-    if legacy == "1":
+    if version == 2:
         pytest.importorskip("tf_keras")
-    data, several, steps, images = EITHER_CASES[case]
-    found = steps_of(EITHER + FIT.format(data=data, several=several), tmp_path, TF_USE_LEGACY_KERAS=legacy)
+    _, _, steps, images = KERAS_3_CASES[case]
+    found = fits(version)[case]
     assert (found.wrong, len(found.step_s), found.images) == (None, steps, images)
-
-
-def test_steps_of_several_batches_may_end_with_the_data(tmp_path: Path) -> None:
-    """Keras 3 does not know how many batches an epoch has: the last of its steps, with two of four, counts as two."""
-    found = steps_of(SEVERAL_UNKNOWN, tmp_path)
-    assert (found.wrong, len(found.step_s), found.images) == (None, 8, 8 * (30 - 4))
 
 
 def test_keras_2_may_be_imported_by_its_own_name(tmp_path: Path) -> None:
