@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests import campaign
 from tests.cli.test_bisect import run_git
 from tests.plugin.conftest import COMMANDS_HERE, PerfTests
 from tests.real import imported
@@ -30,6 +31,7 @@ def read_batch():
     return np.zeros((16, 8), "float32"), np.zeros((16, 1), "float32")
 """
 READ_S, SLOW_READ_S = 0.04, 0.1
+COMMITS, SLOW, MOST_TRAINED = (32, 21, 16) if campaign.WHOLE else (8, 5, 8)
 
 
 def make_commits(folder: Path, count: int, slow: int) -> list[str]:
@@ -47,16 +49,16 @@ def make_commits(folder: Path, count: int, slow: int) -> list[str]:
     return commits
 
 
-def test_slow_commit_of_32_is_found(perf: PerfTests) -> None:
-    """The slow commit of 32 is FOUND with its file, and fewer than 16 commits are trained."""
+def test_slow_commit_is_found(perf: PerfTests) -> None:
+    """The slow commit, of 32 in campaigns, is FOUND with its file, and not all commits are trained."""
     (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
-    commits = make_commits(perf.folder / "repo", 32, 21)
+    commits = make_commits(perf.folder / "repo", COMMITS, SLOW)
     argv = [f"--repo={perf.folder / 'repo'}", f"--good={commits[0]}", "--command=python train.py"]
     clusters, cache = "--clusters-file=perf/clusters.toml", str(perf.folder / "cache")
     ended = perf.run_python("-m", "pytest_dtfperf.cli", "bisect", *argv, clusters, PATH=imported.path(), XDG_CACHE_HOME=cache)
     assert ended.code == 0, ended.out + ended.err
     (path,) = (perf.folder / "perf_results").glob("*/bisection.json")
     found = json.loads(path.read_text())
-    assert (found["result"], [each["candidates"] for each in found["changes"]]) == ("FOUND", [[commits[21][:12]]])
-    assert len({each["candidate"] for each in found["blocks"]}) < 16
+    assert (found["result"], [each["candidates"] for each in found["changes"]]) == ("FOUND", [[commits[SLOW][:12]]])
+    assert len({each["candidate"] for each in found["blocks"]}) < MOST_TRAINED
     ended.line("data.py", "| 2")

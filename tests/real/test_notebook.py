@@ -52,13 +52,16 @@ def has_cell_run(browser: Browser, output: str) -> bool:
 
 
 def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
-    """The URL opens the launcher, a notebook's kernel computes, and Ctrl-C ends all processes."""
+    """The URL opens the launcher without the user's certificate, a notebook's kernel computes, and Ctrl-C ends all processes."""
     (folder / ".jupyter").mkdir()
-    # A user who has switched tokens off elsewhere has one here.
-    (folder / ".jupyter" / "jupyter_server_config.py").write_text('c.IdentityProvider.token = ""\nc.ServerApp.token = ""\n')
+    # A user who has switched tokens off elsewhere has one here, and one who has a certificate has none.
+    settings = ['c.IdentityProvider.token = ""', 'c.ServerApp.token = ""']
+    settings += [f'c.ServerApp.{name} = "/no/such.pem"' for name in ("certfile", "keyfile", "client_ca")]
+    (folder / ".jupyter" / "jupyter_server_config.py").write_text("\n".join(settings))
     with start_command(folder, HOME=str(folder)) as process:
         notebook = Notebook(folder, process)
         assert notebook.get("/api/contents", token="")[0] == 403
+        assert notebook.get("/api/status")[0] == 200
         browser.call("Page.navigate", url=notebook.told["url"])
         wait_until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
         browser.evaluate("document.querySelector('.jp-LauncherCard[data-category=\"Notebook\"]').click()")
@@ -73,14 +76,3 @@ def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
         assert notebook.ends() == 130
     assert_nothing_left(folder)
     assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
-
-
-def test_own_certificate_is_not_used(folder: Path) -> None:
-    """JupyterLab with a certificate in the user's settings answers at the printed URL without it."""
-    (folder / ".jupyter").mkdir()
-    settings = "".join(f'c.ServerApp.{name} = "/no/such.pem"\n' for name in ("certfile", "keyfile", "client_ca"))
-    (folder / ".jupyter" / "jupyter_server_config.py").write_text(settings)
-    with start_command(folder, HOME=str(folder)) as process:
-        assert Notebook(folder, process).get("/api/status")[0] == 200
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
