@@ -19,8 +19,8 @@ AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # what another version of pytest 
 
 # Of tests/plugin: how sessions are displayed, judged and recorded, alone, beside others, and beside files of any names.
 ALIKE = (
-    "test_ab.py", "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_simulated.py",
-    "test_together.py", "test_verdicts.py", "test_zygote.py",
+    "test_ab.py", "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_together.py",
+    "test_verdicts.py",
 )  # fmt: skip
 
 T = TypeVar("T")
