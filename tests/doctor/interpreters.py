@@ -4,7 +4,7 @@ import textwrap
 import venv
 from pathlib import Path
 
-SHORT_S = 0.25  # a stream from this machine to itself keeps two cores busy for as long as it lasts
+SHORT_S = 0.1  # a stream from this machine to itself keeps two cores busy for as long as it lasts
 
 SEES = """\
 __version__ = {version!r}

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,8 +34,9 @@ def list_missing(packages: dict[str, str]) -> str | None:
     return None
 
 
+@cache
 def why_not() -> str | None:
-    """Return why this machine cannot have its own networks, or None."""
+    """Return why this machine cannot have its own networks, or None. It is tried once in a process."""
     if reason := list_missing(_PACKAGES):
         return reason
     if os.geteuid() != 0:

@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -50,8 +51,9 @@ class SiteError(RuntimeError):
     """The site did not do what it should."""
 
 
+@cache
 def why_not(networked: bool = False) -> str | None:
-    """Why this machine cannot bring up a site, or None if it can."""
+    """Why this machine cannot bring up a site, or None if it can. It is tried once in a process."""
     for command, package in (_PACKAGES | (_PACKAGES_FOR_NETWORKS if networked else {})).items():
         if shutil.which(command, path=_PATH) is None:
             return f"a real Slurm needs {command} (Debian package {package})"
