@@ -25,11 +25,11 @@ SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 
 def test_training_with_a_read_only_home(new_lab: NewLab, tmp_path: Path) -> None:
     """A training on a read-only home writes only into cache_dir and scratch_dir."""
-    lab = new_lab(2, namespaces=True, before=READ_ONLY)
+    lab = new_lab(1, namespaces=True, before=READ_ONLY)
     folders = {"cache_dir": f"{tmp_path}/$USER/cache", "scratch_dir": f"{tmp_path}/$USER/tmp"}
     config = lab.config(setup=SEES_FILES, entry=TRAINING.entry, limits=TRAINING.limits, **folders)
     with start_stage(tmp_path, config) as stage:
-        run = stage.run(**SMALL, steps=5)
+        run = stage.run(**SMALL, gpus=1, steps=5)
     assert len(run.loss) == 5
     with pytest.raises(MachineError, match="Read-only file system"):
         lab["m1"].run("touch", str(lab["m1"].home / "file"))

@@ -16,6 +16,7 @@ from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
+from tests.doctor.interpreters import SHORT_S, make_interpreter
 from tests.launch.isolated import SMALL, TRAINING
 from tests.launch.stage import Stage, start_stage
 from tests.machines import network
@@ -52,7 +53,11 @@ def count_bytes(lab: Lab, interface: str) -> int:
     return int(numbers[0]) + int(numbers[8])
 
 
-@pytest.mark.parametrize("interface", ["fast0", "10.71.0.0/24"], ids=["name", "network"])
+INTERFACES = {"name": "fast0", "network": "10.71.0.0/24"}
+
+
+@pytest.mark.campaign(part=2)  # each imports TensorFlow on two hosts
+@pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES)
 def test_tasks_use_the_interface(lab: Lab, tmp_path: Path, interface: str) -> None:
     """Data between tasks goes over the interface of clusters.toml, and the fingerprint has its speed."""
     with on_two(lab, tmp_path, interface) as stage:
@@ -74,11 +79,17 @@ def test_an_absent_interface_is_one_line(lab: Lab, tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_the_doctor_measures_the_interface(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES)
+def test_the_doctor_measures_the_interface(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str
+) -> None:
     """The doctor tries ports and links at the addresses of the interface, and lists what each host has."""
-    monkeypatch.setattr(examination, "STREAM_S", 0.1)
+    monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     limits = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
-    config = lab.config(interface="fast0", setup=SEES_FILES, limits=limits, heartbeat_timeout_s=PATIENCE_S)
+    python = str(make_interpreter(tmp_path / "venv", "2.99.0"))
+    config = lab.config(
+        interface=interface, python=python, setup=SEES_FILES, limits=limits, heartbeat_timeout_s=PATIENCE_S
+    )
     before = count_bytes(lab, "fast0")
     seen = examine(config, None, lambda words: None)
     assert [host.address for host in seen.hosts] == list(SECOND.values())
