@@ -229,7 +229,8 @@ def test_closed_reader_is_exit_code_141(arguments: Sequence[str], tmp_path: Path
     """A closed reader of stdout, as after `| head`, is exit code 141 without output on stderr."""
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run([*DTFPERF, *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=ENDS_S, check=False)
+    command = zygote.make_command(*arguments)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=ENDS_S, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
 
@@ -237,9 +238,8 @@ def test_closed_reader_is_exit_code_141(arguments: Sequence[str], tmp_path: Path
 def test_full_disk_is_one_line(tmp_path: Path) -> None:
     """A stdout that cannot be written is one line on stderr and exit code 1."""
     with open("/dev/full", "wb") as full:
-        ended = subprocess.run(
-            [*DTFPERF, "run", "--models"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False
-        )
+        command = zygote.make_command("run", "--models")
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False)
     assert ended.returncode == 1
     assert ended.stderr == "dtfperf: the output cannot be written: No space left on device\n"
 

@@ -3,7 +3,6 @@
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,7 +129,7 @@ def test_terminal_has_progress_and_colours(tmp_path: Path) -> None:
     write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", "--cluster=twins", "--gpus=1"],
+        zygote.make_command("doctor", "--cluster=twins", "--gpus=1"),
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=theirs,

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget
 from tests.baselines.examples import SYSTEM, entry_of, measurement_of
+from tests.plugin import zygote
 
 ENTRY = entry_of([100, 100.5, 99.5, 100])
 
@@ -93,7 +93,7 @@ def test_closed_reader_is_no_traceback(folder: SessionFolder) -> None:
     """A closed reader, as after `| head`, is exit code 141 without a traceback."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "judge", str(folder.path)]
+    command = zygote.make_command("judge", str(folder.path))
     ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, "")

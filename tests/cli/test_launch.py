@@ -17,7 +17,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.backends import wait_until
-from tests.cli.table import read
+from tests.cli.table import read, read_refusal
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
@@ -293,10 +293,12 @@ def test_environment_has_the_rank(folder: Path, workers: int) -> None:
         ("RANK", "environment must be texts of the form NAME=value, not 'RANK'"),
     ],
 )
-def test_invalid_environment_is_refused(folder: Path, word: str, why: str) -> None:
+def test_invalid_environment_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], word: str, why: str
+) -> None:
     """A variable that cannot be set is refused before anything is started, with the nearest name."""
-    done = launch(folder, f"--environment={word}", "program.py")
-    assert (done.returncode, why in done.stderr) == (2, True), done.stderr
+    monkeypatch.chdir(folder)
+    assert why in read_refusal(capfd, "launch", f"--environment={word}", "program.py")
     assert not (folder / "dtfperf_launches").exists()
 
 
@@ -304,7 +306,7 @@ def test_waiting_names_the_process_that_has_the_machine(folder: Path) -> None:
     """A command that waits names the process that has the machine."""
     with start_launch(folder, "program.py", "wait") as first:
         read_first_lines(first, 1)
-        argv, env = make_command("program.py"), make_environment(folder)
+        argv, env = zygote.make_command("launch", "program.py"), make_environment(folder)
         with subprocess.Popen(
             argv, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as second:
@@ -384,7 +386,7 @@ def launch_on_terminal(folder: Path, *words: str) -> list[str]:
     """Return the lines that are left on the terminal, with a width of the whole text."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        make_command(*words),
+        zygote.make_command("launch", *words),
         cwd=folder,
         env=make_environment(folder) | {"TERM": "xterm", "NO_COLOR": "1"},
         stdout=theirs,

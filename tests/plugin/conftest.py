@@ -87,8 +87,7 @@ class PerfTests:
 
     def start_command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start `dtfperf ARGUMENTS`, with these variables set."""
-        argv = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
-        pipe = subprocess.PIPE
+        argv, pipe = zygote.make_command(*arguments), subprocess.PIPE
         return subprocess.Popen(argv, cwd=self.folder, env=self.environ(environment), stdout=pipe, stderr=pipe, text=True)
 
     def run_python(self, *arguments: str, **environment: str) -> "Ended":

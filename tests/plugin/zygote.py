@@ -177,6 +177,11 @@ def dtfperf(*arguments: object, cwd: Path | None = None, **more: str) -> subproc
     return python("-m", COMMANDS, *arguments, cwd=cwd, **more)
 
 
+def make_command(*arguments: str) -> list[str]:
+    """Return the command of a process that stands for a fork of `dtfperf ARGUMENTS`, for `subprocess.Popen`."""
+    return [zygote().python, "-m", COMMANDS, *arguments]
+
+
 def run(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float, *, starts_forks: bool = False
 ) -> tuple[int, str, str]:
