@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,7 @@ def test_wrong_arguments_measure_nothing(
 ) -> None:
     """Wrong arguments are exit code 2 with a message, and no session folder is made."""
     monkeypatch.chdir(perf.folder)
+    monkeypatch.setattr("sys.path", [*sys.path])  # to which the command adds the folder
     line = read_refusal(capfd, "run", *arguments, "--clusters-file=perf/clusters.toml")
     assert line.startswith("dtfperf: ")
     assert told in line
