@@ -35,22 +35,14 @@ def run(perf: PerfTests, judged: str = "pass", section: str = "return None") -> 
 
 
 def test_hooks_receive_measurements_and_judgements(perf: PerfTests) -> None:
-    """Each measurement is passed to the hook without a verdict, and each check with its verdict."""
-    told = [line for line in run(perf).splitlines() if line.startswith(("measured", "judged"))]
+    """Each measurement is passed to the hook without a verdict, each check with its verdict, and all measurements to the
+    section, which comes after those of this package, and once on the page with characters of HTML escaped."""
+    out = run(perf, section="return '<b>ours</b>', [f'{r.spec.gpus} & {r.verdict}' for r in records] + [3]")
+    told = [line for line in out.splitlines() if line.startswith(("measured", "judged"))]
     assert told == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
-
-
-def test_own_section_receives_all_measurements(perf: PerfTests) -> None:
-    """The section comes after those of this package, and receives all measurements."""
-    out = run(perf, section="return 'ours', [f'{r.spec.gpus} {r.verdict}' for r in records]")
-    ours, _, after = out.partition("= ours =")
+    ours, _, after = out.partition("= <b>ours</b> =")
     assert "distributed training performance" in ours
-    assert "\n1 NO_BASELINE\n2 NO_BASELINE\n" in after
-
-
-def test_own_section_is_on_the_page(perf: PerfTests) -> None:
-    """The page of the session has the section once, with characters of HTML escaped."""
-    run(perf, section="return '<b>ours</b>', [f'{r.spec.gpus} & {r.verdict}' for r in records] + [3]")
+    assert "\n1 & NO_BASELINE\n2 & NO_BASELINE\n3\n" in after
     (page,) = (perf.folder / "perf_results").glob("*/report.html")
     text = page.read_text()
     assert text.count("<h2>&lt;b&gt;ours&lt;/b&gt;</h2>") == 1
@@ -66,8 +58,8 @@ def test_failing_section_leaves_the_table(perf: PerfTests) -> None:
 
 
 def test_sections_of_several_plugins_are_independent(perf: PerfTests) -> None:
-    """Each valid section is shown once, in pytest's order, and each invalid or failing one is one line."""
-    for name, section in {"first": "return 'one', ['1']", "none": "return None", "third": "return 'three', ['3']"}.items():
+    """Each valid section is shown once, in pytest's order, a text line by line, and each invalid or failing one is one line."""
+    for name, section in {"first": "return 'one', 'two\\nlines'", "none": "return None", "third": "return 'three', ['3']"}.items():
         perf.write(SECTION.format(section=section), f"{name}.py")
     perf.write(SECTION.format(section="return 1 / 0"), "raises.py")
     perf.write(SECTION.format(section="import pytest; pytest.fail('too slow')"), "fails.py")
@@ -76,16 +68,11 @@ def test_sections_of_several_plugins_are_independent(perf: PerfTests) -> None:
     perf.write(TESTS)
     out = perf.run().out
     assert re.findall(r"= (one|three) =", out) == ["three", "one"]
+    assert "\ntwo\nlines\n" in out.partition("= one =")[2]
     assert "\ndtfperf: a report section of raises failed: ZeroDivisionError: division by zero\n" in out
     assert "\ndtfperf: a report section of fails failed: Failed: too slow\n" in out
     assert "\ndtfperf: a report section of shapeless failed: TypeError: " in out
     assert "1 undecided" in out
-
-
-def test_section_of_one_text_is_shown_by_lines(perf: PerfTests) -> None:
-    """A text in the place of lines is shown line by line."""
-    out = run(perf, section="return 'ours', 'two\\nlines'")
-    assert "\ntwo\nlines\n" in out.partition("= ours =")[2]
 
 
 def test_section_of_megabytes_is_shown_whole(perf: PerfTests) -> None:
