@@ -32,7 +32,10 @@ def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     if reason := why_not():
         pytest.skip(reason)
     config = slurm(backend_keys={"partition": "short", "time_limit": 1})
-    with Site(nodes=2) as site, driver(tmp_path_factory.mktemp("timed-out"), config, site.environment, ENDLESS) as process:
+    folder = tmp_path_factory.mktemp("timed-out")
+    for task in ("worker-0", "worker-1"):
+        (folder / f"{task}.json").write_text('{"step_s": 1.0}')  # each step is an event of two processes
+    with Site(nodes=2) as site, driver(folder, config, site.environment, ENDLESS) as process:
         yield process
 
 
