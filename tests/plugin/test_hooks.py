@@ -59,7 +59,8 @@ def test_failing_section_leaves_the_table(perf: PerfTests) -> None:
 
 def test_sections_of_several_plugins_are_independent(perf: PerfTests) -> None:
     """Each valid section is shown once, in pytest's order, a text line by line, and each invalid or failing one is one line."""
-    for name, section in {"first": "return 'one', 'two\\nlines'", "none": "return None", "third": "return 'three', ['3']"}.items():
+    valid = {"first": "return 'one', 'two\\nlines'", "none": "return None", "third": "return 'three', ['3']"}
+    for name, section in valid.items():
         perf.write(SECTION.format(section=section), f"{name}.py")
     perf.write(SECTION.format(section="return 1 / 0"), "raises.py")
     perf.write(SECTION.format(section="import pytest; pytest.fail('too slow')"), "fails.py")

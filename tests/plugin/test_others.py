@@ -153,7 +153,8 @@ PARAMETRISATIONS = (
 
 def test_own_parametrisation_of_gpus_is_used(perf: PerfTests) -> None:
     """A test's own parametrisation of `gpus` is used, however it is written, and the other parameters come from the plugin."""
-    tests = (f"@pytest.mark.parametrize({how})\ndef test_{at}(train, gpus, num_ps): pass\n" for at, how in enumerate(PARAMETRISATIONS))
+    test = "@pytest.mark.parametrize({how})\ndef test_{at}(train, gpus, num_ps): pass\n"
+    tests = [test.format(at=at, how=how) for at, how in enumerate(PARAMETRISATIONS)]
     perf.write("".join(["import pytest\n", *tests]))
     ended = perf.run("--co", "-q", "--num-ps=1,2")
     assert ended.code == 0, ended.out
