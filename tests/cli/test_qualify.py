@@ -188,6 +188,7 @@ def host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("readings", ["invented", "measured"] if campaign.WHOLE else ["invented"])
 def test_qualify_of_this_host_without_history_is_not_judged(
     host: Path, capsys: pytest.CaptureFixture[str], readings: str

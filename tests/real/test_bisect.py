@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests import campaign
 from tests.cli.test_bisect import run_git
 from tests.plugin.conftest import COMMANDS_HERE, PerfTests
@@ -49,6 +51,7 @@ def make_commits(folder: Path, count: int, slow: int) -> list[str]:
     return commits
 
 
+@pytest.mark.campaign
 def test_slow_commit_is_found(perf: PerfTests) -> None:
     """The slow commit, of 32 in campaigns, is FOUND with its file, and not all commits are trained."""
     (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)

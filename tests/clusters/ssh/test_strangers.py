@@ -47,6 +47,7 @@ def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "keys, entry, answer",
     [
