@@ -137,9 +137,7 @@ def test_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path: Path, monke
 def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     """An interrupt removes the files that were made."""
     argv = zygote.make_command("make-data", "cifar10", "--images", "1000000", "--out", str(tmp_path / "made"))
-    with subprocess.Popen(
-        argv, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as making:
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as making:
         wait_until("it has begun", lambda: list(tmp_path.iterdir()), PATIENCE_S)
         os.killpg(making.pid, signal.SIGINT)
         assert making.communicate()[1] == "dtfperf: interrupted\n"

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.ssh.conftest import NewLab, new_lab
-from tests.plugin.conftest import CLUSTERS, COMMANDS_HERE, REPOSITORY, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests, whole_tests_in
+from tests.plugin.conftest import (
+    CLUSTERS,
+    COMMANDS_HERE,
+    REPOSITORY,
+    WITHOUT,
+    WITHOUT_DRAWING,
+    Ended,
+    PerfTests,
+    whole_tests_in,
+)
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
 
 __all__ = ["new_lab"]

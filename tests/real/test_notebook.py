@@ -52,7 +52,7 @@ def has_cell_run(browser: Browser, output: str) -> bool:
 
 
 def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
-    """The URL opens the launcher without the user's certificate, a notebook's kernel computes, and Ctrl-C ends all processes."""
+    """The URL opens the launcher without the user's certificate, a kernel computes, and Ctrl-C ends all processes."""
     (folder / ".jupyter").mkdir()
     # A user who has switched tokens off elsewhere has one here, and one who has a certificate has none.
     settings = ['c.IdentityProvider.token = ""', 'c.ServerApp.token = ""']

@@ -80,16 +80,12 @@ def test_an_absent_interface_is_one_line(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES)
-def test_the_doctor_measures_the_interface(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str
-) -> None:
+def test_the_doctor_measures_the_interface(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
     """The doctor tries ports and links at the addresses of the interface, and lists what each host has."""
     monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     limits = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
     python = str(make_interpreter(tmp_path / "venv", "2.99.0"))
-    config = lab.config(
-        interface=interface, python=python, setup=SEES_FILES, limits=limits, heartbeat_timeout_s=PATIENCE_S
-    )
+    config = lab.config(interface=interface, python=python, setup=SEES_FILES, limits=limits, heartbeat_timeout_s=PATIENCE_S)
     before = count_bytes(lab, "fast0")
     seen = examine(config, None, lambda words: None)
     assert [host.address for host in seen.hosts] == list(SECOND.values())
