@@ -121,8 +121,7 @@ class BackendContract:
             pass
 
     def test_every_host_knows_its_index_and_the_session(self, parrots: ParrotChannel) -> None:
-        """Each process finds its place among the hosts, and the id of its start, by which a sweep finds it, in its environment;
-        `receive` reports when nothing comes in time."""
+        """Each process has its place among the hosts and the id of its start in its environment; then nothing is received."""
         assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
         assert parrots.session != "(unset)"
         assert parrots.channel.receive(0.05) is None
