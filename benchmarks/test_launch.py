@@ -19,6 +19,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.agents import Agents, group_tasks_by_host, make_task_addresses, start_order
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.messages.agent import StoppedMessage
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 
@@ -79,7 +80,7 @@ def answered(agents: Agents, count: int) -> None:
     while count:
         event = agents.wait_for_event(60.0)
         assert event, "an agent does not answer"
-        assert event["event"] == "stopped"
+        assert isinstance(event, StoppedMessage)
         count -= 1
 
 

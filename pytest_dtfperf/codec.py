@@ -64,9 +64,11 @@ def describe(
     at_most: float | None = None,
     below: float | None = None,
     pattern: str | None = None,
+    form: str = "",
     key_pattern: str | None = None,
     min_size: int = 0,
     max_size: int | None = None,
+    inner_sizes: Sequence[int] = (),
     is_finite: bool = True,
     omit_empty: bool = False,
     is_stored: bool = True,
@@ -80,9 +82,11 @@ def describe(
         unit: Of its numbers, as in "s" or "bytes".
         at_least, above, at_most, below: Range of each number in it.
         pattern: Regular expression that all of each text in it matches.
+        form: Phrase for texts of the pattern, for errors.
         key_pattern: Regular expression that all of each key of an object matches.
         min_size: Least number of items of a list, or of characters of a text.
         max_size: Largest number of items of a list, of keys of an object, or of characters of a text; None: no limit.
+        inner_sizes: Largest sizes of what is in it: of its items, of what is in these, and so on.
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None or its default.
         is_stored: Whether it is written.
@@ -95,9 +99,11 @@ def describe(
         "unit": unit,
         "range": {name: value for name, value in limits.items() if value is not None},
         "pattern": pattern,
+        "form": form,
         "key_pattern": key_pattern,
         "min_size": min_size,
         "max_size": max_size,
+        "inner_sizes": inner_sizes,
         "is_finite": is_finite,
         "omit_empty": omit_empty,
         "is_stored": is_stored,
@@ -364,7 +370,8 @@ def _check_choice(choices: Sequence[Any]) -> Check:
 
 def without_sizes(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the metadata of what is in a list or an object: its sizes are those of the list or the object itself."""
-    return {**metadata, "min_size": 0, "max_size": None}
+    max_size, *inner_sizes = metadata.get("inner_sizes") or (None,)
+    return {**metadata, "min_size": 0, "max_size": max_size, "inner_sizes": inner_sizes}
 
 
 def _check_all_at_once(hint: Any, metadata: Mapping[str, Any]) -> Callable[[Collection[Any]], bool]:
@@ -449,7 +456,7 @@ def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
         if type(value) is not hint and not (hint is str and isinstance(value, str)):
             raise ValidationError(allowed, value)
         if pattern and not pattern.fullmatch(value):
-            raise ValidationError(f"text of the form {pattern.pattern}", value)
+            raise ValidationError(metadata.get("form") or f"text of the form {pattern.pattern}", value)
         if hint is str and len(value) < min_size:
             raise ValidationError(f"text of at least {min_size} characters", value)
         if hint is str and len(value) > max_size:

@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Self
 
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.exposure import NetworkInterface
+from pytest_dtfperf.messages.programs import FactsAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,12 @@ class HostFacts:
     unguarded: str | None  # why there cannot be a firewall around tasks' ports
 
     @classmethod
-    def from_event(cls, event: Mapping[str, Any]) -> Self:
-        values = {each.name: event[each.name] for each in fields(cls)}
-        gpus = None if values["gpus"] is None else tuple(gpu["name"] for gpu in values["gpus"])
-        disks = tuple(Disk(**disk) for disk in values["disks"])
-        interfaces = tuple(map(NetworkInterface.from_event, values["interfaces"]))
-        lists = {"addresses": tuple(values["addresses"]), "interfaces": interfaces, "gpus": gpus, "disks": disks}
+    def from_message(cls, message: FactsAnswer) -> Self:
+        values = {name: value for name, value in vars(message).items() if name != "host"}
+        gpus = None if message.gpus is None else tuple(gpu.name for gpu in message.gpus)
+        disks = tuple(Disk(**vars(disk)) for disk in message.disks)
+        interfaces = tuple(map(NetworkInterface.from_message, message.interfaces))
+        lists = {"addresses": tuple(message.addresses), "interfaces": interfaces, "gpus": gpus, "disks": disks}
         return cls(**{**values, **lists})
 
     def find_interface(self, address: str) -> NetworkInterface | None:

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
@@ -26,8 +26,22 @@ from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, make_rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
-from pytest_dtfperf.messages.received import MessageError, MessageReceiver
-from pytest_dtfperf.messages.tables import CHECKUP
+from pytest_dtfperf.messages import Message, MessageError, MessageReceiver
+from pytest_dtfperf.messages.programs import (
+    CHECKUP,
+    CheckupFailure,
+    CheckupHello,
+    ClockAnswer,
+    FactsAnswer,
+    FilesAnswer,
+    LinkAnswer,
+    ListenAnswer,
+    ReachAnswer,
+    RemoveAnswer,
+    TrialAnswer,
+    TrialFailure,
+    WriteAnswer,
+)
 from pytest_dtfperf.node import wire
 
 CLOCK_ROUNDS = 10
@@ -43,20 +57,27 @@ _LAST_LINES = 5
 _LAST_WORDS_S = 10.0
 _POLL_S = 0.1
 _BUSY_S = 1.0  # the longest time of receiving without a check of time-outs
-_QUESTIONS = {
-    "hello": "its first message",
-    "clock": "its clock",
-    "facts": "its state",
-    "write": "a file in the folder",
-    "list_files": "the files in the folder",
-    "remove": "a file in the folder",
-    "listen": "ports to listen on",
-    "reach": "connections to the others",
-    "trial": "the import of TensorFlow",
-    "measure": "a link",
+
+
+class _NoAnswer(Message):
+    """The type of an answer that no host sends."""
+
+
+_EXPECTED: Mapping[type[Message], str] = {
+    CheckupHello: "its first message",
+    ClockAnswer: "its clock",
+    FactsAnswer: "its state",
+    WriteAnswer: "a file in the folder",
+    FilesAnswer: "the files in the folder",
+    RemoveAnswer: "a file in the folder",
+    ListenAnswer: "ports to listen on",
+    ReachAnswer: "connections to the others",
+    TrialAnswer: "the import of TensorFlow",
+    LinkAnswer: "a link",
+    _NoAnswer: "its end",
 }
 
-Event = Mapping[str, Any]
+Answer = TypeVar("Answer", bound=Message)
 
 
 class Examination:
@@ -81,6 +102,7 @@ class Examination:
         self._on_status = on_status
         self._token = secrets.token_hex(8)
         self._received_at: dict[int, float] = {}
+        self._answered_s: dict[int, float] = {}  # time of the last answer of each host
         self._receiver = MessageReceiver(CHECKUP, len(seen.hosts))
         self._given_up: set[int] = set()
 
@@ -96,83 +118,81 @@ class Examination:
                 self._import_tensorflow()
                 self._measure_links()
             except HostLost:  # the last host: each has its own reason by now
-                self._collect_answers("its end", _LAST_WORDS_S, set(self.seen.present))
+                self._collect_answers(_NoAnswer, _LAST_WORDS_S, set(self.seen.present))
 
     # Checks
 
     def _wait_for_hello(self) -> None:
         self._on_status(f"waiting for {format_count(len(self.seen.present), 'host')}")
-        self._collect_answers("hello", self._limits.hello_s, set(self.seen.present))
+        self._collect_answers(CheckupHello, self._limits.hello_s, set(self.seen.present))
 
     def _compare_clocks(self) -> None:
         """Measure clock offsets as NTP does: the shortest of several round trips is the most exact."""
         self._on_status("comparing clocks")
         for number in range(CLOCK_ROUNDS):
             left_s = time.time()
-            for host, answer in self._ask("clock", _CLOCK_S, {"round": number}).items():
-                new = _compute_offset(left_s, answer["arrived_s"], answer["left_s"], answer["here_s"])
+            for host, answer in self._ask("clock", ClockAnswer, _CLOCK_S, {"round": number}).items():
+                if isinstance(answer, CheckupFailure):
+                    continue
+                new = _compute_offset(left_s, answer.arrived_s, answer.left_s, self._answered_s[host])
                 best = self.seen.hosts[host].offset
                 if best is None or new.uncertainty_s < best.uncertainty_s:
                     self.seen.hosts[host].offset = new
 
     def _read_facts(self) -> None:
         self._on_status("reading the state of every host")
-        for host, answer in self._ask("facts", _FACTS_S).items():
-            if self._is_answer(host, "read its state", answer):
-                self.seen.hosts[host].facts = facts = HostFacts.from_event(answer)
-                if self.seen.interface:
-                    with suppress(AllocationError):  # findings.py reports it
-                        _, self.seen.hosts[host].address = choose_interface("", self.seen.interface, facts.interfaces)
+        for host, answer in self._note_failures("read its state", self._ask("facts", FactsAnswer, _FACTS_S)).items():
+            self.seen.hosts[host].facts = facts = HostFacts.from_message(answer)
+            if self.seen.interface:
+                with suppress(AllocationError):  # findings.py reports it
+                    _, self.seen.hosts[host].address = choose_interface("", self.seen.interface, facts.interfaces)
 
     def _compare_files(self) -> None:
         """Let every host write a file, search those of all hosts, and remove its own."""
         self._on_status(f"comparing the files in {self.seen.folder}")
         where = {"folder": self.seen.folder, "token": self._token}
-        written = [
-            host
-            for host, answer in self._ask("write", _FILES_S, where).items()
-            if self._is_answer(host, f"write to {self.seen.folder}", answer)
-        ]
-        for host, answer in self._ask("list_files", _FILES_S, {"hosts": written, **where}).items():
-            if not self._is_answer(host, f"read {self.seen.folder}", answer):
-                continue
-            if strange := set(answer["sees"]) - set(written):
+        written = list(self._note_failures(f"write to {self.seen.folder}", self._ask("write", WriteAnswer, _FILES_S, where)))
+        listed = self._ask("list_files", FilesAnswer, _FILES_S, {"hosts": written, **where})
+        for host, answer in self._note_failures(f"read {self.seen.folder}", listed).items():
+            if strange := set(answer.sees) - set(written):
                 self._give_up(host, f"sees a file of host number {min(strange)}, which has written none")
             else:
-                self.seen.hosts[host].sees = frozenset(answer["sees"])
-        self._ask("remove", _FILES_S)  # hosts also do this when they exit
+                self.seen.hosts[host].sees = frozenset(answer.sees)
+        self._ask("remove", RemoveAnswer, _FILES_S)  # hosts also do this when they exit
 
     def _test_ports(self) -> None:
         """Let all hosts listen, and then try every port of every other host."""
         self._on_status("connecting every host with every other")
         addresses = {str(host): self.seen.hosts[host].address for host in self.seen.present}
         wanted = {"token": self._token, "ports": self._ports, "addresses": addresses}
-        for host, answer in self._ask("listen", _FACTS_S, wanted).items():
-            if self._is_answer(host, "listen on ports", answer):
-                row = self.seen.hosts[host]
-                row.ports, row.taken, row.has_address = tuple(answer["ports"]), tuple(answer["taken"]), answer["has_address"]
+        listening = self._ask("listen", ListenAnswer, _FACTS_S, wanted)
+        for host, answer in self._note_failures("listen on ports", listening).items():
+            row = self.seen.hosts[host]
+            row.ports, row.taken, row.has_address = tuple(answer.ports), tuple(answer.taken), answer.has_address
         targets = [
             {"host": host, "address": addresses[str(host)], "ports": self.seen.hosts[host].ports}
             for host in self._list_listening()
         ]
         within_s = _REACH_S + _REACH_PER_PORT_S * len(targets) * len(self._ports)
         asked = {(host, port) for host in self._list_listening() for port in self.seen.hosts[host].ports}
-        for host, answer in self._ask("reach", within_s, {"token": self._token, "targets": targets}).items():
-            if not self._is_answer(host, "connect to the others", answer):
-                continue
-            if {(each["to"], each["port"]) for each in answer["reached"]} != {each for each in asked if each[0] != host}:
+        reached = self._ask("reach", ReachAnswer, within_s, {"token": self._token, "targets": targets})
+        for host, attempts in self._note_failures("connect to the others", reached).items():
+            if {(each.to, each.port) for each in attempts.reached} != {each for each in asked if each[0] != host}:
                 self._give_up(host, "reported other connections than the requested ones")
             else:
-                self.seen.reached += [PortAttempt(host, each["to"], each["port"], each["error"]) for each in answer["reached"]]
+                self.seen.reached += [PortAttempt(host, each.to, each.port, each.error) for each in attempts.reached]
 
         self.seen.reached.sort(key=lambda each: (each.source, each.target, each.port))
 
     def _import_tensorflow(self) -> None:
         self._on_status("importing TensorFlow on every host")
         within_s = self._limits.hello_s
-        for host, answer in self._ask("trial", within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
-            fields = {key: answer[key] for key in ("version", "gpus", "import_s", "error") if key in answer}
-            self.seen.hosts[host].trial = TensorFlowTrial(**fields, last_lines=tuple(answer.get("last_lines", ())))
+        for host, answer in self._ask("trial", TrialAnswer, within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
+            if isinstance(answer, CheckupFailure):
+                lines = tuple(answer.last_lines) if isinstance(answer, TrialFailure) else ()
+                self.seen.hosts[host].trial = TensorFlowTrial(error=answer.error, last_lines=lines)
+            else:
+                self.seen.hosts[host].trial = TensorFlowTrial(answer.version, answer.gpus, answer.import_s)
 
     def _measure_links(self) -> None:
         """Measure all links. This is the last check, when nothing else runs on the hosts."""
@@ -202,47 +222,66 @@ class Examination:
         }
         wanted = {"token": self._token, "stream_s": STREAM_S, "pairs": targets}
         found = {}
-        for source, answer in self._ask("measure", STREAM_S + _LINK_S, wanted, among=going.keys()).items():
-            fields = {key: answer[key] for key in ("round_trip_s", "echoes", "bytes", "counted_s", "error") if key in answer}
-            found[source, going[source]] = HostLink(source, going[source], **fields)
+        for source, answer in self._ask("measure", LinkAnswer, STREAM_S + _LINK_S, wanted, among=going.keys()).items():
+            target = going[source]
+            if isinstance(answer, CheckupFailure):
+                found[source, target] = HostLink(source, target, error=answer.error)
+            else:
+                values = (answer.round_trip_s, answer.echoes, answer.bytes, answer.counted_s)
+                found[source, target] = HostLink(source, target, *values)
         return found
 
     def _list_listening(self) -> list[int]:
         return [host for host in self.seen.present if self.seen.hosts[host].ports]
 
-    def _is_answer(self, host: int, what: str, answer: Event) -> bool:
-        if error := answer.get("error"):
-            self.seen.hosts[host].troubles += (f"cannot {what}: {error}",)
-        return not error
+    def _note_failures(self, what: str, answers: Mapping[int, Answer | CheckupFailure]) -> dict[int, Answer]:
+        """Return the answers of the hosts that could do it, and note why the others could not."""
+        found = {}
+        for host, answer in answers.items():
+            if isinstance(answer, CheckupFailure):
+                self.seen.hosts[host].troubles += (f"cannot {what}: {answer.error}",)
+            else:
+                found[host] = answer
+        return found
 
     # Lines out and in
 
     def _ask(
-        self, question: str, within_s: float, data: Mapping[str, Any] | None = None, *, among: Collection[int] | None = None
-    ) -> dict[int, Event]:
-        """Return the answers that arrive in time. Hosts without one are missing from then on."""
+        self,
+        question: str,
+        kind: type[Answer],
+        within_s: float,
+        data: Mapping[str, Any] | None = None,
+        *,
+        among: Collection[int] | None = None,
+    ) -> dict[int, Answer | CheckupFailure]:
+        """Return the answers of a kind, or failures, that arrive in time. Hosts without one are missing from then on."""
         asked = set(self.seen.present if among is None else among)
         if not asked:
             return {}
         self._channel.send(wire.encode({"order": question, "only": sorted(asked), **(data or {})}))
-        return self._collect_answers(question, within_s, asked)
+        return self._collect_answers(kind, within_s, asked, may_fail=True)
 
-    def _collect_answers(self, question: str, within_s: float, waiting: set[int]) -> dict[int, Event]:
-        found: dict[int, Event] = {}
+    def _collect_answers(
+        self, kind: type[Answer], within_s: float, waiting: set[int], *, may_fail: bool = False
+    ) -> dict[int, Answer | CheckupFailure]:
+        found: dict[int, Answer | CheckupFailure] = {}
         deadline = time.monotonic() + within_s
         while waiting := waiting & set(self.seen.present):
-            for host, event in self._receive_events():
-                if event["event"] == question and host in waiting:
-                    found[host] = event
-                    waiting.remove(host)
+            for message, here_s in self._receive_messages():
+                if message.host not in waiting:
+                    continue
+                if isinstance(message, kind) or (may_fail and isinstance(message, CheckupFailure)):
+                    found[message.host], self._answered_s[message.host] = message, here_s
+                    waiting.remove(message.host)
             if time.monotonic() > deadline:
                 for host in waiting:
-                    self._mark_missing(host, f"no answer within {within_s:g} s ({_QUESTIONS.get(question, question)})")
+                    self._mark_missing(host, f"no answer within {within_s:g} s ({_EXPECTED[kind]})")
         return found
 
-    def _receive_events(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return all events of a short time; hosts that have been silent for too long become missing."""
-        events: list[tuple[int, dict[str, Any]]] = []
+    def _receive_messages(self) -> list[tuple[Message, float]]:
+        """Return all messages of a short time with their times; hosts that are silent for too long become missing."""
+        messages: list[tuple[Message, float]] = []
         timeout_s = _POLL_S
         enough = time.monotonic() + _BUSY_S
         while time.monotonic() < enough and (arrived := self._channel.receive(timeout_s)) is not None:
@@ -256,8 +295,8 @@ class Examination:
                 self._mark_missing(host, printable(line.description).replace("the agent", "its process"))
                 continue
             try:
-                if (event := self._receiver.receive(host, line)) is not None:
-                    events.append((host, {**event, "here_s": here_s}))
+                if (message := self._receiver.receive(host, line)) is not None:
+                    messages.append((message, here_s))
             except MessageError as exc:
                 self._give_up(host, str(exc))
         now = time.monotonic()
@@ -265,7 +304,7 @@ class Examination:
             if now - self._received_at.get(host, now) > self._limits.silence_s:
                 how = self._channel.explain_silence(host)
                 self._mark_missing(host, printable(how.description) if how else f"silent for {self._limits.silence_s:g} s")
-        return events
+        return messages
 
     def _give_up(self, host: int, why: str) -> None:
         """Disconnect a host that has sent an invalid message."""

@@ -15,19 +15,17 @@ from typing import Any
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import PING_S, Allocation, Host, LossReason, Lost, get_clock
-from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, HostFingerprint
+from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
-from pytest_dtfperf.launch.watch import format_loss
-from pytest_dtfperf.messages.received import MessageError, MessageReceiver
-from pytest_dtfperf.messages.tables import AGENT
+from pytest_dtfperf.launch.watch import AgentLoss, Event, format_loss
+from pytest_dtfperf.messages import MessageError, MessageReceiver
+from pytest_dtfperf.messages.agent import AGENT, HelloMessage
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
-
-Event = Mapping[str, Any]
 
 POLL_S = 0.1  # delay in noticing a deadline; events are received at once
 VIRTUAL_POLL_S = 5.0  # the same on a virtual clock, where each wait takes real time, however long it is
@@ -80,10 +78,7 @@ class Agents:
         self._receiver.expect(run, tasks, tunnel)
 
     def wait_for_event(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None after `timeout_s`.
-
-        The loss of a host is an event, too: "lost", with `how` it was lost and its `last_lines`. No other follows.
-        """
+        """Return the next event, or None after `timeout_s`. The loss of a host is an event, too, and its last one."""
         deadline = self.clock() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - self.clock()))) is not None:
             host, line = arrived
@@ -92,7 +87,7 @@ class Agents:
                     continue
                 return None  # such a host may send without end
             if isinstance(line, Lost):
-                return {"event": "lost", "host": host, "how": line, "last_lines": self._receiver.last_lines(host)}
+                return AgentLoss(host, line, self._receiver.last_lines(host))
             try:
                 if (event := self._receiver.receive(host, line)) is not None:
                     return event
@@ -100,20 +95,20 @@ class Agents:
                 return self.give_up(host, str(exc))
         return None
 
-    def give_up(self, host: int, why: str) -> Event:
+    def give_up(self, host: int, why: str) -> AgentLoss:
         """Ignore a host from now on that violated the protocol, and return its loss."""
         self._given_up.add(host)
-        return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "last_lines": ()}
+        return AgentLoss(host, Lost(LossReason.PROTOCOL_ERROR, why), ())
 
-    def explain_silence(self, host: int) -> Event | None:
+    def explain_silence(self, host: int) -> AgentLoss | None:
         """Return the loss of a host that has been silent for too long, if the cluster knows of it."""
         how = self._channel.explain_silence(host)
-        return {"event": "lost", "host": host, "how": how, "last_lines": self._receiver.last_lines(host)} if how else None
+        return AgentLoss(host, how, self._receiver.last_lines(host)) if how else None
 
     def are_well(self) -> bool:
         """Return whether all agents are still there, between two runs: a pytest that was stopped for a while has lost them."""
         while event := self.wait_for_event(0.0):
-            if event["event"] == "lost":
+            if isinstance(event, AgentLoss):
                 return False
         return not self._given_up
 
@@ -127,25 +122,25 @@ class Agents:
             while not self._over.wait(PING_S):
                 self.order("ping")
 
-    def _hello(self, within_s: float) -> list[Event]:
-        hellos: dict[int, Event] = {}
+    def _hello(self, within_s: float) -> list[HelloMessage]:
+        hellos: dict[int, HelloMessage] = {}
         deadline = self.clock() + within_s
         while len(hellos) < len(self._names):
             event = self.wait_for_event(max(0.0, deadline - self.clock()))
             if event is None:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", hosts=missing)
-            if event["event"] == "lost":
+            if isinstance(event, AgentLoss):
                 raise AllocationError(
-                    format_loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"]),
-                    host=self._names[event["host"]],
+                    format_loss(self._names[event.host], "did not start", event.how, event.last_lines),
+                    host=self._names[event.host],
                 )
-            if event["event"] == "hello":
-                hellos[event["host"]] = event
+            if isinstance(event, HelloMessage):
+                hellos[event.host] = event
         return [hellos[host] for host in range(len(self._names))]
 
 
-def _make_view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
+def _make_view(host: Host, hello: HelloMessage, config: ClusterConfig) -> HostView:
     """Return a host as its agent reports it. Raises `AllocationError` if it does not have this interface."""
     name, address, variables = None, host.address, {}
     if config.interface:
@@ -155,20 +150,20 @@ def _make_view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
     return HostView(
         host.name,
         address,
-        tuple(hello["cpus"]),
-        tuple(hello["gpus"]),
+        tuple(hello.cpus),
+        tuple(hello.gpus),
         host.switch,
-        tuple(hello["addresses"]),
-        hello["unguarded"],
+        tuple(hello.addresses),
+        hello.unguarded,
         name,
         tuple(variables.items()),
-        hello["boot"],
+        hello.boot,
     )
 
 
-def _make_fingerprint(hello: Event, host: HostView, known: Fingerprint) -> Fingerprint:
+def _make_fingerprint(hello: HelloMessage, host: HostView, known: Fingerprint) -> Fingerprint:
     """Return what a host reports and what its cluster knows of it. The interconnect is the interface that tasks use, if set."""
-    reported: HostFingerprint = hello["fingerprint"]
+    reported = hello.fingerprint
     used = next((each for each in _list_interfaces(hello) if each.name == host.interface), None)
     interconnect = {"interconnect": used.speed} if used else {}
     return Fingerprint(
@@ -178,8 +173,8 @@ def _make_fingerprint(hello: Event, host: HostView, known: Fingerprint) -> Finge
     )
 
 
-def _list_interfaces(hello: Event) -> list[NetworkInterface]:
-    return [NetworkInterface.from_event(each) for each in hello["interfaces"]]
+def _list_interfaces(hello: HelloMessage) -> list[NetworkInterface]:
+    return [NetworkInterface.from_message(each) for each in hello.interfaces]
 
 
 CHIEF = "worker:0"

@@ -8,16 +8,17 @@ itself must be a private one, as far as its addresses show.
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, Self
+from typing import Self
 
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import AllocationError, show_value
 from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.messages.agent import InterfaceEntry
 from pytest_dtfperf.spec import Spec
 
 # A list of its own, because the result of ipaddress.is_private differs between Python's versions.
@@ -55,9 +56,9 @@ class NetworkInterface:
     gbps: float | None = None  # None: the kernel does not know it
 
     @classmethod
-    def from_event(cls, event: Mapping[str, Any]) -> Self:
+    def from_message(cls, message: InterfaceEntry) -> Self:
         """Return the interface that a host reports."""
-        return cls(event["name"], tuple(event["addresses"]), event["kind"], event["gbps"])
+        return cls(message.name, tuple(message.addresses), message.kind, message.gbps)
 
     @property
     def speed(self) -> str | None:

@@ -32,12 +32,26 @@ from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
-from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, make_task_order
+from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, make_task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s, group_by_machine
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, place
-from pytest_dtfperf.launch.watch import format_loss
-from pytest_dtfperf.messages.received import MessageError
+from pytest_dtfperf.launch.watch import AgentLoss, Event, format_loss
+from pytest_dtfperf.messages import MessageError
+from pytest_dtfperf.messages.agent import (
+    DoneMessage,
+    ExitMessage,
+    FactsMessage,
+    ForwardedMessage,
+    ReadingMessage,
+    ReadyMessage,
+    RefusedMessage,
+    ReservedMessage,
+    StoppedMessage,
+    StreamEntry,
+    StreamMessage,
+    ZygoteDeathMessage,
+)
 from pytest_dtfperf.spec import Spec
 
 # The bytes of a link are counted in parts: as many as needed to show their spread.
@@ -53,7 +67,7 @@ class _HostAnswers:
 
     readings: dict[str, Reading] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
-    facts: Event | None = None
+    facts: FactsMessage | None = None
 
 
 class Answers:
@@ -63,21 +77,21 @@ class Answers:
         self._hosts = hosts
         self._rounds = rounds
         self._host_answers = [_HostAnswers() for _ in hosts]
-        self._streams: dict[Stream, Sequence[Mapping[str, float]] | str] = {}  # the parts of each, or why there are none
+        self._streams: dict[Stream, Sequence[StreamEntry] | str] = {}  # the parts of each, or why there are none
         self._expected = {(n, *pair) for n, each in enumerate(rounds) for fan in each for pair in fan.streams}
         self._lost: dict[int, str] = {}
 
-    def receive(self, event: Event) -> None:
+    def receive(self, message: ForwardedMessage) -> None:
         """Process a message of a task. Raises `MessageError` for an unexpected one: its host must then be treated as lost."""
-        match event["kind"]:
-            case "reading":
-                self._note_reading(event)
-            case "facts":
-                if self._host_answers[event["host"]].facts:
+        match message:
+            case ReadingMessage():
+                self._note_reading(message)
+            case FactsMessage():
+                if self._host_answers[message.host].facts:
                     raise MessageError("reported its limits twice")
-                self._host_answers[event["host"]].facts = event
-            case "stream":
-                self._note_stream(event)
+                self._host_answers[message.host].facts = message
+            case StreamMessage():
+                self._note_stream(message)
 
     def lose(self, host: int, why: str, *, lied: bool = False) -> None:
         """Expect no more answers of a host. If it violated the protocol (`lied`), discard its earlier ones, too."""
@@ -92,7 +106,7 @@ class Answers:
     def collect_probes(self, seconds: float) -> Probes:
         """Return all answers so far."""
         names = [host.name for host in self._hosts]
-        known = {name: answers.facts["state"] for name, answers in zip(names, self._host_answers, strict=True) if answers.facts}
+        known = {name: answers.facts.state for name, answers in zip(names, self._host_answers, strict=True) if answers.facts}
         states = group_by_machine(known)
         hosts = {
             names[at]: self._make_host_probe(at, states)
@@ -110,32 +124,32 @@ class Answers:
             seconds=round(seconds, 3),
         )
 
-    def _note_reading(self, event: Event) -> None:
-        host, name = event["host"], event["name"]
+    def _note_reading(self, message: ReadingMessage) -> None:
+        host, name = message.host, message.name
         answers = self._host_answers[host]
         if not _is_asked(name, self._hosts[host]) or name in answers.readings or name in answers.unknown:
             raise MessageError(f"reported a {name!r} that was not requested")
-        if (reading := event.get("reading")) is not None:
-            answers.readings[name] = reading
+        if message.reading is not None:
+            answers.readings[name] = message.reading
         else:
-            answers.unknown[name] = event.get("error") or "it gives no reason"
+            answers.unknown[name] = message.error or "it gives no reason"
 
-    def _note_stream(self, event: Event) -> None:
-        stream = (event["round"], event["host"], event["to"])
+    def _note_stream(self, message: StreamMessage) -> None:
+        stream = (message.round, message.host, message.to)
         if stream not in self._expected or stream in self._streams:
-            raise MessageError(f"reported a stream to host number {event['to']} that was not requested")
-        if event["error"] is None and len(event["parts"]) != PARTS:
-            raise MessageError(f"reported {len(event['parts'])} parts of a stream that has {PARTS}")
-        self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
+            raise MessageError(f"reported a stream to host number {message.to} that was not requested")
+        if message.error is None and len(message.parts) != PARTS:
+            raise MessageError(f"reported {len(message.parts)} parts of a stream that has {PARTS}")
+        self._streams[stream] = message.parts if message.error is None else message.error
 
     def _make_host_probe(self, at: int, states: Mapping[str, Mapping[str, HostState]]) -> HostProbe:
         answers, name = self._host_answers[at], self._hosts[at].name
-        facts = answers.facts or {}
+        facts = answers.facts
         return HostProbe(
             readings=answers.readings,
-            clock_hz=facts.get("clock_hz"),
-            most_clock_hz=facts.get("most_clock_hz"),
-            limits=facts.get("limits", {}),
+            clock_hz=facts.clock_hz if facts else None,
+            most_clock_hz=facts.most_clock_hz if facts else None,
+            limits=facts.limits if facts else {},
             others_cores=_count_others_cores(name, states[name]) if name in states else None,
             unknown=answers.unknown,
         )
@@ -149,7 +163,7 @@ class Answers:
                 return (
                     f"{self._hosts[source].name}>{self._hosts[target].name}: {result or self._explain_missing(source, target)}"
                 )
-            rates[source, target] = [part["bytes"] / part["counted_s"] for part in result]
+            rates[source, target] = [part.bytes / part.counted_s for part in result]
         sums = [sum(parts) for parts in zip(*rates.values(), strict=True)]
         per_s = statistics.median(sums)
         if per_s <= 0:
@@ -375,34 +389,33 @@ class Probing:
                 event = self._agents.wait_for_event(0.0)
 
     def _receive(self, event: Event) -> None:
-        host = event["host"]
-        match event["event"]:
-            case "reserved" if host in self._hosts:
-                self._ports[host] = event["ports"][0]
-            case "refused" if host in self._hosts:
-                self._answers.lose(host, event["reason"])
-            case "task" if not self._answers.is_lost(host):
+        host = event.host
+        match event:
+            case ReservedMessage() if host in self._hosts:
+                self._ports[host] = event.ports[0]
+            case RefusedMessage() if host in self._hosts:
+                self._answers.lose(host, event.reason)
+            case ForwardedMessage() if not self._answers.is_lost(host):
                 self._receive_from_task(host, event)
-            case "exit":
+            case ExitMessage():
                 self._answers.lose(host, _describe_end(event))
-            case "zygote_died":
+            case ZygoteDeathMessage():
                 self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
-            case "lost":
-                name = self._agents.hosts[host].name
-                why = format_loss(name, "is gone", event["how"], event["last_lines"])
+            case AgentLoss():
+                why = format_loss(self._agents.hosts[host].name, "is gone", event.how, event.last_lines)
                 if host in self._hosts:
-                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.PROTOCOL_ERROR)
-            case "stopped":
+                    self._answers.lose(host, why.partition("\n")[0], lied=event.how.reason is LossReason.PROTOCOL_ERROR)
+            case StoppedMessage():
                 self._quiet.add(host)
 
-    def _receive_from_task(self, host: int, event: Event) -> None:
-        if event["kind"] == "ready":
+    def _receive_from_task(self, host: int, message: ForwardedMessage) -> None:
+        if isinstance(message, ReadyMessage):
             self._ready.add(host)
-        elif event["kind"] == "done":
-            self._done[host] = event["phase"]
+        elif isinstance(message, DoneMessage):
+            self._done[host] = message.phase
         else:
             try:
-                self._answers.receive(event)
+                self._answers.receive(message)
             except MessageError as exc:
                 self._answers.lose(host, f"disconnected because it {exc}", lied=True)
 
@@ -420,9 +433,9 @@ def _make_targets(fans_at_once: link_rounds.Round) -> Mapping[str, Mapping[str, 
     return found
 
 
-def _describe_end(event: Event) -> str:
-    how = f"exit code {event['code']}" if event["signal"] is None else f"signal {event['signal']}"
-    message = event["last_lines"][-1] if event["last_lines"] else "without a word"
+def _describe_end(event: ExitMessage) -> str:
+    how = f"exit code {event.code}" if event.signal is None else f"signal {event.signal}"
+    message = event.last_lines[-1] if event.last_lines else "without a word"
     return f"its task ended early ({how}): {message}"
 
 

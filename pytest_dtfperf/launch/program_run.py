@@ -22,9 +22,11 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost, UsageError
-from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import Roles, place
 from pytest_dtfperf.launch.run_controller import RunController
+from pytest_dtfperf.launch.watch import Event
+from pytest_dtfperf.messages.agent import OutputMessage, TunnelMessage, TunnelReady
 from pytest_dtfperf.node.tunnel import Connections, TunnelProtocolError
 from pytest_dtfperf.spec import Spec
 
@@ -82,10 +84,10 @@ class ProgramRun(RunController):
 
     def _receive(self, event: Event) -> None:
         super()._receive(event)
-        if event["event"] == "tunnel" and self._tunnel:
+        if isinstance(event, TunnelMessage) and self._tunnel:
             self._tunnel.receive(event)
-        elif event["event"] == "task" and event["kind"] == "output" and self._on_output:
-            self._on_output(event["task"], event["lines"], event["left_out"])
+        elif isinstance(event, OutputMessage) and self._on_output:
+            self._on_output(event.task, event.lines, event.left_out)
 
 
 class Tunnel:
@@ -106,7 +108,7 @@ class Tunnel:
         self._wakes, self._wake = socket.socketpair()
         self._wakes.setblocking(False)
         self._wake.setblocking(False)
-        self._received: deque[Mapping[str, Any]] = deque()
+        self._received: deque[TunnelMessage] = deque()
         self._numbers = itertools.count(1)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
@@ -132,11 +134,11 @@ class Tunnel:
         self._thread = threading.Thread(target=self._serve, args=(send,), name="dtfperf-tunnel", daemon=True)
         self._thread.start()
 
-    def receive(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: TunnelMessage) -> None:
         """Process a message of the other end."""
         self._received.append(message)
         self._notify()
-        if message["does"] == "ready" and not self._is_ready:
+        if isinstance(message, TunnelReady) and not self._is_ready:
             self._is_ready = True
             self.on_ready()
 
@@ -156,9 +158,9 @@ class Tunnel:
         except Exception as exc:  # raised in the run's thread, because errors of this thread are not shown
             self.error = exc
 
-    def _handle(self, message: Mapping[str, Any], send: Callable[..., object]) -> None:
-        if message["does"] != "ready":
-            self._connections.receive(message)
+    def _handle(self, message: TunnelMessage, send: Callable[..., object]) -> None:
+        if not isinstance(message, TunnelReady):
+            self._connections.receive({"does": message.does, **message.to_json()})
         elif self._serves:
             raise TunnelProtocolError("sent twice that its program listens")
         else:

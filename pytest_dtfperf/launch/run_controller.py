@@ -12,12 +12,13 @@ from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
-from pytest_dtfperf.launch.agents import Agents, Event, make_task_addresses, reserve_order, start_order
+from pytest_dtfperf.launch.agents import Agents, make_task_addresses, reserve_order, start_order
 from pytest_dtfperf.launch.disturbance import compute_taken_s, find_disturbances
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.tracing import Scoring, Tracing
-from pytest_dtfperf.launch.watch import Watch
+from pytest_dtfperf.launch.watch import Event, Watch
+from pytest_dtfperf.messages.agent import LogMessage, ProgressMessage, StateMessage, TimestampsMessage, TraceMessage
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import needs_addresses
 from pytest_dtfperf.training.models.outline import keep_outline, outline_in
@@ -196,8 +197,8 @@ class RunController:
 
     def _receive(self, event: Event) -> None:
         self._watch.receive(event, self._clock())
-        if event["event"] == "log":
-            self.logs[event["task"]] = event["text"]
+        if isinstance(event, LogMessage):
+            self.logs[event.task] = event.text
 
 
 class MeasuredRun(RunController):
@@ -287,15 +288,15 @@ class MeasuredRun(RunController):
 
     def _receive(self, event: Event) -> None:
         super()._receive(event)
-        match event["event"], event.get("kind"):
-            case "state", _:
-                self._state[self._agents.hosts[event["host"]].name] = event["state"]
-            case "task", "trace":
-                self._tracing.receive(event["task"], event.get("data"), event.get("error"))
-            case "task", "timestamps":
-                self._scoring.receive(event["task"], event.get("data"), event.get("error"))
-            case "task", "progress" if not self._is_over:
-                self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
+        match event:
+            case StateMessage():
+                self._state[self._agents.hosts[event.host].name] = event.state
+            case TraceMessage():
+                self._tracing.receive(event.task, event.data, event.error)
+            case TimestampsMessage():
+                self._scoring.receive(event.task, event.data, event.error)
+            case ProgressMessage() if not self._is_over:
+                self._on_progress(event.task, event.step, event.of, event.images_per_sec)
 
 
 def _assign_without(

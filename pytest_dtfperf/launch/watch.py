@@ -8,10 +8,9 @@ severe events it is the first.
 
 import math
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
@@ -29,7 +28,22 @@ from pytest_dtfperf.errors import (
     quote_lines,
 )
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.messages.received import append_last_lines, format_given_up
+from pytest_dtfperf.messages import Message, append_last_lines, format_given_up
+from pytest_dtfperf.messages.agent import (
+    BeatMessage,
+    ExitMessage,
+    ForwardedMessage,
+    MissingMessage,
+    ProcessEnd,
+    ProgressMessage,
+    ReadyMessage,
+    RefusedMessage,
+    ReportMessage,
+    ReservedMessage,
+    StartedMessage,
+    StoppedMessage,
+    ZygoteDeathMessage,
+)
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
@@ -48,6 +62,18 @@ class FailureCause(IntEnum):
     MISSING = 4
     SERVER_LEFT = 5
     FAILED = 6
+
+
+@dataclass(frozen=True)
+class AgentLoss:
+    """The loss of the agent on a host, after which no other event of it follows."""
+
+    host: int
+    how: Lost
+    last_lines: Sequence[str]
+
+
+Event = Message | AgentLoss
 
 
 @dataclass
@@ -132,12 +158,30 @@ class Watch:
         for task in self.tasks.values():
             task.moved = now
 
-    def receive(self, event: Mapping[str, Any], now: float) -> None:
+    def receive(self, event: Event, now: float) -> None:
         """Process one event of this run."""
-        host = self.hosts[event["host"]]
+        host = self.hosts[event.host]
         host.heard = now
-        if handle := _EVENTS.get(event["event"]):
-            handle(self, event, now)
+        match event:
+            case ReservedMessage():
+                host.ports = event.ports
+            case RefusedMessage():
+                hint = "End the program that listens there, or use any free ports: fixed_ports = false."
+                self._fail(FailureCause.HOST, now, PortInUse(f"{event.reason} on {host.name}. {hint}"))
+            case StoppedMessage():
+                host.quiet = True
+            case AgentLoss():
+                self._on_lost(event, now)
+            case ZygoteDeathMessage():
+                self._on_zygote_died(event, now)
+            case BeatMessage():
+                self._on_beat(event, now)
+            case ExitMessage():
+                self._on_exit(event, now)
+            case StartedMessage():
+                self.tasks[event.task].started = True
+            case ForwardedMessage():
+                self._on_task(event, now)
 
     def check(self, now: float) -> None:
         """Raise the error that has ended the run, if there is one. Called when no event is waiting."""
@@ -160,29 +204,18 @@ class Watch:
 
     # Events
 
-    def _on_reserved(self, event: Mapping[str, Any], now: float) -> None:
-        self.hosts[event["host"]].ports = event["ports"]
-
-    def _on_refused(self, event: Mapping[str, Any], now: float) -> None:
-        name = self.hosts[event["host"]].name
-        hint = "End the program that listens there, or use any free ports: fixed_ports = false."
-        self._fail(FailureCause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
-
-    def _on_stopped(self, event: Mapping[str, Any], now: float) -> None:
-        self.hosts[event["host"]].quiet = True
-
-    def _on_lost(self, event: Mapping[str, Any], now: float) -> None:
-        host = self.hosts[event["host"]]
-        host.lost = event["how"]
-        error = HostLost(format_loss(host.name, "is gone", event["how"], event["last_lines"]), host=host.name)
-        if event["how"].reason is LossReason.PROTOCOL_ERROR:
+    def _on_lost(self, event: AgentLoss, now: float) -> None:
+        host = self.hosts[event.host]
+        host.lost = event.how
+        error = HostLost(format_loss(host.name, "is gone", event.how, event.last_lines), host=host.name)
+        if event.how.reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
 
-    def _on_zygote_died(self, event: Mapping[str, Any], now: float) -> None:
-        host = self.hosts[event["host"]]
+    def _on_zygote_died(self, event: ZygoteDeathMessage, now: float) -> None:
+        host = self.hosts[event.host]
         self._note_signal(event)
-        message = quote_lines(event["last_lines"])
+        message = quote_lines(event.last_lines)
         self._fail(
             FailureCause.ZYGOTE,
             now,
@@ -191,67 +224,64 @@ class Watch:
             ),
         )
 
-    def _on_started(self, event: Mapping[str, Any], now: float) -> None:
-        self.tasks[event["task"]].started = True
-
-    def _on_task(self, event: Mapping[str, Any], now: float) -> None:
-        task = self.tasks[event["task"]]
+    def _on_task(self, event: ForwardedMessage, now: float) -> None:
+        task = self.tasks[event.task]
         task.moved = now
-        match event["kind"]:
-            case "ready":
+        match event:
+            case ReadyMessage():
                 task.ready = True
-            case "progress":
-                task.step, task.of = event["step"], event["of"]
-            case "missing":
+            case ProgressMessage():
+                task.step, task.of = event.step, event.of
+            case MissingMessage():
                 self._fail(
                     FailureCause.MISSING,
                     now,
                     MissingModule(f"{task.name} on {self.hosts[task.host].name} {_explain_missing_module(event)}"),
                 )
-            case "report":
-                task.report = event["report"]
+            case ReportMessage():
+                task.report = event.report
 
-    def _on_exit(self, event: Mapping[str, Any], now: float) -> None:
-        task = self.tasks[event["task"]]
+    def _on_exit(self, event: ExitMessage, now: float) -> None:
+        task = self.tasks[event.task]
         task.exited = True
         self._note_signal(event)
-        if event["signal"] is not None:
+        if event.signal is not None:
             self._on_task_failed(FailureCause.KILLED, task, _format_end(event), event, now)
         elif task.stays and self._phase != "leave":
             self._on_task_failed(
                 FailureCause.SERVER_LEFT, task, f"{_format_end(event)} before its workers were done", event, now
             )
-        elif event["code"] != 0:
+        elif event.code != 0:
             self._on_task_failed(FailureCause.FAILED, task, _format_end(event), event, now)
         elif task.report is None:
             self._on_task_failed(FailureCause.FAILED, task, "ended without a report", event, now)
 
-    def _on_beat(self, event: Mapping[str, Any], now: float) -> None:
-        for name, process in event["tasks"].items():
+    def _on_beat(self, event: BeatMessage, now: float) -> None:
+        for name, process in event.tasks.items():
             task = self.tasks[name]
-            task.stopped_beats = task.stopped_beats + 1 if process["state"] in _STOPPED else 0
+            task.stopped_beats = task.stopped_beats + 1 if process.state in _STOPPED else 0
             if task.stopped_beats >= _STOPPED_BEATS and not task.exited:
-                what = f"is stopped (state {process['state']}): process {process['pid']} exists but does not run"
+                what = f"is stopped (state {process.state}): process {process.pid} exists but does not run"
                 self._fail(FailureCause.STOPPED, now, TaskStopped(self._find_culprit(task, what)))
-        host = self.hosts[event["host"]]
-        host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event["zygote_state"] in _STOPPED else 0
+        host = self.hosts[event.host]
+        host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event.zygote_state in _STOPPED else 0
         if host.zygote_stopped_beats >= _STOPPED_BEATS:
             what = f"the zygote on {host.name}, which all its tasks fork from, is stopped"
             self._fail(FailureCause.ZYGOTE, now, HostLost(what, host=host.name))
 
     # Failures
 
-    def _note_signal(self, event: Mapping[str, Any]) -> None:
+    def _note_signal(self, event: ProcessEnd) -> None:
         """Note a SIGTERM: if all processes of the host received it, the loss of the host follows and is the cause."""
-        if event["signal"] == signal.SIGTERM:
+        if event.signal == signal.SIGTERM:
             self._terminated = True
 
     def _fail(self, cause: FailureCause, now: float, error: DtfPerfError) -> None:
         self._failures.append((cause, now, error))
 
-    def _on_task_failed(self, cause: FailureCause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
-        code = event["code"] if event["signal"] is None else 128 + event["signal"]
-        self._fail(cause, now, TaskFailed(self._find_culprit(task, what, event["last_lines"], code)))
+    def _on_task_failed(self, cause: FailureCause, task: TaskStatus, what: str, event: ExitMessage, now: float) -> None:
+        code = event.status if event.status >= 0 else 128 - event.status  # as a shell does
+        self._fail(cause, now, TaskFailed(self._find_culprit(task, what, event.last_lines, code)))
 
     def _find_culprit(self, task: TaskStatus, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
         return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines), code=code)
@@ -319,9 +349,9 @@ class Watch:
                 return f"did not leave within {self._limits.leave_s:g} s after the workers were done"
 
 
-def _explain_missing_module(event: Mapping[str, Any]) -> str:
+def _explain_missing_module(event: MissingMessage) -> str:
     """Return which module a task lacks, what requires it, and how to install it."""
-    what, module = event["what"], event["name"]
+    what, module = event.what, event.name
     if what != "module":
         mine = tables.find_own_model(module)
         package = mine.package if mine else MODELS.package_of(module) if what == "model" else INPUTS.package_of(module)
@@ -331,19 +361,6 @@ def _explain_missing_module(event: Mapping[str, Any]) -> str:
     return f"has no module {module}, which variable_update={' or '.join(needing)} needs. {' '.join(hints)}".rstrip()
 
 
-_EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
-    "reserved": Watch._on_reserved,
-    "refused": Watch._on_refused,
-    "stopped": Watch._on_stopped,
-    "lost": Watch._on_lost,
-    "zygote_died": Watch._on_zygote_died,
-    "started": Watch._on_started,
-    "task": Watch._on_task,
-    "exit": Watch._on_exit,
-    "beat": Watch._on_beat,
-}
-
-
 def format_loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
     """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
@@ -351,6 +368,6 @@ def format_loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> s
     return append_last_lines(f"the agent on {host} {what}: {printable(how.description)}", last_lines)
 
 
-def _format_end(event: Mapping[str, Any]) -> str:
+def _format_end(event: ProcessEnd) -> str:
     """Return how a process ended."""
-    return format_exit(event["code"] if event["signal"] is None else -event["signal"])
+    return format_exit(event.status)

@@ -16,8 +16,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost, send_heartbeats
 from pytest_dtfperf.errors import DataError, HostLost
 from pytest_dtfperf.formats import format_count, printable
-from pytest_dtfperf.messages.received import MessageError, MessageReceiver, append_last_lines, format_given_up
-from pytest_dtfperf.messages.tables import FETCH
+from pytest_dtfperf.messages import MessageError, MessageReceiver, append_last_lines, format_given_up
+from pytest_dtfperf.messages.programs import FETCH, FetchEnd, FetchFailure, FetchHello, FetchProgress
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec
@@ -162,23 +162,21 @@ class _FetchController:
             what = f"{self._names[host]} was lost while it fetched {self._url}: {printable(line.description)}"
             raise HostLost(append_last_lines(what, self._receiver.last_lines(host)))
         try:
-            event = self._receiver.receive(host, line)
+            message = self._receiver.receive(host, line)
         except MessageError as exc:
             raise HostLost(format_given_up(self._names[host], str(exc))) from exc
-        if event is None:
-            return
-        match event["event"]:
-            case "hello":
+        match message:
+            case FetchHello():
                 self._due[host] = time.monotonic() + self._limits.progress_s
-            case "progress":
-                if event["waiting"] or self._moved.get(host) != event["moved"]:
+            case FetchProgress():
+                if message.waiting or self._moved.get(host) != message.moved:
                     self._due[host] = time.monotonic() + self._limits.progress_s
-                self._bytes[host], self._moved[host] = event["bytes"], event["moved"]
-            case "staged":
-                self._folders[host] = event["folder"]
-                self._bytes[host] = event["bytes"]
-            case "failed":
-                self._failed[host] = event["reason"]
+                self._bytes[host], self._moved[host] = message.bytes, message.moved
+            case FetchEnd():
+                self._folders[host] = message.folder
+                self._bytes[host] = message.bytes
+            case FetchFailure():
+                self._failed[host] = message.reason
 
     def _check_time(self) -> None:
         now = time.monotonic()

@@ -18,7 +18,7 @@ from pytest_dtfperf.spec.printed_number import UnclearNumber, find
 from pytest_dtfperf.traces import StepTimestamps
 from pytest_dtfperf.training import AgentConnection
 
-MOST_STEPS = 400_000  # as many as a report may hold (`messages/received.py`)
+MOST_STEPS = 400_000  # as many as a line of a report can hold (`clusters/children.py`)
 _REPORT_LINE_BYTES = 4096  # of which a program's line needs 200
 _READ_BYTES = 1 << 16
 _KEYS = {"pid", "began", "ended", "images", "warmup"}

@@ -43,7 +43,7 @@ REASONS = {
     "the other host's task": "sent a message about the task worker:1, which is not its own",
     "a report for somebody else": "sent a report of worker:1 as that of worker:0",
     "a report twice": "sent 'report' twice for worker:0",
-    "a rate without bounds": "sent an invalid 'progress': images_per_sec must be a number from 0 to 1e+18, not inf",
+    "a rate without bounds": "sent an invalid 'progress': images_per_sec must be a finite number >= 0 <= 1e+18 or null, not",
     "memory that is no number": "sent an invalid 'hello': fingerprint.hardware.memory_gib must be a whole number",
     "a log that is a path": "sent an invalid 'log': task must be the name of a task, not '../../log'",
 }

@@ -27,8 +27,18 @@ from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, MessageError, MessageReceiver, validate_message
-from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, parse_supervisor_message
+from pytest_dtfperf.messages import JUNK_BYTES, MESSAGES, MessageError, MessageReceiver
+from pytest_dtfperf.messages.agent import (
+    AGENT,
+    ExitMessage,
+    ForwardedMessage,
+    HelloMessage,
+    LogMessage,
+    RefusedMessage,
+    StartedMessage,
+    StateMessage,
+)
+from pytest_dtfperf.messages.programs import CHECKUP, FETCH, parse_supervisor_message
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import entry_of
@@ -163,20 +173,20 @@ def lead_run(lines: Sequence[tuple[int, bytes]]) -> None:
             raise HostLost(str(exc)) from exc
         if event is None:
             continue
-        if event["event"] == "hello":
-            placement.HostView("anna", "127.0.0.1", tuple(event["cpus"]), tuple(event["gpus"]), None)
+        if isinstance(event, HelloMessage):
+            placement.HostView("anna", "127.0.0.1", tuple(event.cpus), tuple(event.gpus), None)
             continue
-        if event["event"] == "started":
+        if isinstance(event, StartedMessage):
             watch.enter("start", now)
-        if event["event"] == "exit":
+        if isinstance(event, ExitMessage):
             watch.enter("leave", now)
         watch.receive(event, now)
         watch.check(now + 0.25)
         watch.check(now + 5.0)
-        if event["event"] == "state":
-            state["anna" if host == 0 else "bert"] = event["state"]
-        if event["event"] == "log":
-            event["text"].encode()
+        if isinstance(event, StateMessage):
+            state["anna" if host == 0 else "bert"] = event.state
+        if isinstance(event, LogMessage):
+            event.text.encode()
     if not watch.all_done:
         raise HostLost("somebody has not come to an end")
     hosts = dict(sorted(((task, "anna" if host == 0 else "bert") for task, host in TASKS.items()), key=lambda each: each[1]))
@@ -253,7 +263,7 @@ def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
     answers = Answers(hosts, ring)
     for host, line in lines:
         event = receiver.receive(host, line)
-        if event is not None and event["event"] == "task" and event["kind"] in ("reading", "facts", "stream"):
+        if isinstance(event, ForwardedMessage):
             answers.receive(event)
     return answers.collect_probes(1.0)
 
@@ -396,14 +406,15 @@ def test_changed_fetch_or_supervisor_message_is_refused() -> None:
         {"failed": "environment", "why": "it failed", "hint": "fix it"}, {"ended": 0, "survivors": [7]},
     ]  # fmt: skip
     for message in fetches:
-        assert validate_message(FETCH, message) == message
+        assert {"event": message["event"], **FETCH.parse(message).to_json()} == message
     for message in supervisors:
-        assert parse_supervisor_message(message) == message
+        fields = parse_supervisor_message(message).to_json()
+        assert fields == {key: value for key, value in message.items() if key not in ("at", "failed")}
     words = []
     for number in range(MANY):
         dice = random.Random(number)
         for of_which, check in (
-            (fetches, lambda message: validate_message(FETCH, message)),
+            (fetches, FETCH.parse),
             (supervisors, parse_supervisor_message),
         ):
             message = change_message(dice.choice(of_which), dice)
@@ -418,11 +429,11 @@ def test_changed_fetch_or_supervisor_message_is_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"v":2,"event":"beat"}', "sent an invalid 'beat': host must be there, not None"),
+        (b'{"v":2,"event":"beat"}', "sent an invalid 'beat': must be an object with the key 'host', not []"),
         (b'{"v":2,"event":"hello","host":true}', "sent an invalid 'hello': host must be a whole number"),
         (b'{"v":2,"event":{"a":1},"host":0}', "sent an unknown message: event is {'a': 1}"),
         (b'{"v":2,"event":"facts","host":0,"error":5}', "sent an invalid 'facts': error must be text"),
-        (b'{"v":2,"event":"hello","host":0,"\\u001b[2J":1}', r"key must be one of host, not '\x1b[2J'"),
+        (b'{"v":2,"event":"hello","host":0,"\\u001b[2J":1}', r"must be one of the keys host, not '\x1b[2J'"),
     ],
 )
 def test_refusal_has_the_key_and_its_type(line: bytes, words: str) -> None:
@@ -431,6 +442,60 @@ def test_refusal_has_the_key_and_its_type(line: bytes, words: str) -> None:
         MessageReceiver(CHECKUP, 1).receive(0, line)
     assert words in str(raised.value)
     assert is_visible(str(raised.value))
+
+
+EXIT = {"event": "exit", "host": 0, "run": "r", "task": "worker:0", "code": 0, "signal": None, "last_lines": []}
+TASK = {"event": "task", "host": 0, "run": "r", "task": "worker:0"}
+HELLO = {"event": "hello", "host": 0, "fingerprint": FINGERPRINT, "pid": 7, "cpus": [0], "gpus": [], "boot": "", **WHERE}
+TOO_LONG = "x" * 16_385
+
+
+def nest(levels: int) -> list[Any]:
+    """Return a list in a list, and so on."""
+    nested: list[Any] = []
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({**EXIT, "code": None}, "code must be a number if signal is null"),
+        ({**EXIT, "signal": 9}, "code must be a number if signal is null"),
+        ({**EXIT, "last_lines": [""] * 101}, "last_lines must be a list of at most 100"),
+        ({**EXIT, "last_lines": [TOO_LONG]}, "last_lines.0 must be text of at most 16384 characters"),
+        ({**TASK, "kind": "output", "lines": ["", TOO_LONG], "left_out": 0}, "lines.1 must be text of at most 16384"),
+        ({**TASK, "kind": "ready", "of": 1}, "must be one of the keys host, run, task, not 'of'"),
+        ({**HELLO, "interfaces": [{**INTERFACES[0], "addresses": ["::1", "1"]}]}, "interfaces.0.addresses.1 must be an"),
+        ({**HELLO, "cpus": [1, 1]}, "cpus must be a list without duplicates"),
+        ({**HELLO, "fingerprint": {"hardware": nest(900)}}, "must be less deeply nested"),
+    ],
+    ids=[
+        "no end",
+        "two ends",
+        "many lines",
+        "a long line",
+        "long output",
+        "a key too many",
+        "no address",
+        "a core twice",
+        "nesting",
+    ],
+)
+def test_message_outside_its_declaration_is_refused(message: Message, words: str) -> None:
+    """A message is refused for sizes, keys and values that its type does not declare, with the path of the value."""
+    with pytest.raises(MessageError) as raised:
+        AGENT.parse(message)
+    assert words in str(raised.value)
+
+
+def test_text_is_limited_before_it_is_escaped() -> None:
+    """A text of the largest size is accepted although its escaped form is longer."""
+    reason = "\x1b" * 16_384
+    message = AGENT.parse({"event": "refused", "host": 0, "run": "r", "reason": reason, "ports": []})
+    assert isinstance(message, RefusedMessage)
+    assert message.reason == "\\x1b" * 16_384
 
 
 @pytest.mark.parametrize("ranges", ["", "0-3,8", "0-65535", "7,3"])

@@ -17,8 +17,8 @@ from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import PlacedTask
 from pytest_dtfperf.limits.limit import find_limit
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.messages.received import MessageReceiver
-from pytest_dtfperf.messages.tables import AGENT
+from pytest_dtfperf.messages import MessageReceiver
+from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 

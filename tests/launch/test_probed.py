@@ -10,7 +10,8 @@ from pytest_dtfperf.datamodel.probes import Probes, Reading
 from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.launch.probing import PARTS, Answers
-from pytest_dtfperf.messages.received import MessageError
+from pytest_dtfperf.messages import MessageError
+from pytest_dtfperf.messages.agent import FactsMessage, ForwardedMessage, ReadingMessage, StreamEntry, StreamMessage
 from tests.hostile.agent import STATE
 from tests.launch.test_fans import make_tasks
 
@@ -23,28 +24,30 @@ def make_answers(workers: Sequence[int] = (0, 1, 2)) -> Answers:
     return Answers(HOSTS, plan_fans(make_tasks([0], workers)))
 
 
-def make_reading(host: int = 0, name: str = "core.matmul", **more: Any) -> Mapping[str, Any]:
-    return {"kind": "reading", "host": host, "name": name, "reading": MEASURED, **more}
+def make_reading(
+    host: int = 0, name: str = "core.matmul", reading: Reading | None = MEASURED, error: str | None = None
+) -> ReadingMessage:
+    return ReadingMessage(host=host, run="r", task=f"probe:{host}", name=name, reading=reading, error=error)
 
 
-def make_stream(number: int, source: int, target: int, *rates: float, error: str | None = None) -> Mapping[str, Any]:
-    parts = [{"bytes": round(rate * 0.1), "counted_s": 0.1} for rate in rates]
-    return {"kind": "stream", "host": source, "round": number, "to": target, "parts": parts, "error": error}
+def make_stream(number: int, source: int, target: int, *rates: float, error: str | None = None) -> StreamMessage:
+    parts = [StreamEntry(bytes=round(rate * 0.1), counted_s=0.1) for rate in rates]
+    return StreamMessage(host=source, run="r", task=f"probe:{source}", round=number, to=target, parts=parts, error=error)
 
 
-def make_facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
-    limits = {"cores": 2}
-    return {
-        "kind": "facts",
-        "host": host,
-        "limits": limits,
-        "clock_hz": 2e9,
-        "most_clock_hz": None,
-        "state": HostState.from_json({**STATE, **state}),
-    }
+def make_facts(host: int = 0, **state: Any) -> FactsMessage:
+    return FactsMessage(
+        host=host,
+        run="r",
+        task=f"probe:{host}",
+        limits={"cores": 2},
+        clock_hz=2e9,
+        most_clock_hz=None,
+        state=HostState.from_json({**STATE, **state}),
+    )
 
 
-def make_probes(*events: Mapping[str, Any]) -> Probes:
+def make_probes(*events: ForwardedMessage) -> Probes:
     found = make_answers()
     for event in events:
         found.receive(event)
@@ -109,7 +112,7 @@ def test_lost_host_keeps_its_readings() -> None:
     assert probes.unknown["*>a"] == "b>a: no answer within 10 s"
 
 
-LIES: Mapping[str, list[Mapping[str, Any]]] = {
+LIES: Mapping[str, list[ForwardedMessage]] = {
     "of a GPU that it has not": [make_reading(name="gpu.1.matmul")],
     "of what nobody measures": [make_reading(name="friendliness")],
     "of a link as its own": [make_reading(name="link")],

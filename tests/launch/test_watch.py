@@ -1,5 +1,6 @@
 """Tests of the detection of a failed run and its cause, from events and a clock."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from pytest_dtfperf.errors import (
     TaskFailed,
     TaskStopped,
 )
-from pytest_dtfperf.launch.watch import SETTLE_S, TERMINATED_S, Watch
+from pytest_dtfperf.launch.watch import SETTLE_S, TERMINATED_S, AgentLoss, Watch
+from pytest_dtfperf.messages.agent import AGENT
 
 LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_s=10, silence_s=8, run_s=1000)
 TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
@@ -36,14 +38,18 @@ class Story:
 
     def receive(self, event: str, now: float, *, host: int | None = None, task: str = "", **data: Any) -> None:
         host = TASKS.get(task, 0) if host is None else host
-        self.watch.receive({"event": event, "host": host, "task": task, **data}, now)
+        of_task = {"task": task} if task else {}
+        self.watch.receive(AGENT.parse({"event": event, "host": host, "run": "r", **of_task, **data}), now)
+
+    def lose(self, host: int, now: float, how: Lost, last_lines: Sequence[str] = ()) -> None:
+        self.watch.receive(AgentLoss(host, how, last_lines), now)
 
     def exit(self, task: str, now: float, *, code: int | None = None, signal: int | None = None) -> None:
         self.receive("exit", now, task=task, code=code, signal=signal, last_lines=[f"last words of {task}"])
 
     def beat(self, now: float, host: int = 0, zygote_state: str = "S", **states: str) -> None:
         tasks = {name.replace("_", ":"): {"pid": 7, "state": state, "cpu_s": 1.0} for name, state in states.items()}
-        self.receive("beat", now, host=host, tasks=tasks, zygote_state=zygote_state)
+        self.receive("beat", now, host=host, tasks=tasks, zygote_state=zygote_state, load=0.1)
 
     def beats(self, until: float) -> None:
         for host in (0, 1):
@@ -63,7 +69,7 @@ class Story:
         self.receive("task", now, task=task, kind="progress", step=step, of=10)
 
     def finish(self, task: str, now: float) -> None:
-        self.receive("task", now, task=task, kind="report", report=make_report(task))
+        self.receive("task", now, task=task, kind="report", **make_report(task).to_json())
         self.exit(task, now, code=0)
 
     def verdict(self, now: float) -> DtfPerfError | None:
@@ -87,7 +93,7 @@ def test_good_run_has_no_verdict() -> None:
     assert not story.watch.failing
     assert story.verdict(3.1 + SETTLE_S) is None
     assert [report.job for report in story.watch.reports] == ["ps", "worker", "worker"]
-    assert story.watch.reports[1] == make_report("worker:0")
+    assert story.watch.reports[1].to_json() == make_report("worker:0").to_json()
 
 
 def test_failed_worker_is_named_with_its_last_lines() -> None:
@@ -169,7 +175,7 @@ def test_lost_host_ends_the_run_at_once() -> None:
     """A lost agent is the cause at once, also after the failure of a task."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
-    story.receive("lost", 2.1, host=1, how=KILLED, last_lines=[])
+    story.lose(1, 2.1, KILLED)
     error = story.verdict(2.1)
     assert isinstance(error, HostLost)
     assert str(error) == "the agent on bert is gone: the agent was killed by SIGKILL"
@@ -213,7 +219,7 @@ def test_end_of_an_agent_is_in_the_first_line(case: str) -> None:
     refused."""
     how, words, message = ENDS[case]
     story = Story().train()
-    story.receive("lost", 2.0, host=1, how=how, last_lines=words)
+    story.lose(1, 2.0, how, words)
     assert str(story.verdict(2.0)) == message
     assert [host.lost for host in story.watch.hosts] == [None, how]
     assert (str(story.watch.refusal) == message) is (how.reason is LossReason.PROTOCOL_ERROR), (
@@ -247,7 +253,7 @@ def test_lost_host_explains_terminated_tasks() -> None:
     story.exit("worker:0", 2.0, signal=15)
     story.receive("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
     assert story.verdict(2.0 + SETTLE_S) is None
-    story.receive("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), last_lines=[])
+    story.lose(0, 4.0, Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"))
     assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
     alone = Story().train()
     alone.exit("worker:0", 2.0, signal=15)

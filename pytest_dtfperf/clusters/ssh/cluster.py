@@ -27,6 +27,7 @@ from pytest_dtfperf.clusters.ssh.keys import KEYS
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, HostRefusal, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.messages.programs import HostSurvey
 from pytest_dtfperf.node.owner import Fate, Owner
 from pytest_dtfperf.node.retry import retry
 
@@ -155,7 +156,7 @@ def sweep_hosts(
             each.result()
 
 
-def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Mapping[str, Any]) -> str:
+def find_address(endpoint: Endpoint, survey: HostSurvey, backend_keys: Mapping[str, Any]) -> str:
     """Return the address by which tasks reach a host: that of the cluster file, else the one that this controller used.
 
     Behind a gateway that translates addresses, it is the address that the host itself reports.
@@ -164,15 +165,13 @@ def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Ma
         return endpoint.address
     network = keys.parse_network(backend_keys.get("private_address"))
     if network is None:
-        reached_at: str = survey["reached_at"] or survey["hostname"]
-        return reached_at
-    own: Sequence[str] = survey["addresses"]
-    for candidate in own:
+        return survey.reached_at or survey.hostname
+    for candidate in survey.addresses:
         if ipaddress.ip_address(candidate) in network:
             return candidate
     raise AllocationError(
         f'host {endpoint.name} has no address in private_address = "{network}", only '
-        f"{', '.join(own) or 'that of its loopback'}. "
+        f"{', '.join(survey.addresses) or 'that of its loopback'}. "
         "Correct the network in clusters.toml, or set each host's address in a table"
     )
 
@@ -271,10 +270,11 @@ class SshAllocation:
 
     def take_over(self) -> None:
         """Read the hosts' addresses, and end what dead controllers have left on them."""
+        surveys = [(line, line.survey) for line in self._idle if line.survey]
         self.hosts = [
-            Host(line.endpoint.name, find_address(line.endpoint, line.survey, self._config.backend_keys)) for line in self._idle
+            Host(line.endpoint.name, find_address(line.endpoint, survey, self._config.backend_keys)) for line, survey in surveys
         ]
-        left = [(line, find_abandoned_sessions(line.survey["left"])) for line in self._idle]
+        left = [(line, find_abandoned_sessions(survey.left)) for line, survey in surveys]
         sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
 
     def copy_with(self, config: ClusterConfig, without: Collection[str] = ()) -> "SshAllocation":

@@ -23,31 +23,46 @@ from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
 from pytest_dtfperf.errors import InfrastructureError, quote_lines, signal_name
 from pytest_dtfperf.formats import printable_bytes
-from pytest_dtfperf.messages.received import MessageError
-from pytest_dtfperf.messages.tables import parse_supervisor_message
+from pytest_dtfperf.messages import MessageError, ProgramMessage
+from pytest_dtfperf.messages.programs import (
+    BundleFailure,
+    BundleStep,
+    EnvironmentFailure,
+    EnvironmentStep,
+    FolderFailure,
+    HostSurvey,
+    PythonFailure,
+    PythonStep,
+    ReadyStep,
+    SetupFailure,
+    SetupStep,
+    SupervisorEnd,
+    SupervisorFailure,
+    VersionFailure,
+    parse_supervisor_message,
+)
 
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
 
 
-def explain_refusal(report: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[str, str]:
+def explain_refusal(failure: SupervisorFailure, setup: Sequence[str], python: str) -> tuple[str, str]:
     """Return what is wrong with the host, and how to continue."""
-    match report:
-        case {"failed": "setup", "line": number, "code": code}:
+    match failure:
+        case SetupFailure(line=number, code=code):
             what = f"failed at setup line {number} with exit code {code}: {setup[number - 1]}"
             return what, "correct `setup` in clusters.toml, or the host"
-        case {"failed": "python"}:
+        case PythonFailure():
             return f"has no {python}", f"name its interpreter with `python`, or make it known in `setup`: {_NEEDED}"
-        case {"failed": "version", "version": version}:
+        case VersionFailure(version=version):
             return f"has Python {version} as {python}", f"name another interpreter with `python`: {_NEEDED}"
-        case {"failed": "bundle", "why": why}:
+        case BundleFailure(why=why):
             return f"cannot keep what runs on hosts (1 MB): {why}", "make room there, or set `cache_dir` in clusters.toml"
-        case {"failed": "folder", "folder": folder, "why": why}:
+        case FolderFailure(folder=folder, why=why):
             return f"has no folder {folder}: {why}", "correct `cache_dir` or `scratch_dir` in clusters.toml"
-        case {"failed": "environment", "why": why, "hint": hint}:
+        case EnvironmentFailure(why=why, hint=hint):
             return f"has no environment for training: {why}", hint
-        case {"failed": "program", "program": program}:
-            return f"has no program {program}", "name its interpreter with `python`"
-    return f"reports {dict(report)}", "is something else there called python?"
+        case _:
+            return f"has no program {failure.program}", "name its interpreter with `python`"
 
 
 def list_hints(last_lines: Iterable[bytes], host: str) -> list[bytes]:
@@ -71,8 +86,6 @@ _LAST_LINES = 10
 _LINE_BYTES = 1 << 16  # longer lines do not come from a supervisor
 _NOISE_BYTES = 1 << 20  # of other lines before the supervisor's: a banner has about a page
 _STDERR_BYTES = 64 << 20  # limit of a host's stderr; with more, the kernel ends ssh
-
-Message = Mapping[str, Any]
 
 
 class Unreachable(InfrastructureError):
@@ -127,7 +140,7 @@ class SshProcess(Child):
         with suppress(OSError, ValueError):  # the process has ended, or its limit is lower
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (_STDERR_BYTES, _STDERR_BYTES))
         self.endpoint = endpoint
-        self.survey: Message = {}
+        self.survey: HostSurvey | None = None  # if the handshake requests it
         self.is_clean = False  # whether the supervisor has confirmed, at its end, that nothing is left
         self._handshake = handshake
         self._noise: list[bytes] = []  # lines before the supervisor's first message
@@ -144,12 +157,12 @@ class SshProcess(Child):
         while True:
             message = self._read_message(deadline, over)
             match message:
-                case {"at": "python"}:
+                case PythonStep():
                     self.order(self._handshake.header)
-                case {"at": "bundle"}:
+                case BundleStep():
                     self.write(self._handshake.bundle.data, max(1.0, deadline - time.monotonic()))
-                case {"at": "ready", **survey}:
-                    self.survey = survey
+                case ReadyStep():
+                    self.survey = message if isinstance(message, HostSurvey) else None
                     self._stages.pop(self.endpoint.name, None)
                     return
             self._stage = self._stages[self.endpoint.name] = self._describe_progress(message)
@@ -157,7 +170,7 @@ class SshProcess(Child):
     def order(self, order: Mapping[str, Any]) -> None:
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
-    def answer(self, within_s: float, over: CancelToken) -> Message:
+    def answer(self, within_s: float, over: CancelToken) -> ProgramMessage:
         """Return the supervisor's answer to an order."""
         return self._read_message(time.monotonic() + within_s, over)
 
@@ -171,7 +184,7 @@ class SshProcess(Child):
         self.hang_up()
         self.end(0.0)
 
-    def _read_message(self, deadline: float, over: CancelToken) -> Message:
+    def _read_message(self, deadline: float, over: CancelToken) -> ProgramMessage:
         """Return the supervisor's next message. Reads byte by byte: the bytes after it belong to another reader."""
         while True:
             if time.monotonic() > deadline:  # also for a host that sends without end
@@ -197,7 +210,7 @@ class SshProcess(Child):
                 message = self._read_report(line)
                 if message is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
-                elif "failed" in message:
+                elif isinstance(message, SupervisorFailure):
                     raise self._explain_failure(message)
                 else:
                     self._unread = 0
@@ -205,30 +218,28 @@ class SshProcess(Child):
             if len(self._partial) > 2 * _LINE_BYTES:  # seldom, because each time it is copied
                 del self._partial[:-_LINE_BYTES]
 
-    def _read_report(self, line: bytes) -> Message | None:
+    def _read_report(self, line: bytes) -> ProgramMessage | None:
         """Return the supervisor's message; None for another line. Raises `Unreachable` for an invalid message."""
         message = _parse_message(line)
         if message is None:
             return None
         try:
             found = parse_supervisor_message(message)
-            if found.get("line", 1) > max(1, len(self._handshake.setup)):
-                raise MessageError(
-                    f"sent a message about setup line {found['line']}, and there are {len(self._handshake.setup)}"
-                )
-            if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
+            if isinstance(found, SetupStep | SetupFailure) and found.line > max(1, len(self._handshake.setup)):
+                raise MessageError(f"sent a message about setup line {found.line}, and there are {len(self._handshake.setup)}")
+            if isinstance(found, ReadyStep) and self._handshake.header["survey"] and not isinstance(found, HostSurvey):
                 raise MessageError("did not send the description that was requested")
         except MessageError as exc:
             raise self._make_unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
 
-    def _describe_progress(self, report: Message) -> str:
-        match report:
-            case {"at": "setup", "line": number}:
+    def _describe_progress(self, step: ProgramMessage) -> str:
+        match step:
+            case SetupStep(line=number):
                 return f"setup line {number} ({self._handshake.setup[number - 1]})"
-            case {"at": "environment", "doing": doing}:
-                return str(doing)
-            case {"at": "bundle"}:
+            case EnvironmentStep(doing=doing):
+                return doing
+            case BundleStep():
                 return "sending it what runs on hosts"
             case _:
                 return f"starting {self._handshake.python}"
@@ -266,11 +277,11 @@ class SshProcess(Child):
         hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
         return self._make_unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
 
-    def _explain_failure(self, report: Message) -> Unreachable:
+    def _explain_failure(self, failure: SupervisorFailure) -> Unreachable:
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
         return HostRefusal(
-            self._format_text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines()),
+            self._format_text(*explain_refusal(failure, self._handshake.setup, self._handshake.python), self._stderr_lines()),
             host=self.endpoint.name,
         )
 
@@ -299,8 +310,8 @@ class SshProcess(Child):
     def wait_for_end(self) -> Lost:
         ssh = self.exit_code(_ENDING_S)
         if there := self._get_final_message():
-            code = there["ended"]
-            return Lost(LossReason.ENDED, "its supervisor ended the agent") if code is None else make_exit_loss(code)
+            ended = Lost(LossReason.ENDED, "its supervisor ended the agent")
+            return ended if there.ended is None else make_exit_loss(there.ended)
         name = self.endpoint.name
         if ssh is None:
             return Lost(LossReason.CUT_OFF, f"ssh, the connection to {name}, still runs, but the agent does not read from it")
@@ -321,19 +332,19 @@ class SshProcess(Child):
                     os.killpg(self.pid, signal.SIGKILL)
         there = self._get_final_message()
         super().end(0.0)
-        self.is_clean = there is not None and not there["survivors"]
+        self.is_clean = there is not None and not there.survivors
         return self.is_clean
 
-    def _get_final_message(self) -> Message | None:
+    def _get_final_message(self) -> SupervisorEnd | None:
         """Return the supervisor's last message if it had time for it: the exit code, and that no process is left."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):
-                if (message := _parse_message(line)) and "ended" in (found := parse_supervisor_message(message)):
+                if (message := _parse_message(line)) and isinstance(found := parse_supervisor_message(message), SupervisorEnd):
                     return found
         return None
 
 
-def _parse_message(line: bytes) -> Message | None:
+def _parse_message(line: bytes) -> dict[str, Any] | None:
     """Parse a line as a supervisor's message; None if it is none. A banner may look almost like one."""
     try:
         message = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.channel import PIECE, LabelledLines, SrunChannel
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.errors import AllocationError, HostLost
-from pytest_dtfperf.messages.received import JUNK_BYTES
+from pytest_dtfperf.messages import JUNK_BYTES
 
 
 def label_line(task: int, line: bytes, width: int = 1) -> bytes:

@@ -13,6 +13,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.messages.agent import ReadyMessage
 
 
 def main() -> None:
@@ -54,4 +55,4 @@ def _start_toys(agents: Agents, hosts: int) -> None:
     ready = 0
     while ready < hosts:
         event = agents.wait_for_event(1.0)
-        ready += bool(event and event["event"] == "task" and event["kind"] == "ready")
+        ready += isinstance(event, ReadyMessage)

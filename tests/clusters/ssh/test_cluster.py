@@ -16,6 +16,7 @@ from pytest_dtfperf.clusters.ssh.cluster import Ssh
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.messages.programs import HostSurvey
 from pytest_dtfperf.node import processes, supervisor, sweep
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.testing.backends import start_parrots, wait_until
@@ -25,11 +26,7 @@ from tests.node.handheld import TOY
 
 SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 HOST = Endpoint("n1", "n1")
-SURVEY: Mapping[str, Any] = {
-    "hostname": "n1.local",
-    "reached_at": "192.0.2.7",
-    "addresses": ["192.0.2.7", "10.1.2.3", "10.9.9.9"],
-}
+SURVEY = HostSurvey(hostname="n1.local", reached_at="192.0.2.7", addresses=["192.0.2.7", "10.1.2.3", "10.9.9.9"], left={})
 
 
 def test_backend_ssh_opens_ssh(lab: Lab, tmp_path: Path) -> None:

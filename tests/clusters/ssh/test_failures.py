@@ -18,6 +18,7 @@ from pytest_dtfperf.clusters.ssh import endpoints
 from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.launch.watch import AgentLoss
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, PATIENCE_S, ParrotChannel, start_parrots, wait_until
 from tests.clusters.ssh.conftest import NewLab
@@ -263,8 +264,8 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
         wait_until("nothing of ours is left on it", lambda: not lab["m2"].processes("pytest_dtfperf"))
         lost: dict[int, str] = {}
         while len(lost) < 2:
-            if (event := agents.wait_for_event(1.0)) and event["event"] == "lost":
-                lost[event["host"]] = event["how"].description
+            if isinstance(event := agents.wait_for_event(1.0), AgentLoss):
+                lost[event.host] = event.how.description
             assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
         assert "m1 answers no more" in lost[0]
         assert "m2 answers no more" in lost[1]
