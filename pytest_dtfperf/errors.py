@@ -29,10 +29,12 @@ A message states what is wrong, where (file and key, or host and task), what is 
 import difflib
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 MOST_SHOWN = 60  # characters of the user's input in a message
+_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 _SIMILAR = str.maketrans("oil", "011", "-_. ")
 
 
@@ -57,12 +59,30 @@ class BaselineFileError(UsageError):
 
 
 class InfrastructureError(DtfPerfError):
-    """The cluster failed, not the training; `host` is the name of the first host that failed, `hosts` of all, if known."""
+    """The cluster failed, not the training.
 
-    def __init__(self, message: str, *, host: str | None = None, hosts: Sequence[str] = ()) -> None:
+    Attributes:
+        host: the name of the first host that failed, if known.
+        hosts: the names of all hosts that failed, as far as known.
+        reasons: the reasons of hosts that failed for reasons of their own. The message has all of them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        host: str | None = None,
+        hosts: Sequence[str] = (),
+        reasons: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(message)
-        self.hosts = hosts or ([host] if host else [])
-        self.host = host or next(iter(hosts), None)
+        self.reasons = reasons
+        self.hosts = hosts or list(reasons) or ([host] if host else [])
+        self.host = host or next(iter(self.hosts), None)
+
+    def describe_host(self, host: str) -> str:
+        """Return why this host failed, on one line."""
+        return " ".join(self.reasons.get(host, str(self)).split())
 
 
 class AllocationError(InfrastructureError):
@@ -167,6 +187,16 @@ def find_nearest(name: str, known: Iterable[str]) -> str | None:
     names = [*known]
     same = (each for each in names if each.casefold().translate(_SIMILAR) == name.casefold().translate(_SIMILAR))
     return next(same, None) or next(iter(difflib.get_close_matches(name[:MOST_SHOWN], names, n=1)), None)
+
+
+def group_reasons(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return each reason with its hosts. Reasons that differ only in the name or address of the host are one: the first."""
+    first: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for host, reason in reasons.items():
+        common = _ADDRESS.sub("", reason.replace(host, ""))
+        found.setdefault(reason if reason in found else first.setdefault(common, reason), []).append(host)
+    return found
 
 
 UNEXPANDED = re.compile(r"~(/|$)|\$\w|\$\{")  # syntax that a shell would have expanded, at the beginning of a path or a name

@@ -330,7 +330,8 @@ def _write_summary(
         path = night.results / "summary.md"
         summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
-    finished = [each for each in earlier if each.session.exit_code is not None and _is_own(each)]
+    earlier = [each for each in earlier if _is_own(each)]
+    finished = [each for each in earlier if each.session.exit_code is not None]
     previous = next(reversed(select_by_arguments(finished, list(map(mask_passwords, night.arguments)))), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary reports itself

@@ -69,6 +69,7 @@ class GroupAnswer(StrEnum):
     SLOW = "slow"
     FIT = "fit"
     OPEN = "open"
+    UNCERTAIN = "uncertain"  # after all allowed runs; fit is more probable
 
 
 @dataclass(eq=False)
@@ -129,7 +130,7 @@ class GroupRates:
             return GroupAnswer.FIT
         if len(question.rates) < self._policy.most_repeats:
             return GroupAnswer.OPEN
-        return GroupAnswer.SLOW if total > 0 and not question.is_confirmation else GroupAnswer.FIT
+        return GroupAnswer.SLOW if total > 0 and not question.is_confirmation else GroupAnswer.UNCERTAIN
 
     def _list_differences(self, question: GroupQuestion, reference: Sequence[float]) -> Iterator[tuple[float | None, float]]:
         """Yield each run's log-ratio to fit groups, None of a failed one, and its variance in those of one run."""

@@ -6,7 +6,6 @@ A host that is lost, or cannot be reached, is left out from then on: its agents 
 loss ends the trainings of all other groups, too, because their agents were on the same host. They are repeated.
 """
 
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.errors import AllocationError, InfrastructureError, InvalidMeasurement, RunFailed
+from pytest_dtfperf.errors import AllocationError, InfrastructureError, InvalidMeasurement, RunFailed, group_reasons
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify.group_rates import Group
 from pytest_dtfperf.session import signals
@@ -25,7 +24,6 @@ from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
-_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 SIGNALS_S = 0.1  # how often signals are delivered while groups train
 MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 
@@ -123,7 +121,7 @@ class GroupTrainer:
         for host, error in losses.items():
             if host in self.lost:
                 raise error
-            self.lost[host] = " ".join(str(error).split())
+            self.lost[host] = error.describe_host(host)
             if self._can_share_hosts:
                 try:
                     self._session.allocations.leave_out([host])
@@ -201,16 +199,6 @@ class GroupTrainer:
             return GroupRun(spec, failure=str(error))
         except InfrastructureError as error:
             return error
-
-
-def group_reasons(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return each reason with its hosts. Reasons that differ only in the name or address of the host are one: the first."""
-    first: dict[str, str] = {}
-    found: dict[str, list[str]] = {}
-    for host, reason in reasons.items():
-        common = _ADDRESS.sub("", reason.replace(host, ""))
-        found.setdefault(reason if reason in found else first.setdefault(common, reason), []).append(host)
-    return found
 
 
 def format_reasons(reasons: Mapping[str, str]) -> list[str]:

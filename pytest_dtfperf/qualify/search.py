@@ -23,6 +23,7 @@ from itertools import combinations
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.link_rounds import make_matchings
 from pytest_dtfperf.qualify.group_rates import (
     FEW_HOSTS,
@@ -131,6 +132,8 @@ class HostSearch:
         self._plain: list[float] = []  # rates of fit rows
         self._suspected: set[str] = set()
         self._unresolved: list[Group] = []
+        self._certain: set[Group] = set()  # groups that are certainly fit
+        self._uncertain: set[Group] = set()
         self._row: Mapping[str, int] = {}
         self._confirmations = 0
         self._runs = self._rounds = 0
@@ -175,7 +178,7 @@ class HostSearch:
         outcome, reason = self._choose_outcome()
         named = {host for each in self.findings for host in each.hosts}
         suspected = set(self.suspected)
-        fit = [each for each in self.hosts if each in self._fit and each not in named | suspected]
+        fit = [each for each in self.hosts if each in self._fit and each not in named | suspected | self._uncertain_hosts]
         spread, degrees_of_freedom = self._rates.pool_spread()
         total = len(self.hosts) * (len(self.hosts) - 1) // 2
         return Conclusion(
@@ -205,7 +208,13 @@ class HostSearch:
             return Outcome.FOUND, "confirmed beside fit hosts"
         if not self._fit:
             return Outcome.NOT_JUDGED, "no group could train"
-        return Outcome.EQUAL, f"no group is slower than the others by {100 * self.policy.smallest:g} %"
+        loss = f"{100 * self.policy.smallest:g} %"
+        if self._uncertain:
+            return Outcome.NOT_JUDGED, (
+                f"no group is certainly slower than the others by {loss}, but {format_count(len(self._uncertain), 'group')} "
+                f"may be, after {self.policy.most_repeats} runs"
+            )
+        return Outcome.EQUAL, f"no group is slower than the others by {loss}"
 
     # The search
 
@@ -263,7 +272,9 @@ class HostSearch:
             turn = [each for each in questions if each.answer is GroupAnswer.OPEN]
             if turn:
                 self._rates.check_noise()
-        fit = [each for each in questions if each.answer is GroupAnswer.FIT]
+        for each in questions:
+            self._note_answer(each, each.hosts)
+        fit = [each for each in questions if each.answer in (GroupAnswer.FIT, GroupAnswer.UNCERTAIN)]
         for each in fit:
             (self._mixed if self._is_mixed(each.hosts) else self._plain).extend(each.known)
         return [each.hosts for each in fit], [each.hosts for each in questions if each.answer is GroupAnswer.SLOW]
@@ -290,6 +301,7 @@ class HostSearch:
                     question.answer = self._rates.answer(question, self._mixed or self._plain)
                 following: GroupQuestion | None = question
                 if question.answer is not GroupAnswer.OPEN:
+                    self._note_answer(question, packed[question])
                     if question.answer is GroupAnswer.FIT and self._is_mixed(packed[question]):
                         self._mixed += question.known
                     following = next(search, None)
@@ -305,7 +317,7 @@ class HostSearch:
             if not is_slow:
                 question = GroupQuestion(tuple(rest))
                 yield question
-                if question.answer is GroupAnswer.FIT:
+                if question.answer is not GroupAnswer.SLOW:
                     break
             found = yield from self._find_smallest((), (), tuple(rest))
             question = GroupQuestion(found, self._share_error(), is_confirmation=True)
@@ -433,6 +445,20 @@ class HostSearch:
             self._add_finding(SlowSetKind.BETWEEN, (), slowdown, max(1, runs))
 
     # Decisions
+
+    def _note_answer(self, question: GroupQuestion, group: Group) -> None:
+        """Note whether the hosts of a question are fit, and the group that they trained in. What is slow is examined."""
+        self._uncertain.discard(question.hosts)
+        if question.answer is GroupAnswer.FIT:
+            self._certain.add(group)
+        elif question.answer is GroupAnswer.UNCERTAIN and not (question.is_step or question.is_confirmation):
+            self._uncertain.add(question.hosts)
+
+    @property
+    def _uncertain_hosts(self) -> set[str]:
+        """The hosts of uncertain groups that are in no group that is certainly fit."""
+        certain = {host for group in self._certain for host in group}
+        return {host for group in self._uncertain for host in group} - certain
 
     def _share_error(self) -> float:
         """Return the largest probability of an error of the next confirmation."""

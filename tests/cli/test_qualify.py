@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.slow_hosts import choose_qualify_code
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
@@ -109,6 +112,22 @@ def test_qualify_compares_the_reading_of_the_input(folder: Path, capsys: pytest.
         assert run_qualify(folder, "", "mnist", *fields, "--hosts=3", "--no-training", "--json") == 0
         found = Qualification.from_json(read("qualify", capsys.readouterr().out))
         assert all(("input" in host.capacities) == is_read for host in found.hosts.values())
+
+
+def test_qualify_reads_the_input_from_its_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every probe of a qualification drops the data's files from the page cache before it reads them."""
+    measure, is_cold = Launcher.probe, list[object]()
+
+    def note_and_probe(self: Launcher, *args: Any, **options: Any) -> Probes:
+        is_cold.append(options["cold_input"])
+        return measure(self, *args, **options)
+
+    monkeypatch.setattr(Launcher, "probe", note_and_probe)
+    assert run_qualify(folder, "", "--hosts=3", "--no-training", "--json") == 0
+    assert is_cold
+    assert all(is_cold)
 
 
 def test_qualify_exclude_list_is_the_whole_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

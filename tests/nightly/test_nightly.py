@@ -291,14 +291,17 @@ def make_earlier_session(night: Night, second: int = 0, *, rate: float = 10.0, h
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a session of another user")
 def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Night) -> None:
-    """Another user's session in the same folder is no previous one, and --keep removes neither it nor one that still runs."""
-    own, running, others = (make_earlier_session(measuring, at, has_ended=at != 1) for at in range(3))
+    """Another user's session is no previous one, and no reference of a loss. --keep removes neither it nor a running one."""
+    own, running = (make_earlier_session(measuring, at, has_ended=at == 0) for at in range(2))
+    others = make_earlier_session(measuring, 2, rate=100.0)
     os.chown(others.path, 65534, 65534)
     code, output = measuring.run("--keep=1", RATE="12.5")
     assert code == 0, output
     left = [folder.id for folder in measuring.sessions]
     assert left[:-1] == [running.id, others.id]
-    assert f"Previous session: `{own.id}`" in (measuring.sessions[-1].path / "summary.md").read_text()
+    text = (measuring.sessions[-1].path / "summary.md").read_text()
+    assert f"Previous session: `{own.id}`" in text
+    assert "Slower than in earlier nights" not in text
 
 
 def test_options_are_passed_to_pytest(measuring: Night) -> None:

@@ -52,6 +52,17 @@ def test_search_of_equal_hosts_names_none(size: int) -> None:
     assert (conclusion.outcome, conclusion.findings, len(conclusion.fit)) == (Outcome.EQUAL, [], size)
 
 
+def test_search_does_not_call_a_group_fit_that_may_be_slow() -> None:
+    """A group about which all allowed runs leave both answers possible is not known to be fit, and no result is claimed."""
+    hosts = make_hosts(16)
+    found = HostSearch(hosts, SearchPolicy(layouts=1, most_repeats=3), noise=Noise(run=0.03, degrees_of_freedom=100))
+    while groups := found.propose():
+        found.record([0.97 if "n4" in group else 1.0 for group in groups])
+    conclusion = found.conclude()
+    assert (conclusion.outcome, conclusion.findings, conclusion.unknown) == (Outcome.NOT_JUDGED, [], hosts[4:8])
+    assert "no group is certainly slower than the others by 5 %, but 1 group may be, after 3 runs" in conclusion.reason
+
+
 def test_search_of_one_host_is_not_judged() -> None:
     """A search of a single host proposes no training, and judges nothing."""
     found = HostSearch(["alone"])

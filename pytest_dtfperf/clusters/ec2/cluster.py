@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -247,12 +247,19 @@ class Ec2:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        with self.provide_instances(resources) as lot:
+        with self.provide_instances(resources) as lot, ExitStack() as connections:
             failed = self._connect(lot, resources)
-            left = [each for each in lot.instances if each.id not in failed]
-            endpoints = make_endpoints(lot.plan, lot.ledger.folder, left)
-            with open_allocation(self._config, endpoints, resources) as allocation:
-                yield Ec2Allocation(allocation, left, _poll(lot), _make_placement(lot), failed)
+            while True:
+                left = [each for each in lot.instances if each.id not in failed]
+                endpoints = make_endpoints(lot.plan, lot.ledger.folder, left)
+                try:
+                    allocation = connections.enter_context(open_allocation(self._config, endpoints, resources))
+                    break
+                except AllocationError as error:
+                    if not resources.may_lack_hosts or not 0 < len(error.hosts) < len(left):
+                        raise
+                    failed |= {name: AllocationError(error.describe_host(name), host=name) for name in error.hosts}
+            yield Ec2Allocation(allocation, left, _poll(lot), _make_placement(lot), failed)
 
     @contextmanager
     def provide_instances(self, resources: Resources) -> Iterator[InstanceGroup]:

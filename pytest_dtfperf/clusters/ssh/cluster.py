@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.keys import KEYS
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, HostRefusal, SshProcess, TransientError, Unreachable
-from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.errors import AllocationError, AllocationOver, group_reasons
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.messages.programs import HostSurvey
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -33,6 +33,7 @@ from pytest_dtfperf.node.retry import retry
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to answer
 _STATUS_S = 0.5
+_OTHERS_S = 1.0  # after a host has failed, so that others which fail for the same reason are reported with it
 _START_S = 30.0  # from the order to start a command to its start, on a host that has answered before
 
 
@@ -79,7 +80,11 @@ def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: Mutable
 def open_processes(
     handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda status: None
 ) -> list[SshProcess]:
-    """Connect to all hosts or none: if one cannot be reached, the other connections are closed. Raises `Unreachable`."""
+    """Connect to all hosts or none: if one cannot be reached, the other connections are closed.
+
+    Raises:
+        Unreachable: hosts cannot be reached: all that have failed until a moment after the first one.
+    """
     lines: list[Future[SshProcess]] = []
     stages: dict[str, str] = {}
     with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
@@ -88,8 +93,9 @@ def open_processes(
             waiting, reported = set(lines), ""
             while waiting:
                 done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
-                for each in done:
-                    each.result()
+                if any(each.exception() for each in done):
+                    wait(waiting, _OTHERS_S)
+                    _raise_failures([each for each in lines if each.done()])
                 status = _format_progress(len(waiting), stages)
                 if waiting and stages and status != reported:
                     on_status(reported := status)
@@ -101,6 +107,17 @@ def open_processes(
                 if not each.cancelled() and not each.exception():
                     each.result().let_go()
             raise
+
+
+def _raise_failures(ended: Sequence[Future[SshProcess]]) -> None:
+    """Raise the error of the host that failed, or one error for all hosts that failed."""
+    errors = [error for each in ended if (error := each.exception())]
+    reasons = {error.host: str(error) for error in errors if isinstance(error, Unreachable) and error.host}
+    if len(reasons) < len(errors) or len(errors) == 1:
+        raise errors[0]
+    grouped = group_reasons(reasons)
+    texts = [reason + (f" (likewise {', '.join(others)})" if others else "") for reason, (_, *others) in grouped.items()]
+    raise Unreachable("; ".join(texts), reasons=reasons)
 
 
 def _format_progress(waiting: int, stages: Mapping[str, str]) -> str:
@@ -250,7 +267,7 @@ def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resour
     try:
         lines = open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
-        raise AllocationError(str(exc), host=exc.host) from exc
+        raise AllocationError(str(exc), hosts=exc.hosts, reasons=exc.reasons) from exc
     allocation = SshAllocation(config, endpoints, lines)
     try:
         allocation.take_over()
@@ -327,7 +344,7 @@ class SshAllocation:
         try:
             found = open_processes(Handshake.of(self._config), missing) if missing else []
         except Unreachable as exc:
-            raise AllocationOver(str(exc), host=exc.host) from exc
+            raise AllocationOver(str(exc), hosts=exc.hosts, reasons=exc.reasons) from exc
         self._idle = []
         return sorted([*waiting.values(), *found], key=lambda line: line.host)
 

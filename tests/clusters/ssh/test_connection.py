@@ -40,6 +40,19 @@ def test_first_failure_ends_other_connections(new_lab: NewLab) -> None:
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
 
 
+def test_hosts_that_fail_for_one_reason_are_one_error(new_lab: NewLab) -> None:
+    """The error of several hosts that fail at the same time has all their names, and the common reason once."""
+    fits = {"m1": {"programs": {"succeed-on-m1": "#!/bin/sh\nexit 0\n"}}}
+    lab = new_lab(3, each=fits, programs={"succeed-on-m1": "#!/bin/sh\nexit 3\n"})
+    with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3") as raised:
+        cluster.open_processes(
+            Handshake.of(lab.config(setup=["succeed-on-m1"])), list(enumerate(list_endpoints(lab.config())))
+        )
+    assert raised.value.hosts == ["m2", "m3"]
+    assert str(raised.value).count("setup line 1") == 1
+    assert str(raised.value).endswith(" (likewise m3)")
+
+
 def test_status_names_hosts_that_are_waited_for(lab: Lab) -> None:
     """The status shows a host that is still being prepared, with its current set-up line."""
     told: list[str] = []
