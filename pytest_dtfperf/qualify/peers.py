@@ -323,7 +323,7 @@ def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Grou
     """Return the readings and the scales of the peers with enough readings; None: they are too few."""
     screened = {host: [number for number in each.rates if number < policy.screening] for host, each in peers.items()}
     enough = {host: each.rates for host, each in peers.items() if len(screened[host]) >= LEAST_READINGS}
-    found = _compare_rounds(enough)
+    found = {host: each for host, each in _compare_rounds(enough).items() if len(each) >= LEAST_READINGS}
     if len(found) < LEAST_PEERS:
         return None
     read = {host: list(each.values()) for host, each in found.items()}

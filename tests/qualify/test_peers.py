@@ -47,6 +47,17 @@ def test_peers_equal_hosts_are_fit() -> None:
     assert {each.verdict for each in compare(name_hosts(0, 0, 0, 0)).values()} == {FIT}
 
 
+def test_peers_that_were_read_together_in_one_round_are_not_judged() -> None:
+    """Hosts that were read together only once, because other rounds had disturbed readings, have no noise to judge by."""
+    comparison = PeerComparison(dict.fromkeys("abc", "kind"), QualifyPolicy())
+    for hosts in ("abc", "ac", "b"):
+        comparison.add_round({host: {MEMORY: 1e10} for host in hosts})
+    assert comparison.is_decided
+    results = {host: found[MEMORY] for host, found in comparison.results().items()}
+    assert {each.verdict for each in results.values()} == {NOT_JUDGED}
+    assert {each.reason for each in results.values()} == {"fewer than 3 hosts of its kind were read"}
+
+
 def test_peers_slow_host_is_named_with_its_loss() -> None:
     """A host that is 12 % slower than the others is slow, its loss is stated, and the others are fit."""
     found = compare(name_hosts(0, 0.12, 0, 0))
