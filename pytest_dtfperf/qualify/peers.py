@@ -227,7 +227,7 @@ class PeerComparison:
             why = f"{format_count(len(series.rates), 'undisturbed reading')} of {self._policy.screening}"
             series.close(replace(result, reason=why))
         elif group is None:
-            series.close(replace(result, reason=f"fewer than {LEAST_PEERS} hosts of its kind were read"))
+            series.close(replace(result, reason=f"fewer than {LEAST_PEERS} hosts of its kind were read together"))
         elif host not in group.readings:
             series.close(replace(result, reason=f"fewer than {LEAST_PEERS} hosts of its kind were read together with it"))
         elif not group.has_majority:

@@ -55,7 +55,7 @@ def test_peers_that_were_read_together_in_one_round_are_not_judged() -> None:
     assert comparison.is_decided
     results = {host: found[MEMORY] for host, found in comparison.results().items()}
     assert {each.verdict for each in results.values()} == {NOT_JUDGED}
-    assert {each.reason for each in results.values()} == {"fewer than 3 hosts of its kind were read"}
+    assert {each.reason for each in results.values()} == {"fewer than 3 hosts of its kind were read together"}
 
 
 def test_peers_slow_host_is_named_with_its_loss() -> None:
