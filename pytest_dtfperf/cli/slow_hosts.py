@@ -69,7 +69,7 @@ search begins. Baselines are neither read nor changed (docs/isolate.md).
 """
 ISOLATE_ENDS = {
     DONE: "no host or link is slower than the others",
-    FAILED: "slow hosts or links were found",
+    FAILED: "slow hosts or links were found, or hosts that cannot be reached",
     NOT_JUDGED: "not judged: the search ended without a result, or the cluster or this program failed",
 }
 ISOLATE_SHAPE: Shape = {
@@ -243,7 +243,7 @@ def _make_search_policy(args: argparse.Namespace) -> "SearchPolicy":
 def _choose_isolate_code(result: "IsolationResult") -> int:
     from pytest_dtfperf.qualify.search import Outcome
 
-    if result.conclusion.findings:
+    if result.conclusion.findings or result.lost:
         return FAILED
     return DONE if result.conclusion.outcome is Outcome.EQUAL else NOT_JUDGED
 

@@ -41,6 +41,7 @@ class GroupTrainer:
     """Trains groups of the hosts of a session.
 
     Attributes:
+        hosts: how many hosts the training on all of them has.
         lost: hosts that are left out, each with the reason.
         slots: how many groups train at a time.
     """
@@ -63,7 +64,7 @@ class GroupTrainer:
             on_status: called with a line about each lost host.
         """
         self.lost: dict[str, str] = {}
-        self._session, self._spec, self._test, self._hosts = session, spec, test, hosts
+        self._session, self._spec, self._test, self.hosts = session, spec, test, hosts
         self._on_status = on_status
         session.allocations.may_lack_hosts = True
         self._is_over, self._is_aborted = threading.Event(), threading.Event()
@@ -73,8 +74,8 @@ class GroupTrainer:
 
     def shrink(self, hosts: int) -> Spec:
         """Return the training on so many hosts, with its parameter servers in proportion."""
-        servers = max(1, round(self._spec.num_ps * hosts / self._hosts)) if self._spec.num_ps else 0
-        return self._spec.replace(gpus=-(-self._spec.gpus // self._hosts) * hosts, num_ps=servers)
+        servers = max(1, round(self._spec.num_ps * hosts / self.hosts)) if self._spec.num_ps else 0
+        return self._spec.replace(gpus=-(-self._spec.gpus // self.hosts) * hosts, num_ps=servers)
 
     def train(self, groups: Sequence[Group]) -> list[GroupRun]:
         """Train each group, as many at a time as there are slots.

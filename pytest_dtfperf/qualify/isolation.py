@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.clusters.capacity import compute_need, count_hosts_for, count_server_hosts
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
@@ -53,7 +54,7 @@ class IsolationResult(JsonData):
 
     id: str = field(metadata=describe("Of the session"))
     cluster: str = field(metadata=describe("Its name in clusters.toml"))
-    label: str = field(metadata=describe("Of the training on all hosts"))
+    label: str = field(metadata=describe("Of the training on all hosts that could be reached"))
     hosts: Sequence[str] = field(metadata=describe("With workers"))
     group_size: int = field(metadata=describe("Hosts of each group", at_least=1))
     images_per_sec: float | None = field(metadata=describe("Of the training on all hosts; null: it failed", above=0))
@@ -62,7 +63,9 @@ class IsolationResult(JsonData):
     cost: IsolationCost = field(metadata=describe("As estimated before the search"))
     seconds: float = field(metadata=describe("From the first training on", unit="s", at_least=0))
     conclusion: Conclusion = field(metadata=describe("Of the search"))
-    exclude: Sequence[str] = field(metadata=describe("Hosts without which the others train as fast as each other"))
+    exclude: Sequence[str] = field(
+        metadata=describe("Hosts without which the others train as fast as each other, and those that were lost")
+    )
     failures: Sequence[str] = field(metadata=describe("Messages of trainings that failed, a few of them"))
 
 
@@ -99,6 +102,7 @@ class HostIsolation:
         self._on_status = on_status
         self._search: HostSearch | None = None
         self._trainer: GroupTrainer | None = None
+        self._server_hosts = 0  # hosts with parameter servers alone
         self._whole: Run | None = None
         self._hosts: list[str] = []
         self._late: dict[str, str] = {}
@@ -130,7 +134,7 @@ class HostIsolation:
         """Return what is known by now."""
         assert self._search
         assert self._cost
-        conclusion = self._search.conclude()
+        conclusion, lost = self._search.conclude(), dict(self._trainer.lost) if self._trainer else {}
         if self._why_stopped and conclusion.outcome is Outcome.STOPPED:
             conclusion = replace(conclusion, reason=self._why_stopped)
         return IsolationResult(
@@ -141,11 +145,11 @@ class HostIsolation:
             group_size=self._group_size,
             images_per_sec=self._whole.images_per_sec if self._whole else None,
             late=self._late,
-            lost=dict(self._trainer.lost) if self._trainer else {},
+            lost=lost,
             cost=self._cost,
             seconds=round(time.monotonic() - self._began_s, 1),
             conclusion=conclusion,
-            exclude=list_excluded(conclusion.findings),
+            exclude=list(dict.fromkeys([*list_excluded(conclusion.findings), *lost])),
             failures=self._failures[:MOST_FAILURES],
         )
 
@@ -157,7 +161,16 @@ class HostIsolation:
     # The training on all hosts
 
     def _choose_hosts(self) -> None:
-        launcher = self._session.allocations.get_launcher(self._spec)
+        """Note the hosts with workers. Those that cannot be reached are left out, and the training gets fewer devices."""
+        if self._trainer is None:
+            config = self._session.config
+            count = count_hosts_for(config, compute_need(config, self._spec.gpus, 0))
+            self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
+            self._server_hosts = count_server_hosts(config, self._spec.num_ps)
+        launcher, lost = self._trainer.get_launcher(), self._trainer.lost
+        if lost:
+            self._trainer.hosts = len(launcher.hosts) + len(lost) - self._server_hosts
+            self._spec = self._trainer.shrink(self._trainer.hosts - len(lost))
         layout = launcher.layout(self._spec)
         devices: dict[str, int] = {}
         for task, count in layout.devices.items():
@@ -168,7 +181,7 @@ class HostIsolation:
         if len(set(devices.values())) > 1:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
             raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
-        self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=len(self._hosts), on_status=self._on_status)
+        self._trainer.hosts = len(self._hosts) + len(lost)
 
     def _report_cost(self) -> None:
         self._estimate(None)

@@ -185,6 +185,21 @@ def test_isolate_names_a_host_that_is_switched_off(perf: PerfTests) -> None:
     assert found["conclusion"]["fit"] == ["m1", "m2"]
 
 
+def test_isolate_leaves_out_a_host_that_cannot_be_reached(perf: PerfTests) -> None:
+    """A host that is off before the start is left out with the reason, and the slow one among the others is found."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(4) as lab:
+        lab["m2"].power_off()
+        command = _prepare(perf, lab, {"m3": SLOW_S}, patience_s=10)
+        ended = perf.run_python("-m", "pytest_dtfperf.cli", *command, "--json")
+    assert ended.code == 1, ended.err
+    found = read("isolate", ended.out)
+    assert list(found["lost"]) == ["m2"]
+    assert [each["hosts"] for each in found["conclusion"]["findings"]] == [["m3"]]
+    assert (found["exclude"], found["conclusion"]["fit"]) == (["m3", "m2"], ["m1", "m4"])
+
+
 def test_isolate_searches_the_nodes_of_a_slurm_job(perf: PerfTests, site: Site) -> None:
     """On Slurm, groups train side by side as steps of one job, and equal nodes are all fit."""
     mini = Mini(perf, site)
