@@ -202,4 +202,4 @@ def line_of(told: Told) -> str:
 
 
 def _share(count: int, of: int) -> str:
-    return f"{count} of {of}" + (f" ({count / of:.1%})" if of else "")
+    return f"{count} of {of}" + (f" ({100 * count / of:.1f} %)" if of else "")

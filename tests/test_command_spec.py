@@ -250,7 +250,7 @@ def test_rate_rule_combines_the_workers_rates(
         (
             "each",
             ("10", str(9.9 / (1 + TOLERANCE))),
-            "worker:1 prints 8.25 images/sec per device and worker:0 10: more than 20%",
+            "worker:1 prints 8.25 images/sec per device and worker:0 10: more than 20 %",
         ),
     ],
 )

@@ -29,7 +29,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, UsageError
-from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.formats import format_count, percent
 from pytest_dtfperf.node.module_command import make_project_command
 
 if TYPE_CHECKING:
@@ -294,8 +294,8 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
     of_runs, of_sessions, margin = "unknown", "unknown", "unknown"
     if found.calibrated:
         noise = found.calibrated
-        of_runs, of_sessions = f"{noise.run:.2%}", f"{noise.session:.2%}"
-        margin = f"{found.margin:.1%}" if found.margin else "none"
+        of_runs, of_sessions = f"{100 * noise.run:.2f} %", f"{100 * noise.session:.2f} %"
+        margin = percent(found.margin) if found.margin else "none"
     refused = _is_refused(found, args)
     what = "too noisy" if refused else "calibrated" if found.entry else "not written"
     return (
@@ -337,14 +337,14 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
 
     if refused:
         return (
-            f"{MOST_RUNS} runs could not even detect a loss of {2 * MARGINS[-1]:.0%}: with that noise all verdicts would be "
+            f"{MOST_RUNS} runs could not even detect a loss of {200 * MARGINS[-1]:g} %: with that noise all verdicts would be "
             "INCONCLUSIVE, so it was not written. Measure longer (--steps), on a quiet machine, in more sessions; or write "
             "it with --allow-noisy"
         )
     if found.margin is None or found.margin <= found.wanted:
         return ""
     return (
-        f"its margin is {found.wanted:.1%}, so that many verdicts will be INCONCLUSIVE: allow {found.margin:.1%}, measure "
+        f"its margin is {percent(found.wanted)}, so that many verdicts will be INCONCLUSIVE: allow {percent(found.margin)}, measure "
         "longer (--steps), or accept a baseline of more runs"
     )
 

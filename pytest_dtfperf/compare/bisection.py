@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from pytest_dtfperf.codec import JsonData, describe
-from pytest_dtfperf.formats import change
+from pytest_dtfperf.formats import change, percent
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
@@ -455,14 +455,14 @@ def decide_bisection(posterior: BisectionPosterior, policy: BisectionPolicy, blo
     """Return the result after so many blocks."""
     probability, gaps = posterior.best_probability, posterior.best
     if len(gaps) > 1 and probability >= policy.confidence and posterior.is_located(gaps):
-        return BisectionDecision(BisectionEnd.SEVERAL, f"with a probability of {probability:.1%}", False)
+        return BisectionDecision(BisectionEnd.SEVERAL, f"with a probability of {percent(probability)}", False)
     gap = int(np.argmax(posterior.sole))
     probability = float(posterior.sole[gap])
     is_only = posterior.several <= MOST_SEVERAL * min(1.0, blocks / FULL_BLOCKS) ** 3
     if probability >= policy.confidence and is_only and posterior.is_located([gap]):
-        text = f"with a probability of {probability:.1%}"
+        text = f"with a probability of {percent(probability)}"
         if posterior.changes[MOST_CHANGES] > 1 - policy.confidence:
-            text += f"; a second change of less than {MINOR:.0%} of its size is not excluded"
+            text += f"; a second change of less than {100 * MINOR:g} % of its size is not excluded"
         return BisectionDecision(BisectionEnd.FOUND, text, False)
     if posterior.is_equivalent(policy):
         return BisectionDecision(

@@ -146,4 +146,4 @@ def _describe_gpu_processes(gpu: GpuState) -> Iterator[Disturbance]:
 
 
 def _format_percent(fraction: float, whole: float) -> str:
-    return f"{fraction / whole:.0%}".replace("%", " %")
+    return f"{100 * fraction / whole:.0f} %"

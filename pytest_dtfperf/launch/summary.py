@@ -354,7 +354,7 @@ def _find_steps_apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tu
             apart_s,
             (
                 f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
-                f"more than {CROSS_CHECK:.0%} apart"
+                f"more than {100 * CROSS_CHECK:g} % apart"
             ),
         )
         for name, total_s in compared.items()

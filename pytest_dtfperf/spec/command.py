@@ -272,7 +272,7 @@ def _check_consistency(of_a_device: Mapping[str, float]) -> None:
     if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
         raise InvalidMeasurement(
             f"rate_of='each' takes workers to step together, but {slowest} prints {of_a_device[slowest]:.6g} images/sec per "
-            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {TOLERANCE:.0%} apart"
+            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {100 * TOLERANCE:g} % apart"
         )
 
 

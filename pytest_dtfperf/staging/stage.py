@@ -198,7 +198,7 @@ class _FetchController:
         done = sum(self._bytes.values()) / of
         self._on_status(
             f"staging {self._url} on {format_count(len(self._names), 'host')}: "
-            f"{done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
+            f"{100 * done:.0f} % of {of / len(self._names) / 1e6:.1f} MB each"
         )
 
     def _format_failure(self, host: int) -> str:

@@ -79,11 +79,11 @@ def test_matrix_and_summary_count_answers() -> None:
         "| sleeping worker | 3 |  |  | 1 | 2 | 2 | 2 | 1 of 2 |",
     ]
     assert list(summary(answers)) == [
-        "right kind: 2 of 3 (66.7%)",
-        "right location, of those: 2 of 2 (100.0%)",
-        "seconds within 20 %, of those: 1 of 2 (50.0%)",
-        "no injection and no cause: 1 of 2 (50.0%)",
-        "  parameter_server: right kind 2 of 3 (66.7%)",
+        "right kind: 2 of 3 (66.7 %)",
+        "right location, of those: 2 of 2 (100.0 %)",
+        "seconds within 20 %, of those: 1 of 2 (50.0 %)",
+        "no injection and no cause: 1 of 2 (50.0 %)",
+        "  parameter_server: right kind 2 of 3 (66.7 %)",
         ("left out: 0 with a step less than 10 % longer, 0 with a disturbance, 0 without an end"),
     ]
 

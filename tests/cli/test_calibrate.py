@@ -86,7 +86,7 @@ def test_calibration_prints_sessions_and_result(calibrated: tuple[PerfTests, End
     ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
     assert ended.out.count("1 passed") == 2
     ended.line(
-        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "detectable margin: 1."
+        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10 %, of sessions 0.2", "detectable margin: 1."
     )
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 1 baseline written to baselines."
 
@@ -126,7 +126,7 @@ def test_like_measures_the_trainings_of_a_session(calibrated: tuple[PerfTests, E
     assert "pytest" not in ended.out
     ended.line(f"dtfperf: session 2 of 2: as {Path(known[0]).name}")
     ended.line(
-        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "detectable margin: 1."
+        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10 %, of sessions 0.2", "detectable margin: 1."
     )
     new = [Path(path) for path in list_sessions(perf) if path not in known]
     assert [len(json.loads((path / "measurements.jsonl").read_text())["runs"]) for path in new] == [3, 3]
@@ -139,7 +139,7 @@ def test_case_without_a_baseline_is_not_written(calibrated: tuple[PerfTests, End
     file_of(perf).unlink()
     ended = dtfperf(perf, "--from", *list_sessions(perf))
     assert ended.code == 1
-    ended.line("not written: cpu-", "noise of runs 0.10%", "it has no baseline yet; accept one (--update-baselines=new)")
+    ended.line("not written: cpu-", "noise of runs 0.10 %", "it has no baseline yet; accept one (--update-baselines=new)")
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 0 baselines written to baselines."
 
 
@@ -232,7 +232,7 @@ def test_noise_without_a_possible_margin_is_refused(tmp_path: Path, capsys: pyte
     assert calibrate_from(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
-    assert "detectable margin: none; 10 runs could not even detect a loss of 60%: with that noise all verdicts would be" in wild
+    assert "detectable margin: none; 10 runs could not even detect a loss of 60 %: with that noise all verdicts would be" in wild
     assert wild.endswith("or write it with --allow-noisy")
     assert calm.startswith("calibrated: ")
     assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")
@@ -278,7 +278,7 @@ def test_tight_margin_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert calibrate_from(tmp_path, RESTLESS) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("calibrated: ")
-    assert "; its margin is 5.0%, so that many verdicts will be INCONCLUSIVE: allow " in line
+    assert "; its margin is 5.0 %, so that many verdicts will be INCONCLUSIVE: allow " in line
 
 
 def test_one_session_is_refused(calibrated: tuple[PerfTests, Ended]) -> None:

@@ -208,7 +208,7 @@ def test_worker_on_a_disturbed_host_is_a_disturbance() -> None:
     found = make_run(chief, other, make_server_report(), disturbances=[BUSY]).disturbances
     assert [str(each) for each in found] == [
         str(BUSY),
-        "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2% apart",
+        "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2 % apart",
     ]
     with pytest.raises(InvalidMeasurement, match=r"steps of worker:0 .* one clock or count is wrong"):
         make_run(make_report(0, elapsed_s=2.5), other, make_server_report(), disturbances=[BUSY])
@@ -220,7 +220,7 @@ def test_worker_on_a_shared_host_may_wait_for_other_processes(host: str) -> None
     invalid, and so is a chief that contradicts itself."""
     chief, other = make_report(0), make_report(1, step_s=[0.98, 0.5, 0.5, 0.5])
     hosts = {"ps:0": "n3", "worker:0": "n1", "worker:1": "n2"}
-    words = "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2% apart"
+    words = "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2 % apart"
     found = make_run(
         chief, other, make_server_report(), hosts=hosts, others_s={"n1": 0.0, "n2": 0.0, "n3": 0.0, host: 0.5}
     ).disturbances
@@ -274,7 +274,7 @@ def test_late_window_on_a_disturbed_host_is_a_disturbance() -> None:
         found = make_run(chief, other, make_server_report(), spec=ASYNCHRONOUS, disturbances=[BUSY]).disturbances
         assert [str(each) for each in found] == [
             str(BUSY),
-            f"the chief measured 1.600 s, the steps of {slowest} add up to 1.200 s: more than 2% apart",
+            f"the chief measured 1.600 s, the steps of {slowest} add up to 1.200 s: more than 2 % apart",
         ]
 
 
