@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 
 WARMUP_STEPS = 3  # the first step builds and allocates, the heap still grows in the second

@@ -34,7 +34,7 @@ from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, Host, TfCnnBench
 from benchmarks.trainers import TrainingFailed
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab

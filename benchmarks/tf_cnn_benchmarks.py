@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from benchmarks.cells import tasks_of
 from benchmarks.trainers import Trained, TrainingFailed
-from pytest_dtfperf.launch.placement import PlacedTask
+from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.spec import Spec
 
 SCRIPT = "tf_cnn_benchmarks.py"

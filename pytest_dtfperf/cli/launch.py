@@ -27,7 +27,7 @@ from pytest_dtfperf.clusters.capacity import count_devices, predict_device, pred
 from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.launch.placement import Roles
+from pytest_dtfperf.clusters.placement import Roles
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program_name
 

@@ -109,7 +109,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--devices-per-host", metavar="N", type=_parse_count, help="devices of each host; by default those of the cluster, or 1"
     )
-    add_cluster(parser, text="a cluster of clusters.toml: its devices per host, and where its servers are")
+    add_cluster(parser, text="a cluster of clusters.toml: its devices per host and worker, and where its servers are")
     parser.add_argument("--figure", metavar="FILE", type=Path, help="draw rates and efficiencies, as .svg or .png")
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_predict)
@@ -179,7 +179,7 @@ def _make_hosts(args: argparse.Namespace, records: "Sequence[Record]") -> "Hosts
     return Hosts(
         devices_per_host=devices or (published.devices_per_host if published else 1),
         link=_find_link(args, records),
-        ps_on_worker_hosts=cluster.ps_on_worker_hosts if cluster else True,
+        config=cluster,
     )
 
 

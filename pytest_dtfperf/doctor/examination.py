@@ -25,7 +25,7 @@ from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, make_rounds, split
-from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages import Message, MessageError, MessageReceiver
 from pytest_dtfperf.messages.programs import (
     CHECKUP,

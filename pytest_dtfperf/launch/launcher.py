@@ -20,7 +20,7 @@ from pytest_dtfperf.explain.probes import merge_probes, select_missing_probes
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.link_rounds import Round
-from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
+from pytest_dtfperf.clusters.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import (
     ALL_FAMILIES,
     CAPACITY_FAMILIES,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pytest_dtfperf.launch.placement import PlacedTask
+from pytest_dtfperf.clusters.placement import PlacedTask
 
 FEW = 8  # hosts: with so many, every pair is measured, in 14 rounds; with more, a ring, in 4 or 6
 

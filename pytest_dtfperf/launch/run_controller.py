@@ -14,7 +14,7 @@ from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.agents import Agents, make_task_addresses, reserve_order, start_order
 from pytest_dtfperf.launch.disturbance import compute_taken_s, find_disturbances
-from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
+from pytest_dtfperf.clusters.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.tracing import Scoring, Tracing
 from pytest_dtfperf.launch.watch import Event, Watch

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.explanation import LINK
 from pytest_dtfperf.errors import SpecError, UsageError, describe_unknown_name
 from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, has_known_bytes
@@ -154,7 +155,12 @@ def _predict_gains(
     hosts = Hosts(
         devices_per_host=-(-spec.gpus // len(workers)),
         link=LinkRange.from_probe(bytes_per_step / link_s),
-        ps_on_worker_hosts=all(layout.hosts[server] in workers for server in layout.servers),
+        config=ClusterConfig(
+            name="measured",
+            device="gpu",
+            devices_per_worker=-(-spec.gpus // len(layout.workers)),
+            ps_on_worker_hosts=all(layout.hosts[server] in workers for server in layout.servers),
+        ),
     )
     measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=images_per_sec)
     if efficiency and spec.gpus > 1:

@@ -9,12 +9,15 @@ equations, and the errors that this makes on published rates.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 
+from pytest_dtfperf.clusters.capacity import count_server_hosts, predict_device
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import HostView, place
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import MESSAGE_S, Floats, NetworkRates, StepModel
@@ -65,28 +68,45 @@ class LinkRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The hosts of a cluster, all alike."""
+    """The hosts of a cluster, all alike.
+
+    Attributes:
+        config: where its file places tasks; None: a worker has all devices of its host, and servers are beside workers.
+    """
 
     devices_per_host: int
     link: LinkRange = field(default_factory=LinkRange.make_unknown)
     message_s: float = MESSAGE_S
     memory_bytes_per_s: float | None = None
-    ps_on_worker_hosts: bool = True
+    config: ClusterConfig | None = None
 
     def place(self, spec: Spec) -> Layout:
-        """Return where the tasks of a training are. Raises `SpecError` if one process would need several hosts."""
+        """Return where the tasks of a training are, on as many hosts as it needs. Raises `SpecError` if it has no room."""
         on_each = self.devices_per_host
         if spec.in_one_process and spec.gpus > on_each:
             raise SpecError(f"{spec.label} trains in one process, and a host has {on_each} devices")
-        on_worker = 1 if spec.mode.one_device else spec.gpus if spec.in_one_process else on_each
-        workers = -(-spec.gpus // on_worker)
-        at = {f"worker:{number}": f"host {number * on_worker // on_each + 1}" for number in range(workers)}
-        hosts = list(dict.fromkeys(at.values()))
-        if not self.ps_on_worker_hosts:
-            hosts = [f"server host {number + 1}" for number in range(spec.num_ps)]
-        servers = {f"ps:{number}": hosts[number % len(hosts)] for number in range(spec.num_ps)}
-        devices = {f"worker:{number}": min(on_worker, spec.gpus - number * on_worker) for number in range(workers)}
-        return Layout({**servers, **at}, devices=devices)
+        config, host = self._own_config, self._view
+        apart = count_server_hosts(config, spec.num_ps)
+        tasks = place(spec, [host] * (apart + spec.gpus), config)
+        names = [f"server host {number + 1}" for number in range(apart)]
+        names += [f"host {number + 1}" for number in range(spec.gpus)]
+        return Layout(
+            {task.name: names[task.host] for task in tasks},
+            devices={task.name: task.num_devices for task in tasks if task.num_devices},
+        )
+
+    @cached_property
+    def _own_config(self) -> ClusterConfig:
+        """The cluster's keys, with these devices of each host."""
+        known = self.config or ClusterConfig(name="predicted", device="gpu", devices_per_worker=self.devices_per_host)
+        return replace(known, devices_per_host=self.devices_per_host, fixed_ports=False)
+
+    @cached_property
+    def _view(self) -> HostView:
+        """Any host. Each of its devices has a core."""
+        devices = range(self.devices_per_host)
+        gpus = tuple(map(str, devices)) if predict_device(self._own_config) == "gpu" else ()
+        return HostView("host", "", tuple(devices), gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
-from pytest_dtfperf.launch.placement import HostView, describe_allocation
+from pytest_dtfperf.clusters.placement import HostView, describe_allocation
 
 
 def make_config(**settings: Any) -> ClusterConfig:

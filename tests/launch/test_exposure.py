@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
-from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.clusters.placement import HostView
 
 NO_ROOT = "only root may set up nftables"
 

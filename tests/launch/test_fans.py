@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_dtfperf.launch.link_rounds import MOST_CONNECTIONS, MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
-from pytest_dtfperf.launch.placement import PlacedTask
+from pytest_dtfperf.clusters.placement import PlacedTask
 
 NAMES = [f"h{i}" for i in range(64)]
 

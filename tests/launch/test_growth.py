@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.link_rounds import plan_fans
-from pytest_dtfperf.launch.placement import PlacedTask
+from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.limits.limit import find_limit
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.messages import MessageReceiver

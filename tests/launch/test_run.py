@@ -24,7 +24,7 @@ from pytest_dtfperf.errors import (
     TaskStopped,
 )
 from pytest_dtfperf.launch.launcher import Launcher, merge_fingerprints
-from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.node import ports
 from tests.fixed_ports import fixed_ports_held
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch.placement import place
+from pytest_dtfperf.clusters.placement import place
 from pytest_dtfperf.plugin.dry_run import describe, make_hosts
 from pytest_dtfperf.spec import Spec
 from tests.plugin.conftest import THROUGHPUT, Ended, PerfTests

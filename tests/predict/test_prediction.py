@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.predict.inputs import find_hosts, load_published
 from pytest_dtfperf.predict.prediction import Hosts, LinkRange, MeasuredRate, Predictor, list_changes
@@ -107,10 +108,20 @@ def test_workers_fill_hosts_in_order() -> None:
         "worker:2": "host 3",
     }
     assert list(layout.devices.values()) == [4, 4, 2]
-    apart = replace(hosts, ps_on_worker_hosts=False).place(make_spec(4, 2))
+    config = ClusterConfig(name="lab", device="gpu", devices_per_worker=4, ps_on_worker_hosts=False)
+    apart = replace(hosts, config=config).place(make_spec(4, 2))
     assert apart.hosts == {"ps:0": "server host 1", "ps:1": "server host 2", "worker:0": "host 1"}
     each = hosts.place(make_spec(8, 0, mode="horovod"))
     assert list(each.hosts.values()) == ["host 1"] * 4 + ["host 2"] * 4
+
+
+def test_tasks_are_where_the_cluster_file_places_them() -> None:
+    """A cluster's devices of each worker, and its hosts and numbers of parameter servers, are those of the prediction."""
+    config = ClusterConfig(name="lab", device="gpu", devices_per_worker=2, ps_on_worker_hosts=False, ps_per_host=2)
+    layout = Hosts(devices_per_host=4, config=config).place(make_spec(8, 2))
+    servers = {"ps:0": "server host 1", "ps:1": "server host 1"}
+    workers = {"worker:0": "host 1", "worker:1": "host 1", "worker:2": "host 2", "worker:3": "host 2"}
+    assert (layout.hosts, set(layout.devices.values())) == (servers | workers, {2})
 
 
 def test_mode_of_one_process_stays_on_one_host() -> None:

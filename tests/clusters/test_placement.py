@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
 from pytest_dtfperf.spec import Spec
 
 
