@@ -1,11 +1,11 @@
-"""What the repository's tests share: the order they run in, and that none leaves its environment to another."""
+"""Hooks for all tests of the repository: their order, and a check that no test changes the environment of others."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 
-# Fast checks first: by folder, what takes longest last. What is not named runs first.
+# The slowest folders come last. Folders that are not listed run first.
 ORDER = (
     "tests/report",
     "tests/machines",
@@ -20,18 +20,18 @@ ORDER = (
     "tests/real",
 )
 
-# Variables that we, or what we start, go by; others are set by libraries when they are imported.
+# Prefixes of variables that change the behaviour of the package or of programs that it starts. Libraries set others at import.
 DECIDES = ("AWS_", "CUDA_", "DTFPERF_", "HOME", "PATH", "PYTEST_XDIST", "PYTHON", "SLURM", "TMPDIR", "XDG_")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort whole folders; within one, tests stay as they stand."""
+    """Sort the tests by folder. Within a folder they keep their order."""
     items.sort(key=lambda item: next((i for i, folder in enumerate(ORDER, 1) if item.nodeid.startswith(folder)), 0))
 
 
 @pytest.fixture(autouse=True)
 def environment_stays() -> Iterator[None]:
-    """What a test leaves in the environment would decide over another one, which may run anywhere."""
+    """Fail a test that leaves a changed variable, because later tests in the process would see it."""
     before = {name: value for name, value in os.environ.items() if name.startswith(DECIDES)}
     yield
     after = {name: value for name, value in os.environ.items() if name.startswith(DECIDES)}
