@@ -170,7 +170,7 @@ def test_lanes_run_at_the_same_time(check: Check) -> None:
         test_later="from pathlib import Path\ndef test_it():\n    assert Path('left').exists()\n",
     )
     assert code == 0, output
-    shown = re.findall(r"== (\w+) has ended with 0, and said:\n=+ test session starts", output)
+    shown = re.findall(r"== (\w+) has ended with 0, and printed:\n=+ test session starts", output)
     assert sorted(shown) == ["later", "left", "right"]
     summary = output.partition("== summary")[2].splitlines()
     assert [line.split()[0] for line in summary[1:4]] == ["left", "right", "later"]
@@ -211,7 +211,7 @@ def test_interrupted_run_is_torn_down(tmp_path: Path, number: signal.Signals) ->
     output, _ = process.communicate(timeout=ENDS_S)
     assert process.returncode == 130, output
     assert (tmp_path / "torn-down").exists() == (number == signal.SIGINT)  # pytest alone has no handler for SIGTERM
-    assert output.splitlines()[-1] == "Interrupted: what comes later was not run."
+    assert output.splitlines()[-1] == "Interrupted: later stages were not run."
 
 
 def test_all_tests_are_in_a_stage(script: Mapping[str, Any]) -> None:
