@@ -1,9 +1,9 @@
-"""Which part of a campaign `make test` runs: so few of a test's cases that each value of each parameter is among them.
+"""Choose the part of each campaign that `make test` runs: the fewest cases that have each value of each parameter.
 
-A test that is marked `campaign` has cases for all combinations. DTFPERF_CAMPAIGN=1, as `make campaign` has it, runs all of
-them; else DTFPERF_SEED draws. Where a test's one parameter lists cases that are alike, `campaign(part=3)` runs every third.
-`campaign(only=True)` is for tests that assert measured times, rates or shares, which other load on the machine changes: `make
-test` runs none of them.
+A test that is marked `campaign` has cases for all combinations. With DTFPERF_CAMPAIGN=1 (`make campaign`) all of them run, and
+otherwise a part, which is drawn with DTFPERF_SEED. For a list of similar cases, `campaign(part=3)` runs every third one. Tests
+with `campaign(only=True)` assert measured times, rates or shares, which other load on the machine changes: `make test` runs none
+of them.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # of all campaigns, also of those whose cases are none of pytest's
+WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # all campaigns, also those with loops in a test
 SEED = os.environ.get("DTFPERF_SEED", "1")
-AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # what another version of pytest has done already, or will do
+AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # whether another version of pytest runs the same tests
 
-# Of tests/plugin: how sessions are displayed, judged and recorded, alone, beside others, and beside files of any names.
+# Files of tests/plugin whose tests use the same hooks of pytest: how sessions are displayed, judged and recorded.
 ALIKE = (
     "test_ab.py", "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_together.py",
     "test_verdicts.py",
@@ -27,10 +27,10 @@ T = TypeVar("T")
 Values = Mapping[str, Hashable]
 
 
-def drawn(cases: Sequence[Values], seed: str) -> set[int]:
-    """The places of cases that have among them every value of every parameter: at least of one case.
+def draw_cases(cases: Sequence[Values], seed: str) -> set[int]:
+    """Return the positions of one or more cases that together have each value of each parameter.
 
-    The next one is drawn from those with most values that no other has shown yet.
+    Each next one is drawn from the cases with the most new values.
     """
     draws = random.Random(seed)
     kept: set[int] = set()
@@ -45,13 +45,13 @@ def drawn(cases: Sequence[Values], seed: str) -> set[int]:
     return kept
 
 
-def every(cases: int, part: int, seed: str) -> set[int]:
-    """The places of so few of these cases, at least of one: spread evenly, for neighbours in a list are the most alike."""
+def select_evenly(cases: int, part: int, seed: str) -> set[int]:
+    """Return the positions of every `part`-th case, at least of one. Neighbours in a list are the most similar."""
     return {*range(random.Random(seed).randrange(max(1, min(part, cases))), cases, part)}
 
 
-def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
-    """Those of campaigns that are not drawn. What is named alone is."""
+def list_left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
+    """Return the tests of campaigns that are not drawn. The only case of a test is always drawn."""
     found: list[pytest.Item] = []
     campaigns: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -59,36 +59,36 @@ def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
             campaigns.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in campaigns.items():
         kept: set[int]
-        if asked_of(cases[0], "only"):
+        if get_argument(cases[0], "only"):
             kept = set()
-        elif part := asked_of(cases[0], "part"):
-            kept = every(len(cases), part, f"{seed} {name}")
+        elif part := get_argument(cases[0], "part"):
+            kept = select_evenly(len(cases), part, f"{seed} {name}")
         else:
-            kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
+            kept = draw_cases([get_values(item) for item in cases], f"{seed} {name}")
         found += [item for index, item in enumerate(cases) if index not in kept]
     return found
 
 
-def not_again(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
-    """Those that another version of pytest need not repeat: two thirds, drawn, of what goes through the same hooks."""
+def list_not_repeated(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
+    """Return the tests that another version of pytest need not repeat: two thirds of those in `ALIKE`, which are drawn."""
     by_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.name in ALIKE:
             by_file.setdefault(item.path.name, []).append(item)
-    return [item for file, cases in by_file.items() for item in two_thirds(cases, f"{seed} {file}")]
+    return [item for file, cases in by_file.items() for item in draw_two_thirds(cases, f"{seed} {file}")]
 
 
-def two_thirds(cases: Sequence[T], seed: str) -> list[T]:
+def draw_two_thirds(cases: Sequence[T], seed: str) -> list[T]:
     return random.Random(seed).sample(cases, len(cases) * 2 // 3)
 
 
-def asked_of(item: pytest.Item, name: str) -> int:
-    """Return what the campaign's marker gives for `part` (one case in so many is run) or `only`; 0 where it gives nothing."""
+def get_argument(item: pytest.Item, name: str) -> int:
+    """Return an argument of the campaign's marker, `part` or `only`; 0 if it is not given."""
     marker = item.get_closest_marker("campaign")
     value: int = marker.kwargs.get(name, 0) if marker else 0
     return value
 
 
-def values_of(item: pytest.Item) -> Values:
+def get_values(item: pytest.Item) -> Values:
     parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     return {name: repr(value) for name, value in parameters.items()}

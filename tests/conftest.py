@@ -1,4 +1,4 @@
-"""What the project's own tests share; perf tests, which may be run without the tools for these, have none of it."""
+"""Hooks and fixtures of the project's own tests. Perf tests do not have them, and need fewer packages."""
 
 import gc
 import subprocess
@@ -11,17 +11,17 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaign import AGAIN, SEED, WHOLE, left_out, not_again
+from tests.campaign import AGAIN, SEED, WHOLE, list_left_out, list_not_repeated
 
 REPOSITORY = Path(__file__).parents[1]
 
 T = TypeVar("T")
 
-# How long an example takes is the machine's affair: on a busy one, none is any worse.
+# An example has no deadline, because the machine may be busy.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-gc.disable()  # until all tests are collected: millions of objects that stay, through which each collection would go again
+gc.disable()  # until all tests are collected: each collection would go through millions of objects that stay
 
 
 def open_once(session: pytest.Session, key: pytest.StashKey[T], make: Callable[[], AbstractContextManager[T]]) -> T:
@@ -38,7 +38,7 @@ def open_once(session: pytest.Session, key: pytest.StashKey[T], make: Callable[[
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of this checkout, as it is now."""
+    """Build and return the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
     subprocess.run(command, check=True, capture_output=True)
@@ -47,17 +47,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave most of the campaigns to `make campaign`."""
+    """Deselect the tests that only `make campaign` runs."""
     if WHOLE:
         return
-    doomed = {*left_out(items, SEED), *(not_again(items, SEED) if AGAIN else ())}
-    if doomed:
-        config.hook.pytest_deselected(items=[*doomed])
-        items[:] = [item for item in items if item not in doomed]
+    deselected = {*list_left_out(items, SEED), *(list_not_repeated(items, SEED) if AGAIN else ())}
+    if deselected:
+        config.hook.pytest_deselected(items=[*deselected])
+        items[:] = [item for item in items if item not in deselected]
 
 
 def pytest_collection_finish() -> None:
-    """Let no collection, in this process and in its forks, go through what was imported and collected: all of it stays."""
+    """Exclude all imported modules and collected tests from garbage collections, here and in forks, because they stay."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -40,7 +40,7 @@ class Forks:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
-        outcomes.serves(self._process.pid)
+        outcomes.add_shared_child(self._process.pid)
         atexit.register(self._close)
 
     def ask(self, request: Mapping[str, Any], pipes: Sequence[int]) -> None:

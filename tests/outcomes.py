@@ -1,8 +1,8 @@
-"""A pytest plugin of ci/check's: writes down how each test ended, as it ends, into the file that CHECK_OUTCOMES names.
+"""A pytest plugin for ci/check, which appends the outcome of each phase of a test to the file in CHECK_OUTCOMES.
 
-One JSON object a line and phase: name, file, phase, outcome, seconds, CPU seconds, and the text of a failure. CPU seconds are
-those of the process that runs the test, of all its children that it has waited for, and of what processes that serve several
-like it have used for it: not of daemons that outlive it.
+Each line is a JSON object: name, file, phase, outcome, seconds, CPU seconds, and the text of a failure. CPU seconds are those of
+the process that runs the test, of its children that have ended, and the parts of shared processes that worked for it. Those of
+daemons that outlive the test are missing.
 """
 
 import json
@@ -23,46 +23,46 @@ _used: list[mmap.mmap] = []
 
 
 class Meter:
-    """Notes in each phase's report what this process and its children have used since the last one."""
+    """Adds the CPU seconds since the last phase to the report of each phase."""
 
     def __init__(self) -> None:
-        self._read_s = cpu_s()
+        self._read_s = get_cpu_s()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        before_s, self._read_s = self._read_s, cpu_s()
-        vars(report)["cpu_s"] = self._read_s - before_s  # travels with the report from xdist's workers
+        before_s, self._read_s = self._read_s, get_cpu_s()
+        vars(report)["cpu_s"] = self._read_s - before_s  # xdist's workers send it with the report
         return report
 
 
-def serves(pid: int) -> None:
-    """A child works for many tests: what it uses counts for the test that it was used in, not for the one that it ends with."""
+def add_shared_child(pid: int) -> None:
+    """Count the CPU seconds of a child that works for many tests in the test that it works for, not when it ends."""
     _servers.add(pid)
 
 
-def is_used(memory: mmap.mmap) -> None:
-    """A process serves many like this one, and writes there how many seconds it has used for this one."""
+def add_seconds_of_server(memory: mmap.mmap) -> None:
+    """Count the CPU seconds that a process shared with others writes there: those in which it has worked for this process."""
     _used.append(memory)
 
 
-def cpu_s() -> float:
-    """Of this process, of the children that it has waited for, and of those that serve."""
+def get_cpu_s() -> float:
+    """Return the CPU seconds of this process, of its children that have ended, and of shared processes."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    served_s: float = sum(map(_cpu_s_of, _servers)) + sum(struct.unpack("d", memory)[0] for memory in _used)
+    served_s: float = sum(map(_read_cpu_s, _servers)) + sum(struct.unpack("d", memory)[0] for memory in _used)
     return time.process_time() + ended.ru_utime + ended.ru_stime + served_s
 
 
-def _cpu_s_of(pid: int) -> float:
+def _read_cpu_s(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has been waited for
+    except OSError:  # it has ended
         return 0.0
-    return sum(map(int, fields[11:15])) / TICKS_PER_S  # utime and stime, its own and of the children that it has waited for
+    return sum(map(int, fields[11:15])) / TICKS_PER_S  # utime and stime, of itself and of its children that have ended
 
 
 class Outcomes:
-    """Appends; what was written stays when pytest itself breaks."""
+    """Appends each outcome at once, so that all are kept if pytest itself fails."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,5 +93,5 @@ def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get("CHECK_OUTCOMES")
     if path:
         config.pluginmanager.register(Meter(), "dtfperf-meter")
-    if path and not hasattr(config, "workerinput"):  # xdist's workers tell the one that they work for
+    if path and not hasattr(config, "workerinput"):  # the controller writes for xdist's workers
         config.pluginmanager.register(Outcomes(Path(path)), "dtfperf-outcomes")

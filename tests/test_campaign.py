@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import drawn, every, two_thirds
+from tests.campaign import draw_cases, draw_two_thirds, select_evenly
 from tests.plugin.conftest import WITHOUT
 from tests.plugin.zygote import python
 
@@ -17,7 +17,7 @@ CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, op
 @pytest.mark.parametrize("seed", [*map(str, range(20))])
 def test_drawn_cases_have_every_value(seed: str) -> None:
     """With each seed each mode, layout and option is drawn, in as many cases as the longest of these has values."""
-    kept = [CASES[index] for index in drawn(CASES, seed)]
+    kept = [CASES[index] for index in draw_cases(CASES, seed)]
     for name in ("mode", "layout", "option"):
         assert {case[name] for case in kept} == {case[name] for case in CASES}
     assert len(kept) == max(6, 5, 2)
@@ -25,22 +25,22 @@ def test_drawn_cases_have_every_value(seed: str) -> None:
 
 def test_seed_draws_the_same_cases_again() -> None:
     """A seed draws the same cases each time, another seed draws others, and each case is drawn by some seed."""
-    assert drawn(CASES, "1") == drawn(CASES, "1")
-    assert len({frozenset(drawn(CASES, str(seed))) for seed in range(20)}) > 1
-    assert set().union(*(drawn(CASES, str(seed)) for seed in range(200))) == {*range(len(CASES))}
+    assert draw_cases(CASES, "1") == draw_cases(CASES, "1")
+    assert len({frozenset(draw_cases(CASES, str(seed))) for seed in range(20)}) > 1
+    assert set().union(*(draw_cases(CASES, str(seed)) for seed in range(200))) == {*range(len(CASES))}
 
 
 def test_single_case_is_kept() -> None:
     """A campaign of one case keeps it, with and without parameters, and one of no cases keeps none."""
-    assert drawn([{"mode": "a"}], "1") == drawn([{}], "1") == {0}
-    assert drawn([], "1") == set()
+    assert draw_cases([{"mode": "a"}], "1") == draw_cases([{}], "1") == {0}
+    assert draw_cases([], "1") == set()
 
 
 @pytest.mark.parametrize(("cases", "kept"), [(10, {3, 4}), (9, {3}), (2, {1}), (1, {1}), (0, {0})])
 def test_third_of_equal_cases_is_drawn(cases: int, kept: set[int]) -> None:
     """Of equal cases a third and at least one is drawn, the same with the same seed, and each case by some seed."""
-    drawn_by = [every(cases, 3, str(seed)) for seed in range(50)]
-    assert every(cases, 3, "1") == every(cases, 3, "1")
+    drawn_by = [select_evenly(cases, 3, str(seed)) for seed in range(50)]
+    assert select_evenly(cases, 3, "1") == select_evenly(cases, 3, "1")
     assert {len(indices) for indices in drawn_by} == kept
     assert set().union(*drawn_by) == {*range(cases)}
 
@@ -80,6 +80,6 @@ def test_marker_limits_the_collected_cases(tmp_path: Path) -> None:
 def test_repetition_leaves_out_two_thirds() -> None:
     """Two thirds of the tests are left out, the same with the same seed, and a single test is kept."""
     cases = [*range(30)]
-    assert len(two_thirds(cases, "1")) == 20
-    assert two_thirds(cases, "1") == two_thirds(cases, "1") != two_thirds(cases, "2")
-    assert two_thirds([1], "1") == []
+    assert len(draw_two_thirds(cases, "1")) == 20
+    assert draw_two_thirds(cases, "1") == draw_two_thirds(cases, "1") != draw_two_thirds(cases, "2")
+    assert draw_two_thirds([1], "1") == []

@@ -98,10 +98,10 @@ def test_processes_of_a_run_have_one_zygote() -> None:
     assert first.python != second.python
     seen = []
     for made in (first, second):
-        before_s = outcomes.cpu_s()
+        before_s = outcomes.get_cpu_s()
         ended = subprocess.run([made.python, "-u", "-c", BUSY], capture_output=True, text=True, check=True)
         seen.append(int(ended.stdout))
-        assert outcomes.cpu_s() - before_s >= 0.2
+        assert outcomes.get_cpu_s() - before_s >= 0.2
         made.line.close()
     assert seen[0] == seen[1]
     wait_until("it has ended", lambda: not is_running(seen[0]))

@@ -89,7 +89,7 @@ def new_zygote(module: str, stand_in: str, environment: Mapping[str, str]) -> Zy
         listener.bind(address)
         listener.listen(64)
         line = _line_to(module, {**os.environ, **environment}, [listener.fileno(), used])
-    outcomes.is_used(mmap.mmap(used, SECONDS.size))
+    outcomes.add_seconds_of_server(mmap.mmap(used, SECONDS.size))
     os.close(used)
     return Zygote(line, address, str(python))
 

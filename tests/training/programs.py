@@ -62,7 +62,7 @@ def start(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Ite
         zygote().ask(request, [stdin, stdout, errors.fileno(), code])
     for fd in (stdin, stdout, code):
         os.close(fd)
-    outcomes.serves(zygote().answer())
+    outcomes.add_shared_child(zygote().answer())
     with os.fdopen(from_code) as ended, os.fdopen(from_stdout, errors="replace") as out, os.fdopen(to_stdin, "w") as into:
         yield Program(into, out, ended)
 
