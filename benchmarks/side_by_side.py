@@ -33,8 +33,8 @@ from benchmarks.shaped import allowed_s, in_words, kept, today
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, Host, TfCnnBenchmarks
 from benchmarks.trainers import TrainingFailed
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
+from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab

@@ -16,9 +16,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import pytest_dtfperf
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.agents import Agents, group_tasks_by_host, make_task_addresses, start_order
-from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
 from pytest_dtfperf.messages.agent import StoppedMessage
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec

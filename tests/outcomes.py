@@ -1,8 +1,8 @@
 """A pytest plugin for ci/check, which appends the outcome of each phase of a test to the file in CHECK_OUTCOMES.
 
-Each line is a JSON object: name, file, phase, outcome, seconds, CPU seconds, and the text of a failure. CPU seconds are those of
-the process that runs the test, of its children that have ended, and the parts of shared processes that worked for it. Those of
-daemons that outlive the test are missing.
+Each line is a JSON object: name, file, phase, outcome, seconds, CPU seconds, and the text of a failure. CPU seconds are those
+of the process that runs the test, of its children that have ended, and the parts of shared processes that worked for it. Those
+of daemons that outlive the test are missing.
 """
 
 import json

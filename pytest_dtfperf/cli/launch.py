@@ -25,9 +25,9 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
 from pytest_dtfperf.clusters.named import BACKENDS
+from pytest_dtfperf.clusters.placement import Roles
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.clusters.placement import Roles
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program_name
 

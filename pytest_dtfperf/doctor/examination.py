@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.clusters.protocol import Channel, Lost, send_heartbeats
 from pytest_dtfperf.doctor.allocation import allocate_hosts
 from pytest_dtfperf.doctor.diagnosis import (
@@ -25,7 +26,6 @@ from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, make_rounds, split
-from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages import Message, MessageError, MessageReceiver
 from pytest_dtfperf.messages.programs import (
     CHECKUP,

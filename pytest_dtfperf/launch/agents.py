@@ -14,11 +14,11 @@ from typing import Any
 
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
+from pytest_dtfperf.clusters.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.clusters.protocol import PING_S, Allocation, Host, LossReason, Lost, get_clock
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
-from pytest_dtfperf.clusters.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import AgentLoss, Event, format_loss
 from pytest_dtfperf.messages import MessageError, MessageReceiver
 from pytest_dtfperf.messages.agent import AGENT, HelloMessage

@@ -16,8 +16,8 @@ from functools import cache
 from typing import Self
 
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.errors import AllocationError, show_value
 from pytest_dtfperf.clusters.placement import HostView
+from pytest_dtfperf.errors import AllocationError, show_value
 from pytest_dtfperf.messages.agent import InterfaceEntry
 from pytest_dtfperf.spec import Spec
 

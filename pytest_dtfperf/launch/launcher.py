@@ -8,8 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pytest_dtfperf.clusters import placement
 from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.datamodel.fingerprint import MAX_GPUS, MAX_NAME, AllocationCheck, Fingerprint
@@ -17,10 +19,8 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import merge_probes, select_missing_probes
-from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.link_rounds import Round
-from pytest_dtfperf.clusters.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import (
     ALL_FAMILIES,
     CAPACITY_FAMILIES,

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import answer_cache
 from pytest_dtfperf.clusters.named import ClusterConfig, get_python
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT, HostView, place
 from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.host_state import HostState
@@ -35,7 +36,6 @@ from pytest_dtfperf.launch import exposure, link_rounds
 from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, make_task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s, group_by_machine
 from pytest_dtfperf.launch.link_rounds import Fan, Round
-from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT, HostView, place
 from pytest_dtfperf.launch.watch import AgentLoss, Event, format_loss
 from pytest_dtfperf.messages import MessageError
 from pytest_dtfperf.messages.agent import (

@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import Roles, place
 from pytest_dtfperf.errors import HostLost, UsageError
 from pytest_dtfperf.launch.agents import Agents
-from pytest_dtfperf.clusters.placement import Roles, place
 from pytest_dtfperf.launch.run_controller import RunController
 from pytest_dtfperf.launch.watch import Event
 from pytest_dtfperf.messages.agent import OutputMessage, TunnelMessage, TunnelReady

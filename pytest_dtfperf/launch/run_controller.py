@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.agents import Agents, make_task_addresses, reserve_order, start_order
 from pytest_dtfperf.launch.disturbance import compute_taken_s, find_disturbances
-from pytest_dtfperf.clusters.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.tracing import Scoring, Tracing
 from pytest_dtfperf.launch.watch import Event, Watch

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import duration, format_count
-from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.outcome import DRY_RUN

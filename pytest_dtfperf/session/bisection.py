@@ -252,7 +252,9 @@ class StackBisection:
         self.disturbed = 0
         self._decide()
         likely = max(range(1, len(self.candidates)), key=lambda each: self.posterior.inclusion[each])
-        self.on_block(f"{name}: {ratio}; most probable: {self.candidates[likely]}, {100 * self.posterior.inclusion[likely]:.0f} %")
+        self.on_block(
+            f"{name}: {ratio}; most probable: {self.candidates[likely]}, {100 * self.posterior.inclusion[likely]:.0f} %"
+        )
 
     def _decide(self) -> None:
         self._posterior = None

@@ -232,7 +232,7 @@ def test_noise_without_a_possible_margin_is_refused(tmp_path: Path, capsys: pyte
     assert calibrate_from(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
-    assert "detectable margin: none; 10 runs could not even detect a loss of 60 %: with that noise all verdicts would be" in wild
+    assert "detectable margin: none; 10 runs could not even detect a loss of 60 %: with that noise all verdicts would" in wild
     assert wild.endswith("or write it with --allow-noisy")
     assert calm.startswith("calibrated: ")
     assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")

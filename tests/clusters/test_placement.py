@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
+from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.files import validate
+from pytest_dtfperf.clusters import placement
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.codec import ValidationError
@@ -21,7 +22,7 @@ from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import ExpectedHardware, list_findings
 from pytest_dtfperf.doctor.table import format_report
 from pytest_dtfperf.errors import DtfPerfError, HostLost
-from pytest_dtfperf.launch import link_rounds, placement
+from pytest_dtfperf.launch import link_rounds
 from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
 from pytest_dtfperf.clusters.placement import HostView, describe_allocation
+from pytest_dtfperf.datamodel.fingerprint import AllocatedNode
 
 
 def make_config(**settings: Any) -> ClusterConfig:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch import agents
 from pytest_dtfperf.clusters.placement import HostView, place
+from pytest_dtfperf.launch import agents
 from pytest_dtfperf.spec import Spec
 from tests.launch.stage import CONFIG, start_stage
 from tests.node.handheld import HandheldAgent

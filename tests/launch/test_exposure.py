@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
-from pytest_dtfperf.clusters.placement import HostView
 
 NO_ROOT = "only root may set up nftables"
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtfperf.launch.link_rounds import MOST_CONNECTIONS, MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
 from pytest_dtfperf.clusters.placement import PlacedTask
+from pytest_dtfperf.launch.link_rounds import MOST_CONNECTIONS, MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
 
 NAMES = [f"h{i}" for i in range(64)]
 

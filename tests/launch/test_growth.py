@@ -10,11 +10,11 @@ import pytest
 from benchmarks.controller_load import CountedBackend
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.link_rounds import plan_fans
-from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.limits.limit import find_limit
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.messages import MessageReceiver

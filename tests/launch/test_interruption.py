@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.clusters.placement import HostView
+from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.run_controller import MeasuredRun
 from pytest_dtfperf.spec import Spec
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch import agents
 from pytest_dtfperf.clusters.placement import HostView, PlacedTask, place
+from pytest_dtfperf.launch import agents
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec, TaskOrder
 

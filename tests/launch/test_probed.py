@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.datamodel.host_state import HostState
 from pytest_dtfperf.datamodel.probes import Probes, Reading
 from pytest_dtfperf.launch.link_rounds import plan_fans
-from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.launch.probing import PARTS, Answers
 from pytest_dtfperf.messages import MessageError
 from pytest_dtfperf.messages.agent import FactsMessage, ForwardedMessage, ReadingMessage, StreamEntry, StreamMessage

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import answer_cache
+from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.probes import select_missing_probes
-from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.launch.probing import MAX_AGE_S, load_probes, store_probes
 from tests.explain.probed import G, make_link, make_reading
 from tests.launch.stage import CONFIG

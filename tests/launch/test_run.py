@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.clusters.protocol import Channel, Host
 from pytest_dtfperf.datamodel.fingerprint import AllocatedNode, Fingerprint, Hardware
 from pytest_dtfperf.errors import (
@@ -24,7 +25,6 @@ from pytest_dtfperf.errors import (
     TaskStopped,
 )
 from pytest_dtfperf.launch.launcher import Launcher, merge_fingerprints
-from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.node import ports
 from tests.fixed_ports import fixed_ports_held
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage
