@@ -344,8 +344,8 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
     if found.margin is None or found.margin <= found.wanted:
         return ""
     return (
-        f"its margin is {percent(found.wanted)}, so that many verdicts will be INCONCLUSIVE: allow {percent(found.margin)}, measure "
-        "longer (--steps), or accept a baseline of more runs"
+        f"its margin is {percent(found.wanted)}, so that many verdicts will be INCONCLUSIVE: allow {percent(found.margin)}, "
+        "measure longer (--steps), or accept a baseline of more runs"
     )
 
 

@@ -45,7 +45,7 @@ def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
     account = Account.open_region(cloud.region)
     everything = range(len(names))
     kinds = [{"call": "asks" if name.startswith(("Describe", "Get")) else name} for name in names]
-    for number in everything if campaign.WHOLE else sorted(campaign.drawn(kinds, campaign.SEED)):
+    for number in everything if campaign.WHOLE else sorted(campaign.draw_cases(kinds, campaign.SEED)):
         name = names[number]
         hang = cloud.faults.hang_after(".*", skip=number)
         with sessions.begin(order) as session:
