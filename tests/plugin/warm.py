@@ -30,12 +30,17 @@ IMPORTED = (
     "pytest_dtfperf.explain.causes",
     "pytest_dtfperf.history.enter",
     "pytest_dtfperf.history.store",
+    "pytest_dtfperf.history.watching",
+    "pytest_dtfperf.nightly.night",
     "pytest_dtfperf.report.page.build",
     "pytest_dtfperf.report.session_exports",
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
+    "pytest_dtfperf.simulated.backend",
     "pytest_dtfperf.stats.comparison",
+    "pytest_dtfperf.stats.sequential",
     "pytest_dtfperf.training.models.sequential",
+    "sqlalchemy.dialects.sqlite",
     "xdist.dsession",
 )
 

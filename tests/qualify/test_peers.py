@@ -10,7 +10,9 @@ import pytest
 from benchmarks.qualify import QualifyCase, measure_rates
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
+from tests import campaign
 
+TIMES = 1.0 if campaign.WHOLE else 0.4  # as many simulated runs
 FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
 MEMORY = "memory"
 
@@ -132,21 +134,22 @@ def test_peers_need_few_rounds_when_all_are_equal() -> None:
 @pytest.mark.parametrize("hosts", [4, 8, 32])
 def test_peers_call_few_fit_hosts_slow(hosts: int, heavy: bool) -> None:
     """At most 2 % of simulated runs call any fit host slow, with normal noise and with heavy tails."""
-    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.02, heavy=heavy), runs=100)
-    assert rates.false_alarms <= 0.02 + 3.1 * math.sqrt(0.02 / 100)
+    runs = int(100 * TIMES)
+    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.02, heavy=heavy), runs=runs)
+    assert rates.false_alarms <= 0.02 + 3.1 * math.sqrt(0.02 / runs)
 
 
 @pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2), (32, 2)])
 def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> None:
     """A host that is 5 % slower than its peers is found in 95 % of simulated runs."""
-    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.005, slow=slow, hosts_cv=0.002), runs=60)
+    rates = measure_rates(QualifyCase(hosts=hosts, cv=0.005, slow=slow, hosts_cv=0.002), runs=int(60 * TIMES))
     assert rates.found >= 0.95 - 0.05
 
 
 @pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2)])
 def test_peers_call_few_slow_hosts_fit_if_readings_vary(hosts: int, slow: int) -> None:
     """At most 5 % of simulated hosts that are 5 % slower are called fit, also if their readings vary by 3 %."""
-    runs = 150
+    runs = int(150 * TIMES)
     rates = measure_rates(QualifyCase(hosts=hosts, cv=0.03, slow=slow), runs=runs)
     assert rates.called_fit <= 0.05 + 2 * math.sqrt(0.05 / (runs * slow))
 
