@@ -43,7 +43,7 @@ def test_rate(train, baseline, training):
 """
 DRIFTS, HOST_SLOWS, LINK_SLOWS, NIGHTS = 4, 8, 12, 16  # a step is found in its fourth night
 DRIFT = 0.985  # the rate of a night as a part of that before
-HOSTS, GPUS = 4, 4
+HOSTS, GPUS = 4, 2
 
 
 @dataclass(frozen=True)

@@ -148,10 +148,12 @@ NOTHING: dict[str, Callable[[np.random.Generator], Array]] = {
     "weekly": _draw_weekly_nights,
     "slow alone": lambda random: simulate_autoregression(random, UNCHANGED, 150, 0.95) * 0.003,
     "slow part": lambda random: (
-        simulate_autoregression(random, UNCHANGED, 150, 0.95) * 0.003 + simulate_autoregression(random, UNCHANGED, 150, 0.0) * NOISE
+        simulate_autoregression(random, UNCHANGED, 150, 0.95) * 0.003
+        + simulate_autoregression(random, UNCHANGED, 150, 0.0) * NOISE
     ),
     "large slow part": lambda random: (
-        simulate_autoregression(random, UNCHANGED, 150, 0.95) * 0.005 + simulate_autoregression(random, UNCHANGED, 150, 0.0) * NOISE
+        simulate_autoregression(random, UNCHANGED, 150, 0.95) * 0.005
+        + simulate_autoregression(random, UNCHANGED, 150, 0.0) * NOISE
     ),
 }
 
