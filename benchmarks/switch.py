@@ -31,11 +31,9 @@ def measure_starts(model: str, runs: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as results:
         settings = Settings(steps=3, history="never", explain="never")
         with Session.open("local", results=results, settings=settings) as session:
-            runner = StackRunner(session, "switch")
             spec = session.spec(model)
             variants = [parse_variant("one:"), parse_variant(f"two: environment={MARK}")]
-            for each in variants:
-                runner.add(each)
+            runner = StackRunner(session, "switch", variants)
             sides = [ComparedStack(each, runner.prepare(each, spec)) for each in variants]
             with session.measuring(spec, "benchmarks.switch"):
                 for side in sides:

@@ -6,7 +6,6 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +22,6 @@ LIST_KEYS = ("setup", "environment", "packages")
 # Fields that a variant cannot set: what is trained must be the same, and `environment` is that of the cluster's key.
 FIXED_FIELDS = ("model", "own_model", "gpus", "environment")
 FIELDS = tuple(name for name in Spec.__dataclass_fields__ if name not in FIXED_FIELDS)
-FEWEST = 2
 SOURCES = {"git": "a ref of a commit", "repo": "the folder of a repository", "packages": "a list of requirements"}
 
 Setting = str | int | float | bool | Sequence[str] | None  # of a variant
@@ -122,7 +120,7 @@ def parse_variant(text: str) -> Variant:
         if not equals:
             raise UsageError(f"variant {name}: {word!r} must be KEY=VALUE")
         if key in LIST_KEYS:
-            settings[key] = _extend(settings.get(key), _parse_list(value))
+            settings[key] = _extend(settings.get(key), _parse_list(key, value))
         elif key in settings:
             raise UsageError(f"variant {name}: {key} is given twice: {settings[key]!r} and {value!r}")
         else:
@@ -148,27 +146,12 @@ def load_variants(path: Path) -> list[Variant]:
     return found
 
 
-def check_variants(variants: Sequence[Variant], config: ClusterConfig) -> None:
-    """Raise `UsageError` unless these are two or more different stacks on this cluster."""
-    if len(variants) < FEWEST:
-        given = f"only {variants[0].name}" if variants else "none"
-        raise UsageError(
-            f'a comparison needs two variants, and there is {given}: "old: python=..." "new: python=...". '
-            "--same compares one with itself"
-        )
-    for one, other in combinations(variants, 2):
-        if one.name == other.name:
-            raise UsageError(f"variant {one.name} is defined twice: give each a name of its own")
-        if list_differences(one, other, config) == []:
-            raise UsageError(f"variants {one.name} and {other.name} are equal: --same compares a variant with itself")
-
-
 def list_differences(one: Variant, other: Variant, config: ClusterConfig) -> list[str]:
     """Return each setting that differs, as `KEY: VALUE -> VALUE`. Raises `UsageError`."""
-    sides = [_collect_settings(each, config) for each in (one, other)]
+    sides = [{key: _format_value(value) for key, value in _collect_settings(each, config).items()} for each in (one, other)]
     names = dict.fromkeys(name for side in sides for name in side)
-    pairs = ((name, *(side.get(name) for side in sides)) for name in names)
-    return [f"{name}: {_format_value(before)} -> {_format_value(after)}" for name, before, after in pairs if before != after]
+    pairs = ((name, *(side.get(name, "as usual") for side in sides)) for name in names)
+    return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
 
 
 def make_same(variant: Variant) -> list[Variant]:
@@ -177,16 +160,16 @@ def make_same(variant: Variant) -> list[Variant]:
 
 
 def _collect_settings(variant: Variant, config: ClusterConfig) -> dict[str, Setting]:
-    """Return a variant's fields, and the cluster's keys of its stack as they become."""
+    """Return a variant's fields, and the cluster's keys of its stack as they become, if they are set."""
     found = variant.apply_to_cluster(config)
-    stack = {key: getattr(found, key) for key in STACK_KEYS if key != "setup"}
-    return {**stack, "setup": found.backend_keys.get("setup"), **variant.source.to_json(), **variant.fields}
+    stack = {key: found.backend_keys.get(key) if key == "setup" else getattr(found, key) for key in STACK_KEYS}
+    return {**{key: value for key, value in stack.items() if value}, **variant.source.to_json(), **variant.fields}
 
 
 def _check_setting(key: str, value: Any) -> str | None:
     """Return what is wrong with a setting, or None."""
     if key in SOURCE_KEYS:
-        is_right = isinstance(value, list) and all(map(_is_text, value)) if key == "packages" else _is_text(value)
+        is_right = isinstance(value, list) and value and all(map(_is_text, value)) if key == "packages" else _is_text(value)
         return None if is_right else f"{key} must be {SOURCES[key]}, not {show_value(value)}"
     if key in FIXED_FIELDS and key not in STACK_KEYS:
         return f"{key} cannot differ between variants: name it with the training"
@@ -213,10 +196,10 @@ def _check_value(variant: str, key: str, value: Any, validator: Validator) -> No
         raise UsageError(f"variant {variant}: {key} must be {validator.what}, not {show_value(value)}")
 
 
-def _parse_list(text: str) -> Any:
-    """Return the items of a JSON list, or the text as the only one; `uv` is a value of its own."""
+def _parse_list(key: str, text: str) -> Any:
+    """Return the items of a JSON list, or the text as the only one; `setup=uv` is a value of its own."""
     parsed = parse_json_value(text)
-    return parsed if isinstance(parsed, list) else text if text == "uv" else [text]
+    return parsed if isinstance(parsed, list) else text if (key, text) == ("setup", "uv") else [text]
 
 
 def _extend(before: Setting, more: Setting) -> Setting:
@@ -229,6 +212,4 @@ def _as_list(value: Setting) -> Sequence[str]:
 
 
 def _format_value(value: Setting) -> str:
-    if value is None or value in ([], ()):
-        return "as usual"
     return value if isinstance(value, str) else json.dumps(value)

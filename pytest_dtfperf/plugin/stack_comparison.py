@@ -9,13 +9,14 @@ import pytest
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.compare.blocks import ABEstimate, ABPolicy, ABVerdict, judge_estimate
-from pytest_dtfperf.compare.variants import Variant, check_variants
+from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.comparisons import TEST_VERDICTS, list_reasons
 from pytest_dtfperf.session.comparison import ABComparison
 from pytest_dtfperf.session.session import Session
+from pytest_dtfperf.session.stacks import check_variants
 from pytest_dtfperf.spec import Spec
 
 COMPARISON = "dtfperf_comparison"  # property of a test: each variant against the reference

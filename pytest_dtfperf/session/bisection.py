@@ -42,7 +42,7 @@ from pytest_dtfperf.errors import (
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.session.comparison import explain_difference
 from pytest_dtfperf.session.context import SessionContext
-from pytest_dtfperf.session.stacks import ComparedStack, StackRunner
+from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, find_equal
 from pytest_dtfperf.spec import Spec
 
 FILE = "bisection.json"
@@ -127,10 +127,8 @@ class StackBisection:
         names = [each.variant.name for each in self.candidates]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"candidate {twice} is there twice: give each a name of its own")
-        self._runner = StackRunner(self.session, "bisect")
-        for each in self.candidates:
-            self._runner.add(each.variant)
-        if equal := self._runner.find_equal([each.variant for each in self.candidates]):
+        self._runner = StackRunner(self.session, "bisect", [each.variant for each in self.candidates])
+        if equal := find_equal(self._runner.stacks):
             raise UsageError(f"candidates {' and '.join(equal)} are equal: leave one of them out")
         self.sides = [ComparedStack(each.variant, self._runner.prepare(each.variant, self.spec)) for each in self.candidates]
         generator = random.Random(self.seed)

@@ -105,8 +105,11 @@ def find_commit(repo: Path, ref: str) -> str:
 
 
 def find_repository(folder: Path) -> tuple[str, str]:
-    """Return the root of the repository that contains a folder, and the folder's path in it. Raises `BuildFailed`."""
-    root, prefix = _run_git(folder, "rev-parse", "--show-toplevel", "--show-prefix").split("\n")[:2]
+    """Return the root of the repository that contains a folder, and the folder's path in it. Raises `UsageError`."""
+    found = _run_git(folder, "rev-parse", "--show-toplevel", "--show-prefix", check=False)
+    if not found:
+        raise UsageError(f"{folder} has no files of a commit, as a bare repository: clone it, and name the clone")
+    root, prefix = found.split("\n")[:2]
     return root, prefix.rstrip("/")
 
 

@@ -34,7 +34,7 @@ from pytest_dtfperf.compare.record import (
     list_runs,
     select_blocks,
 )
-from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
+from pytest_dtfperf.compare.variants import Variant, list_differences
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
@@ -49,7 +49,7 @@ from pytest_dtfperf.errors import (
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
-from pytest_dtfperf.session.stacks import ComparedStack, StackRunner
+from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, check_variants
 from pytest_dtfperf.spec import Spec
 
 NOT_BEGUN = Decision(ABVerdict.INCONCLUSIVE, "no block was made", None, True)
@@ -184,11 +184,7 @@ class StackComparing:
         self._expected = expected
         self._test = test
         self.failures: dict[str, Exception] = {}  # by a comparison's id: the error that ended it
-        self._runner = StackRunner(session, LOGS_OF_COMPARISONS)
-        for each in variants:
-            self._runner.add(each)
-        if not same and (equal := self._runner.find_equal(variants)):
-            raise UsageError(f"variants {' and '.join(equal)} are equal: --same compares a variant with itself")
+        self._runner = StackRunner(session, LOGS_OF_COMPARISONS, variants)
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
         self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
 

@@ -1,16 +1,17 @@
 """Runs of several software stacks on the same hosts: builds them, starts their agents, and makes blocks of runs in turn."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.blocks import Block
 from pytest_dtfperf.compare.record import make_log_name
-from pytest_dtfperf.compare.variants import Variant
+from pytest_dtfperf.compare.variants import Setting, Variant
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
@@ -30,7 +31,29 @@ from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import shorten
 from pytest_dtfperf.spec import Spec
 
+FEWEST = 2  # variants of a comparison
 OTHER_HOSTS = Disturbance(message="its runs were on different hosts")
+
+
+@dataclass(frozen=True)
+class ResolvedStack:
+    """A variant on a cluster. Two variants are equal if these are.
+
+    Attributes:
+        config: the cluster with the variant's stack.
+        recipe: what it is built from, with the hash of its commit; None: nothing is built.
+        fields: what it changes of each training.
+    """
+
+    config: ClusterConfig
+    recipe: Recipe | None
+    fields: Mapping[str, Setting]
+
+    @classmethod
+    def of(cls, variant: Variant, config: ClusterConfig) -> Self:
+        """Return a variant on this cluster. Raises `UsageError` if there is no such commit or key."""
+        found = variant.apply_to_cluster(config)
+        return cls(found, make_recipe(variant, found), dict(sorted(variant.fields.items())))
 
 
 @dataclass
@@ -54,35 +77,28 @@ class StackRunner:
 
     Attributes:
         cache: the stacks that were built.
+        stacks: the variants on the session's cluster, by their names; one that was built has its own interpreter.
         current: the name of the stack that was last built, started or run: an error is of it.
     """
 
-    def __init__(self, session: SessionContext, label: str) -> None:
-        """Begin without stacks. `label`: begins the names of the folders of logs."""
+    def __init__(self, session: SessionContext, label: str, variants: Sequence[Variant]) -> None:
+        """Check the stacks as far as that is possible before they are built.
+
+        Args:
+            label: begins the names of the folders of logs.
+            variants: each with a name of its own.
+
+        Raises:
+            UsageError: the cluster cannot have one, or there is no such commit, interpreter or container.
+        """
         self.cache = BuildCache()
+        self.stacks = {each.name: ResolvedStack.of(each, session.config) for each in variants}
         self.current = ""
         self._session = session
         self._label = label
-        self._stacks: dict[str, ClusterConfig] = {}
-        self._recipes: dict[str, Recipe] = {}
-
-    def add(self, variant: Variant) -> None:
-        """Take up a stack, and check it as far as that is possible before it is built. Raises `UsageError`."""
-        config = variant.apply_to_cluster(self._session.config)
-        if variant.source.git or variant.source.packages:
-            self._recipes[variant.name] = make_recipe(variant, config)
-        else:
-            self._check(variant.name, config)
-        self._stacks[variant.name] = config
-
-    def find_equal(self, variants: Sequence[Variant]) -> tuple[str, str] | None:
-        """Return the names of the first two stacks of the same commit with the same settings, or None."""
-        seen: dict[str, str] = {}
-        for each in variants:
-            stack = (self._stacks[each.name], self._recipes.get(each.name), sorted(each.fields.items()))
-            if (other := seen.setdefault(repr(stack), each.name)) != each.name:
-                return other, each.name
-        return None
+        for name, stack in self.stacks.items():
+            if not stack.recipe:
+                self._check(name, stack.config)
 
     def prepare(self, variant: Variant, spec: Spec) -> Spec:
         """Return what a variant trains, after a check. Raises `UsageError`."""
@@ -98,7 +114,8 @@ class StackRunner:
         return found
 
     def is_built(self, name: str) -> bool:
-        return name not in self._recipes or self.cache.find(self._recipes[name]) is not None
+        recipe = self.stacks[name].recipe
+        return recipe is None or self.cache.find(recipe) is not None
 
     def is_warm(self, name: str) -> bool:
         """Return whether a stack has agents."""
@@ -107,9 +124,9 @@ class StackRunner:
     def build(self, side: ComparedStack) -> None:
         """Build a stack, if it is built here, and let its runs use it. Raises `BuildFailed`, `UsageError`."""
         name = self.current = side.variant.name
-        recipe = self._recipes.get(name)
-        config = self._stacks[name]
-        if recipe:
+        stack = self.stacks[name]
+        config = stack.config
+        if recipe := stack.recipe:
             if not self.cache.find(recipe):
                 self._session.progress.waiting(f"building {name} ({recipe})")
             try:
@@ -117,7 +134,8 @@ class StackRunner:
             except BuildFailed as error:
                 raise BuildFailed(f"variant {name}: {error}") from error
             if built.python:
-                config = self._stacks[name] = replace(config, python=built.python)
+                config = replace(config, python=built.python)
+                self.stacks[name] = replace(stack, config=config)
             if built.tree and side.spec.command:
                 side.spec = side.spec.replace(command_dir=str(built.tree))
             self._check(name, config)
@@ -172,7 +190,7 @@ class StackRunner:
         except (InvalidMeasurement, InfrastructureError) as error:
             raise type(error)(f"variant {name}: {error}") from error
         get_launcher = partial(self._session.allocations.get_launcher, stack=name)
-        side.fingerprint = ClusterInfo(self._stacks[name], get_launcher).collect_fingerprint(run)
+        side.fingerprint = ClusterInfo(self.stacks[name].config, get_launcher).collect_fingerprint(run)
         return run
 
     def _run_undisturbed(self, side: ComparedStack, runs: int) -> Run:
@@ -187,9 +205,33 @@ class StackRunner:
             raise UsageError(f"variant {name}: {error}") from error
 
 
-def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe:
-    """Return what a variant is built from, with the commit's hash. Raises `UsageError`."""
+def check_variants(variants: Sequence[Variant], config: ClusterConfig) -> None:
+    """Raise `UsageError` unless these are two or more different stacks on this cluster. Nothing is started."""
+    if len(variants) < FEWEST:
+        given = f"only {variants[0].name}" if variants else "none"
+        raise UsageError(
+            f'a comparison needs two variants, and there is {given}: "old: python=..." "new: python=...". '
+            "--same compares one with itself"
+        )
+    names = [each.name for each in variants]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"variant {twice} is defined twice: give each a name of its own")
+    if equal := find_equal({each.name: ResolvedStack.of(each, config) for each in variants}):
+        raise UsageError(f"variants {' and '.join(equal)} are equal: --same compares a variant with itself")
+
+
+def find_equal(stacks: Mapping[str, ResolvedStack]) -> tuple[str, str] | None:
+    """Return the names of the first two equal stacks, or None. Two refs of one commit are equal."""
+    names: dict[str, str] = {}
+    pairs = ((names.setdefault(repr(stack), name), name) for name, stack in stacks.items())
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
+
+
+def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe | None:
+    """Return what a variant is built from, with the commit's hash; None: nothing is built. Raises `UsageError`."""
     source = variant.source
+    if not (source.git or source.packages):
+        return None
     lines = (source.setup,) if isinstance(source.setup, str) else tuple(source.setup)
     repo, folder, commit = "", "", ""
     if source.git:
@@ -197,7 +239,7 @@ def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe:
         try:
             commit = find_commit(given, source.git)
             repo, folder = find_repository(given)
-        except UsageError as error:
+        except (BuildFailed, UsageError) as error:
             raise UsageError(f"variant {variant.name}: {error}") from error
     return Recipe(
         repo=repo,

@@ -8,7 +8,6 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.variants import (
     Variant,
-    check_variants,
     is_variant,
     list_differences,
     load_variants,
@@ -16,6 +15,7 @@ from pytest_dtfperf.compare.variants import (
     parse_variant,
 )
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.session.stacks import check_variants
 from pytest_dtfperf.spec import Spec
 
 LOCAL = ClusterConfig(name="local")
@@ -34,6 +34,7 @@ SPEC = Spec(model="trivial", batch_size=8)
         ("new: environment=TF_ENABLE_ONEDNN_OPTS=0", {"environment": ["TF_ENABLE_ONEDNN_OPTS=0"]}, {}),
         ("new: num_intra_threads=2 wire_precision=bf16", {}, {"num_intra_threads": 2, "wire_precision": "bf16"}),
         ("new: container='apptainer exec a.sif'", {"container": "apptainer exec a.sif"}, {}),
+        ("new: environment=uv", {"environment": ["uv"]}, {}),
     ],
 )
 def test_variant_has_name_stack_and_fields(text: str, stack: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -65,6 +66,7 @@ def test_variant_is_recognised_by_its_colon(text: str, expected: bool) -> None:
             "variant new: container must be a command line of a program and at least one argument, not 'image'",
         ),
         ("new: environment=1X", "variant new: environment must be a list of variables"),
+        ("new: packages='[]'", "variant new: packages must be a list of requirements, not []"),
         ("new: num_intra_threads=two", "variant new: num_intra_threads"),
         ("new", "'new' is no variant"),
     ],
@@ -154,6 +156,13 @@ def test_differences_have_both_values() -> None:
         'setup: ["module load cray"] -> ["module load cray", "module load x"]',
         "xla: true -> as usual",
     ]
+
+
+def test_null_is_a_value_of_a_field() -> None:
+    """A variant that sets a field to null differs from one without the field, because the training may set it."""
+    variants = [parse_variant("old:"), parse_variant("new: num_intra_threads=null")]
+    check_variants(variants, LOCAL)
+    assert list_differences(*variants, LOCAL) == ["num_intra_threads: as usual -> null"]
 
 
 def test_copy_of_a_variant_has_another_name() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.cli.test_bisect import make_repository
+from tests.plugin.conftest import COMMANDS_HERE, PerfTests, perf_tests_in
 from tests.plugin.test_options import read_error
 from tests.plugin.test_verdicts import session
 
@@ -26,6 +27,13 @@ def test_accuracy(train, baseline):
 def test_pair(train, baseline):
     one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
     assert one.images_per_sec < two.images_per_sec
+"""
+
+
+COMMAND = """
+def test_program(train, baseline):
+    program = "import speed; print('total images/sec:', 10 / speed.STEP_S)"
+    baseline.check(train(command=["python", "-c", program], gpus=1))
 """
 
 
@@ -162,3 +170,19 @@ def test_ab_with_xdist_is_refused(perf: PerfTests) -> None:
     assert ended.code == 4, ended.out
     ended.line("ERROR: ", "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process")
     assert not (perf.folder / "perf_results").exists()
+
+
+def test_ab_compares_commits(perf: PerfTests) -> None:
+    """A program of two commits is compared in their worktrees, and two refs of one commit are refused before that."""
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    perf.environment["XDG_CACHE_HOME"] = str(perf.folder / "cache")
+    perf.write(COMMAND)
+    fast, slow = make_repository(perf.folder / "repo", [0.1, 0.2])
+    old, new, same = (f"--ab={name}: git={ref} repo=repo" for name, ref in (("old", fast), ("new", slow), ("same", "main~1")))
+    refused = perf.run(old, same)
+    assert refused.code == 4, refused.out
+    refused.line("ERROR: ", "variants old and same are equal: --same compares a variant with itself")
+    assert not (perf.folder / "perf_results").exists()
+    ended = perf.run(old, new)
+    assert ended.code == 1, ended.out
+    ended.line("new is SLOWER against old: -50")

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.compare.variants import parse_variant
 from pytest_dtfperf.errors import BuildFailed, UsageError
 from pytest_dtfperf.node.processes import iterate_processes
 from pytest_dtfperf.session.builds import BuildCache, Recipe, find_commit, find_repository, list_commits, list_versions
+from pytest_dtfperf.session.stacks import check_variants
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.test_bisect import make_repository, make_wheels, run_git
 
@@ -111,6 +114,14 @@ def test_build_runs_in_the_same_subfolder(cache: BuildCache, repo: Path) -> None
     root, folder = find_repository(repo / "below")
     built = cache.build(Recipe(repo=root, folder=folder, commit=find_commit(repo, "HEAD"), setup=("test -e here",)))
     assert built.tree == built.folder / "tree" / "below"
+
+
+def test_commit_of_a_bare_repository_is_refused(repo: Path, tmp_path: Path) -> None:
+    """A variant of a repository without a worktree is refused with the variant's name."""
+    run_git(tmp_path, "clone", "-q", "--bare", str(repo), "bare")
+    variants = [parse_variant("old:"), parse_variant(f"new: git=main repo={tmp_path / 'bare'}")]
+    with pytest.raises(UsageError, match=r"variant new: .*/bare has no files of a commit, .*: clone it"):
+        check_variants(variants, ClusterConfig(name="local"))
 
 
 def test_commits_are_listed_in_order(repo: Path) -> None:
