@@ -56,7 +56,7 @@ A variant is its name, a colon, and what differs, in one argument. The first one
 The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB
 at random, so that a steady drift of the machine cancels. Baselines are neither read nor changed (docs/compare-stacks.md).
 """
-ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or a training or the cluster failed"}
+ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or could not be compared"}
 SHAPE: Shape = {
     "id": "of the comparison",
     "spec": "what the reference trained",

@@ -133,7 +133,10 @@ def run_bisect(args: argparse.Namespace) -> int:
                 print_remark(f"--resume={session.folder.path} continues from here")
             raise
     _print_bisection(session, search, series, args)
-    return FAILED if search.decision.end is BisectionEnd.UNDECIDED else DONE
+    if search.decision.end is not BisectionEnd.UNDECIDED:
+        return DONE
+    print_remark(f"--resume={session.folder.path} continues from here, if --max-blocks or --time-limit allow more blocks")
+    return FAILED
 
 
 def _read_series(args: argparse.Namespace, session: "Session") -> Series:

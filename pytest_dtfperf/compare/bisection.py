@@ -113,7 +113,7 @@ class BisectionPosterior:
 
     Args:
         count: number of candidates, of which 0 is good and the last one is bad.
-        observations: at least one, of the last candidate.
+        observations: blocks of any candidates but the first one.
         broken: candidates that cannot be built or do not run.
     """
 
@@ -215,12 +215,14 @@ class BisectionPosterior:
         return least, np.searchsorted(self._levels, self._levels + width, side="left")
 
     def choose_gaps(self, confidence: float) -> tuple[int, ...]:
-        """Return the gaps of the changes that are reported: of two if they are certain, or more probable than any sole one."""
+        """Return the gaps of the changes that are reported, of two if these are found, or more probable than any sole one."""
         pairs = [at for at, each in enumerate(self._configurations) if len(each.gaps) == MOST_CHANGES]
         if pairs:
             best = max(pairs, key=lambda at: self.probabilities[at])
-            if self.probabilities[best] >= confidence or self.several > self.sole.max():
-                return self._configurations[best].gaps
+            gaps = self._configurations[best].gaps
+            is_found = self.probabilities[best] >= confidence and self.is_located(gaps)
+            if is_found or self.several > self.sole.max():
+                return gaps
         return (int(np.argmax(self.sole)),)
 
     def is_located(self, gaps: Sequence[int]) -> bool:

@@ -30,7 +30,7 @@ from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.stats.comparison import convert_to_t
 
 ORDERS = ("ABBA", "BAAB")
-LEAST_BLOCKS = 4  # for an interval: two of each order
+LEAST_BLOCKS = 4  # for an interval
 HOPELESS_BLOCKS = 3  # a comparison ends if so many blocks were made and all are disturbed
 BLOCKS_PER_TRIMMED = 8  # one of so many blocks is left out at either end of the trimmed mean
 # Degrees of freedom that are subtracted: for the ratio, for the effect of the order, and one more. Without the last one,
@@ -217,8 +217,8 @@ def estimate_ratio(
         variance, degrees = prior.moderate(measure_noise(samples))
     spread = math.sqrt(variance)
     low, high = 0.0, None
-    if count >= LEAST_BLOCKS and degrees > 0:
-        width = _find_critical_value(count, policy.max_blocks, degrees, error) * spread / math.sqrt(count)
+    if count >= LEAST_BLOCKS and degrees > 0 and (balanced := count_balanced(samples)):
+        width = _find_critical_value(count, policy.max_blocks, degrees, error) * spread / math.sqrt(balanced)
         if width < WIDEST:
             low, high = math.exp(centre - width), math.exp(centre + width)
     return ABEstimate(ratio=math.exp(centre), low=low, high=high, spread=spread, blocks=count, order_effect=order_effect)
@@ -236,6 +236,16 @@ def _find_critical_value(count: int, max_blocks: int, degrees_of_freedom: float,
 def count_degrees(blocks: int) -> int:
     """Return the degrees of freedom of the variance after so many blocks."""
     return blocks - 2 * (blocks // BLOCKS_PER_TRIMMED) - ESTIMATED
+
+
+def count_balanced(samples: Sequence[BlockSample]) -> float:
+    """Return how many blocks, as many of either order, have a mean with the same standard error.
+
+    Disturbed blocks can leave more of one order. Without the effect of the order, the mean is that of the means of both orders:
+    its variance is (1 / a + 1 / b) / 4 of a block's. Blocks of one order alone do not show the ratio.
+    """
+    firsts = sum(each.reference_first for each in samples)
+    return 4 * firsts * (len(samples) - firsts) / len(samples)
 
 
 def measure_noise(samples: Sequence[BlockSample]) -> BlockNoise:
@@ -325,8 +335,7 @@ def decide(blocks: Sequence[Block], policy: ABPolicy, error: float, prior: Noise
     """
     clean = [block for block in blocks if not block.disturbances]
     if not clean:
-        is_over = len(blocks) >= min(HOPELESS_BLOCKS, policy.max_blocks)
-        return Decision(ABVerdict.TAINTED, _describe_disturbances(blocks), None, not is_over)
+        return Decision(ABVerdict.TAINTED, _describe_disturbances(blocks), None, len(blocks) < HOPELESS_BLOCKS)
     estimate = estimate_ratio([block.sample for block in clean], policy, error, prior)
     verdict = judge_estimate(estimate, policy)
     if verdict is not ABVerdict.INCONCLUSIVE:

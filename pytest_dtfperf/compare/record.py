@@ -15,6 +15,7 @@ from pytest_dtfperf.datamodel.task_report import rate
 from pytest_dtfperf.spec import Spec
 
 COMPARISONS_FILE = "comparisons.jsonl"
+RUNS = len(ORDERS[0])  # of a block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class BlockRecord(JsonData):
     """Four runs in turn."""
 
     order: str = field(metadata=describe("A is the reference, B the variant", pattern="|".join(ORDERS)))
-    runs: Sequence[Run] = field(metadata=describe("The runs in this order", min_size=len(ORDERS[0])))
+    runs: Sequence[Run] = field(metadata=describe("The runs in this order", min_size=RUNS, max_size=RUNS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,11 +51,12 @@ class StackComparer:
         """
         wanted = [spec for spec in dict.fromkeys(specs) if spec not in self._found]
         if wanted:
-            expected = self._session.tests * (len(self._variants) - 1)
+            others = len(self._variants) - 1
+            expected = self._session.tests * others
             comparing = self._session.prepare_comparison(self._variants, wanted, expected=expected, test=test)
             comparing.carry_out(math.inf)
-            for spec in wanted:
-                self._found[spec] = [each for each in comparing.comparisons if each.reference.spec == self._apply(spec)]
+            for at, spec in enumerate(wanted):
+                self._found[spec] = comparing.comparisons[at * others : (at + 1) * others]
                 failed = (comparing.failures.get(each.id) for each in self._found[spec])
                 if error := next(filter(None, failed), None):
                     self._failures[spec] = error
@@ -89,9 +90,6 @@ class StackComparer:
         if not found:
             raise UsageError(f"{record.spec.label} was not compared in this session")
         return found[0]
-
-    def _apply(self, spec: Spec) -> Spec:
-        return self._variants[0].apply_to_spec(spec)
 
     def _make_record(self, spec: Spec, test: str) -> Record:
         first = self._found[spec][0]

@@ -146,6 +146,8 @@ class StackBisection:
             blocks = [CandidateBlock.from_json(each) for each in data["blocks"]]
             broken = {int(number): str(why) for number, why in data["broken"].items()}
             before = [each["settings"] for each in data["candidates"]], data["spec"]
+            if unknown := {*broken, *(each.candidate for each in blocks)} - set(range(1, len(before[0]))):
+                raise ValueError(f"candidate {min(unknown)} is none of {len(before[0])}")
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -223,7 +225,7 @@ class StackBisection:
                     if chosen == last or self._runner.current == self.candidates[0].variant.name:
                         raise
                     self.broken[chosen] = str(error)
-                    self._posterior = None
+                    self._decide()  # it can be the last one that was to be measured
                     self._runner.end_agents(self.candidates[chosen].variant.name)
                     self.on_block(f"{self.candidates[chosen]} is skipped: {error}")
                 self._write()

@@ -173,6 +173,8 @@ class StackComparing:
         """
         if session.settings.update_baselines:
             raise UsageError("a comparison of variants changes no baselines: --update-baselines is for runs of one stack")
+        if not specs:
+            raise UsageError('a comparison needs a training: compare(variants, [session.spec("mnist")])')
         if not same:
             check_variants(variants, session.config)
         self._session = session
@@ -186,7 +188,8 @@ class StackComparing:
         self.failures: dict[str, Exception] = {}  # by a comparison's id: the error that ended it
         self._runner = StackRunner(session, LOGS_OF_COMPARISONS, variants)
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
-        self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
+        trained = (side.spec for each in self.comparisons for side in (each.reference, each.variant))
+        self._largest = max(trained, key=lambda spec: (spec.gpus, spec.num_ps))
 
     def _make_comparison(self, spec: Spec, variant: Variant) -> ABComparison:
         reference = self._variants[0]

@@ -46,8 +46,8 @@ def perf(tmp_path: Path) -> PerfTests:
 
 
 def run_ab(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    """Run `dtfperf ab` on the toys' cluster with 0.01 s for a step of ten images."""
-    return run_command(perf, "ab", *arguments, **environment)
+    """Run `dtfperf ab` on the toys' cluster with 0.01 s for a step of ten images, and with one seed."""
+    return run_command(perf, "ab", "--seed=1", *arguments, **environment)
 
 
 def run_command(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
@@ -62,7 +62,7 @@ def read_comparisons(perf: PerfTests) -> list[dict[str, Any]]:
 
 def test_slower_stack_is_found(perf: PerfTests) -> None:
     """A variable that doubles a step gives SLOWER with its ratio, from runs of both stacks in turn."""
-    ended = run_ab(perf, "old:", SLOW, "trivial", "gpus=2", "--seed=1")
+    ended = run_ab(perf, "old:", SLOW, "trivial", "gpus=2")
     assert ended.code == 1, ended.err
     ended.line("A/B on local", "1 host", "seed 1")
     ended.line('old -> new: environment: as usual -> ["TOY_STEP_S=0.02"]')
@@ -181,6 +181,11 @@ def test_damaged_comparison_is_one_line(perf: PerfTests) -> None:
     assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
     path = folder.path / "comparisons.jsonl"
+    data = json.loads(path.read_text())
+    data["blocks"][0]["runs"] *= 2
+    path.write_text(json.dumps(data) + "\n")
+    with pytest.raises(SessionFileError, match=r"comparisons.jsonl:1: blocks.0.runs: must be a list of at most 4"):
+        load_comparisons(folder)
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 9', 1))
     with pytest.raises(SessionFileError, match=r"comparisons.jsonl:1: written by a newer version of pytest-dtfperf"):
         load_comparisons(folder)
@@ -359,7 +364,7 @@ def test_slower_stack_is_explained(perf: PerfTests) -> None:
 
 
 def test_session_in_python_compares_stacks(perf: PerfTests) -> None:
-    """`Session.compare` returns the comparisons, and refuses a session that changes baselines."""
+    """`Session.compare` returns the comparisons, and refuses no trainings and a session that changes baselines."""
     source = """
 from pytest_dtfperf.compare.variants import parse_variant
 from pytest_dtfperf.errors import UsageError
@@ -368,6 +373,10 @@ from pytest_dtfperf.session import Session, Settings
 variants = [parse_variant("old:"), parse_variant("new: environment=TOY_STEP_S=0.02")]
 with Session.open(clusters_file="perf/clusters.toml", quiet=True) as session:
     (found,) = session.compare(variants, [session.spec("trivial")], seed=3)
+    try:
+        session.compare(variants, [])
+    except UsageError as error:
+        print(error)
 print(found.verdict, found.seed, len(found.runs("A")) == len(found.runs("B")))
 with Session.open(clusters_file="perf/clusters.toml", settings=Settings(update_baselines="all")) as session:
     try:
@@ -377,6 +386,7 @@ with Session.open(clusters_file="perf/clusters.toml", settings=Settings(update_b
 """
     ended = perf.run_python("-c", source)
     assert ended.out.splitlines() == [
+        'a comparison needs a training: compare(variants, [session.spec("mnist")])',
         "SLOWER 3 True",
         "a comparison of variants changes no baselines: --update-baselines is for runs of one stack",
     ], ended.err
@@ -403,6 +413,15 @@ def test_stacks_are_compared_on_slurm(perf: PerfTests, site: Site) -> None:
     (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.05)
+    assert len(mini.jobs) == 1
+
+
+def test_variant_with_more_hosts_is_compared_in_one_job(perf: PerfTests, site: Site) -> None:
+    """A variant that needs more hosts than the reference is compared in one Slurm job."""
+    mini = Mini(perf, site)
+    mini.add_keys("ps_on_worker_hosts = false")
+    ended = run_ab(perf, "old:", "new: num_ps=2", "trivial", "num_ps=1", "--max-blocks=4", "--cluster=mini")
+    assert ended.code == 0, ended.out + ended.err
     assert len(mini.jobs) == 1
 
 

@@ -49,7 +49,8 @@ def programs(perf: PerfTests) -> PerfTests:
 
 
 def run_bisect(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    argv = ["-m", "pytest_dtfperf.cli", "bisect", *arguments, "--clusters-file=perf/clusters.toml"]
+    """Run `dtfperf bisect` with one seed."""
+    argv = ["-m", "pytest_dtfperf.cli", "bisect", *arguments, "--clusters-file=perf/clusters.toml", "--seed=1"]
     return perf.run_python(*argv, **environment)
 
 
@@ -92,7 +93,7 @@ def make_repository(folder: Path, steps: Sequence[float], before: str = "", *, b
 
 def test_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
     """The first slow variant is FOUND with its effect, in fewer blocks than candidates, without a baseline."""
-    ended = run_bisect(perf, *make_series(*[0.01] * 7, *[0.02] * 9), "trivial", "--seed=1", "--json")
+    ended = run_bisect(perf, *make_series(*[0.01] * 7, *[0.02] * 9), "trivial", "--json")
     assert ended.code == 0, ended.err
     found = read("bisect", ended.out)
     assert found["result"] == "FOUND"
@@ -114,7 +115,9 @@ def test_result_is_printed_with_its_probability(perf: PerfTests) -> None:
     ended.line("FOUND: with a probability of")
     ended.line("v2: -50")
     ended.line("instead of it: v")
-    assert read_result(perf)["explanation"]["against"] == "v1"
+    found = read_result(perf)
+    assert found["unexplained"] == ""
+    assert found["explanation"]["against"] == "v1"
 
 
 def make_setup_series(*steps: float) -> list[str]:
@@ -125,7 +128,7 @@ def make_setup_series(*steps: float) -> list[str]:
 def test_slow_variant_is_found_over_ssh(perf: PerfTests, lab: Lab) -> None:
     """The slow variant is found on two hosts over SSH, and no session is left there."""
     Laboratory(perf, lab)
-    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab", "--seed=1")
+    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab")
     assert ended.code == 0, ended.out + ended.err
     found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
@@ -137,9 +140,7 @@ def test_slow_variant_is_found_over_ssh(perf: PerfTests, lab: Lab) -> None:
 def test_slow_variant_is_found_on_slurm(perf: PerfTests, site: Site) -> None:
     """The slow variant is found on Slurm in one job."""
     mini = Mini(perf, site)
-    ended = run_bisect(
-        perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini", "--seed=1"
-    )
+    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini")
     assert ended.code == 0, ended.out + ended.err
     found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
@@ -174,6 +175,42 @@ def test_failing_variant_is_skipped(perf: PerfTests) -> None:
     ended.line("skipped: v2: ")
 
 
+def test_skipped_candidate_can_end_a_search(perf: PerfTests) -> None:
+    """No block follows a skipped candidate if all others were measured, and the change is found."""
+    variants = make_series(0.01, 0.01, 0.02)
+    variants[1] = "v1: environment='TOY_DO=die worker:0'"
+    ended = run_bisect(perf, *variants, "trivial")
+    assert ended.code == 0, ended.err
+    found = read_result(perf)
+    assert (found["result"], found["changes"][0]["candidates"]) == ("FOUND", ["v1", "v2"])
+    assert [block["candidate"] for block in found["blocks"]] == [2, 2]
+
+
+AGENTS = """
+import sys
+from pytest_dtfperf.compare.bisection import BisectionPolicy
+from pytest_dtfperf.compare.variants import parse_variant
+from pytest_dtfperf.session import Session
+from pytest_dtfperf.session.bisection import Candidate, StackBisection
+
+def count_agents(_):
+    counts.append(sum(session.allocations.has_agents(each.variant.name) for each in candidates))
+
+counts = []
+candidates = [Candidate(parse_variant(each)) for each in sys.argv[1:]]
+with Session.open(clusters_file="perf/clusters.toml", quiet=True) as session:
+    search = StackBisection(session, candidates, session.spec("trivial"), BisectionPolicy(), 1, count_agents)
+    search.carry_out(600)
+print(search.decision.end, len({each.candidate for each in search.blocks}) > 3, max(counts))
+"""
+
+
+def test_four_candidates_have_agents_at_most(perf: PerfTests) -> None:
+    """A search of more than four stacks, the first one included, has agents of at most four at a time."""
+    ended = perf.run_python("-c", AGENTS, *make_series(*[0.01] * 11, *[0.02] * 21))
+    assert ended.out == "FOUND True 4\n", ended.err
+
+
 def test_series_with_a_failing_first_candidate_fails(perf: PerfTests) -> None:
     """A search with a first candidate that cannot run is an error."""
     ended = run_bisect(perf, "a: environment='TOY_DO=die worker:0'", *make_series(0.01, 0.02), "trivial")
@@ -182,12 +219,17 @@ def test_series_with_a_failing_first_candidate_fails(perf: PerfTests) -> None:
 
 
 def test_search_without_blocks_is_undecided(perf: PerfTests) -> None:
-    """If the blocks are used, the result is UNDECIDED with exit code 1 and the remaining candidates."""
-    ended = run_bisect(perf, *make_series(*[0.01] * 20, *[0.02] * 20), "trivial", "--max-blocks=3")
+    """If the blocks are used, the result is UNDECIDED with exit code 1, and --resume continues with more blocks."""
+    arguments = [*make_series(*[0.01] * 20, *[0.02] * 20), "trivial"]
+    ended = run_bisect(perf, *arguments, "--max-blocks=3")
     assert ended.code == 1, ended.err
     ended.line("UNDECIDED: the blocks do not decide, after 3 blocks")
     (change,) = read_result(perf)["changes"]
     assert "v20" in change["candidates"]
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    assert f"--resume={folder} continues from here, if --max-blocks or --time-limit allow more blocks" in ended.err
+    resumed = run_bisect(perf, *arguments, "--max-blocks=4", f"--resume={folder}")
+    resumed.line("UNDECIDED: the blocks do not decide, after 4 blocks")
 
 
 def test_slow_commit_is_found(programs: PerfTests) -> None:
@@ -253,9 +295,9 @@ def test_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
 
 
 def test_killed_bisection_is_resumed(perf: PerfTests) -> None:
-    """--resume continues with the blocks of a killed session, and refuses other candidates."""
+    """--resume continues with the blocks of a killed session, and refuses other candidates and a damaged file."""
     variants = make_series(*[0.01] * 9, *[0.02] * 3)
-    arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml"]
+    arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml", "--seed=1"]
     with perf.start_command("bisect", *arguments) as process:
         wait_until("two blocks are made", lambda: _count_blocks(perf) >= 2)
         process.send_signal(signal.SIGKILL)
@@ -271,6 +313,10 @@ def test_killed_bisection_is_resumed(perf: PerfTests) -> None:
     other = run_bisect(perf, *variants[1:], "trivial", f"--resume={folder}")
     assert other.code == 2
     assert "has other candidates" in other.err
+    path = folder / "bisection.json"
+    path.write_text(path.read_text().replace('"candidate": 11,', '"candidate": 12,'))
+    damaged = run_bisect(perf, *variants, "trivial", f"--resume={folder}")
+    assert f"{path} is no bisection: candidate 12 is none of 12" in damaged.err
 
 
 def _count_blocks(perf: PerfTests) -> int:

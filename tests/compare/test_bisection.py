@@ -95,6 +95,25 @@ def test_minor_second_change_ends_a_search() -> None:
     assert 0.4 < change.low < change.high < 0.52
 
 
+def test_found_change_is_reported_without_a_minor_one_elsewhere() -> None:
+    """A change that is FOUND is reported alone if a minor one after it is certain, and it is unknown where."""
+    seen = observe({63: [-0.331, -0.329, -0.33], 30: [-0.301, -0.299], 5: [-0.3, -0.301], 4: [0.001, -0.001]})
+    found = compute_posterior(64, seen)
+    assert found.changes[2] > POLICY.confidence
+    assert decide_bisection(found, POLICY, len(seen)).end is BisectionEnd.FOUND
+    (change,) = found.describe_changes(POLICY.confidence)
+    assert (change.first, change.last) == (5, 5)
+    assert change.low < math.exp(-0.3) < change.high
+
+
+def test_found_change_may_be_less_than_the_equivalence() -> None:
+    """A change of 0.5 % that is located is FOUND, although candidates with this difference are equivalent."""
+    seen = observe({9: [-0.0051, -0.0049, -0.005, -0.005], 4: [-0.005, -0.0051, -0.0049], 3: [0.0001, -0.0001, 0.0]})
+    found = compute_posterior(10, seen)
+    assert found.is_equivalent(POLICY)
+    assert decide_bisection(found, POLICY, len(seen)).end is BisectionEnd.FOUND
+
+
 # Blocks of a simulated search for a change of 3 % with runs that scatter by 1 %. By chance, these scatter by half of that.
 CALM = [
     (63, -0.0323, True), (63, -0.0368, False), (34, -0.0368, False), (17, -0.035, False), (8, 0.005, False),

@@ -117,6 +117,27 @@ def test_undecided_comparison_ends_at_the_limit() -> None:
     assert (found.verdict, found.is_open, found.reason) == (ABVerdict.INCONCLUSIVE, False, "6 blocks do not decide")
 
 
+def test_blocks_of_one_order_do_not_decide() -> None:
+    """Undisturbed blocks of one order give no bounds of the ratio, because the effect of the order may be the difference."""
+    blocks = [make_block(100 + each / 100, 105) for each in range(8)]
+    found = decide(blocks, POLICY, 0.05)
+    assert (found.verdict, found.is_open) == (ABVerdict.INCONCLUSIVE, True)
+    assert found.estimate
+    assert found.estimate.high is None
+
+
+def test_interval_is_wider_with_few_blocks_of_an_order() -> None:
+    """With one of eight blocks in the other order, the mean of both orders has the standard error of 3.5 blocks, not of 8."""
+    values = [0.001, -0.001, 0.002, -0.002, 0.001, -0.001, 0.002, -0.002]
+    balanced = [BlockSample(each, at % 2 == 0) for at, each in enumerate(values)]
+    unbalanced = [BlockSample(each, at > 0) for at, each in enumerate(values)]
+    widths = []
+    for samples in (balanced, unbalanced):
+        spread = estimate_ratio(samples, POLICY, 0.05).spread
+        widths.append(measure_width(samples, None) / spread)
+    assert widths[1] / widths[0] == pytest.approx(math.sqrt(8 / 3.5))
+
+
 def test_disturbed_blocks_do_not_count() -> None:
     """A disturbed block does not change the estimate, and three disturbed first blocks make the comparison TAINTED."""
     clean = [make_block(100, 101), make_block(100, 101.5, "BAAB"), make_block(100, 100.5), make_block(100, 101, "BAAB")]
