@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +44,7 @@ def perf(tmp_path: Path) -> PerfTests:
 
 
 def run_comparison(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    argv = ["-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml"]
+    argv = ["-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml", "--seed=1"]
     return perf.run_python(*argv, **environment)
 
 
@@ -127,8 +125,14 @@ def read_process(pid: int, name: str) -> bytes:
         return b""
 
 
-def count_processes(token: str) -> int:
-    return len(find_processes(token))
+def is_running(token: str, text: bytes) -> bool:
+    """Return whether such a process has this text in its command line."""
+    return any(text in read_process(each.pid, "cmdline") for each in find_processes(token))
+
+
+# In command lines, with a zero byte before each argument: those of dtfperf itself have the same words within an argument.
+AGENT, TRAINING_PROGRAM, BUILD = b"pytest_dtfperf.node.agent", b"\0train.py", b"\0until test"
+STEP_S = 0.02  # of programs that are killed: their rates do not matter
 
 
 @pytest.mark.campaign
@@ -137,30 +141,19 @@ def count_processes(token: str) -> int:
 def test_killed_comparison_leaves_no_process(perf: PerfTests, phase: str, number: int) -> None:
     """A comparison that is killed during the start, a run or after a block leaves no process, and the next one succeeds."""
     token = f"ab-{phase}-{number}-{perf.folder.name}"
-    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "ab", "old:", "new: environment=X=1", "--command=python train.py"]
-    log = perf.folder / "err"
-    with (
-        log.open("wb") as err,
-        subprocess.Popen(
-            [*argv, "--clusters-file=perf/clusters.toml"],
-            cwd=perf.folder,
-            env=perf.environ({"TOKEN": token}),
-            stdout=subprocess.DEVNULL,
-            stderr=err,
-        ) as process,
-    ):
-        reached = {
-            "agents": lambda: count_processes(token) > 1,
-            "run": lambda: b"run 1 of" in log.read_bytes(),
-            "block": lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")),
-        }
+    (perf.folder / "speed.py").write_text(f"STEP_S = {STEP_S}\n")
+    arguments = ["old:", "new: environment=X=1", "--command=python train.py"]
+    reached = {
+        "agents": lambda: is_running(token, AGENT),
+        "run": lambda: is_running(token, TRAINING_PROGRAM),
+        "block": lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")),
+    }
+    with perf.start_command("ab", *arguments, "--clusters-file=perf/clusters.toml", TOKEN=token) as process:
         wait_until(f"it comes to {phase}", reached[phase], patience_s=ENDS_S)  # a block is four runs, beside any load
         process.send_signal(number)
-        process.wait(ENDS_S)
-    wait_until("all processes have ended", lambda: count_processes(token) == 0)
-    ended = run_comparison(
-        perf, "old:", "new: environment=X=1", "--command=python train.py", "--max-blocks=4", "--time-limit=1s"
-    )
+        process.communicate(timeout=ENDS_S)
+    wait_until("all processes have ended", lambda: not find_processes(token))
+    ended = run_comparison(perf, *arguments, "--max-blocks=4", "--time-limit=1s")
     assert ended.code == 0, ended.err
 
 
@@ -181,34 +174,35 @@ while made and not (here / "go").exists():
 def test_killed_bisection_leaves_no_process_and_continues(perf: PerfTests, phase: str, number: int) -> None:
     """A search that is killed in a build, the start of agents or its second block leaves no process, and it continues.
 
-    Without a block there is no session to resume, and the same command uses the stacks that were built.
+    Without a block there is no session to resume, and the same command uses the stacks that were built. Before the kill, the
+    process that could be left is seen as it is searched after it.
     """
     repo, token = perf.folder / "repo", f"bisect-{phase}-{number}-{perf.folder.name}"
-    commits = make_repository(repo, [FAST, FAST, SLOW * 2], WAITING_PROGRAM.format(folder=str(perf.folder)))
+    commits = make_repository(repo, [STEP_S] * 3, WAITING_PROGRAM.format(folder=str(perf.folder)))
     waits = f"until test -e '{perf.folder}/go'; do touch '{perf.folder}/in build'; sleep 0.05; done"
-    arguments = ["bisect", f"--repo={repo}", f"--good={commits[0]}", "--command=python train.py", "--max-blocks=3", "--seed=1"]
+    arguments = ["bisect", f"--repo={repo}", f"--good={commits[0]}", "--command=python train.py", "--max-blocks=2", "--seed=1"]
     arguments += ["--clusters-file=perf/clusters.toml", *([f"--setup={waits}"] if phase == "build" else [])]
-    reached = (perf.folder / f"in {phase}").exists if phase != "agents" else lambda: has_agent(token)
+    text, file = {"build": (BUILD, "in build"), "agents": (AGENT, "."), "block": (TRAINING_PROGRAM, "in block")}[phase]
     with perf.start_command(*arguments, TOKEN=token) as process:
-        wait_until(f"it comes to {phase}", reached, patience_s=ENDS_S)
+        wait_until(
+            f"it comes to {phase}",
+            lambda: (perf.folder / file).exists() and is_running(token, text),
+            patience_s=ENDS_S,
+        )
         process.send_signal(number)
         process.communicate(timeout=ENDS_S)
-    wait_until("all processes have ended", lambda: count_processes(token) == 0, patience_s=ENDS_S)
-    sessions = list((perf.folder / "perf_results").glob("*"))
+    wait_until("all processes have ended", lambda: not find_processes(token))
+    sessions = [each.parent for each in (perf.folder / "perf_results").glob("*/bisection.json")]
     before = [json.loads((each / "bisection.json").read_text())["blocks"] for each in sessions]
-    assert [len(each) for each in before] == ([1] if phase == "block" else [])
+    assert phase != "block" or [len(each) for each in before] == [1]
     cached = perf.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
     assert ("incomplete" if phase == "build" else commits[0][:12]) in cached.out
     (perf.folder / "go").touch()
     ended = perf.run_python("-m", "pytest_dtfperf.cli", *arguments, *[f"--resume={each}" for each in sessions])
     found = json.loads(max((perf.folder / "perf_results").glob("*/bisection.json")).read_text())
     assert found["resumed"] == (sessions[0].name if sessions else None), ended.err
-    assert found["blocks"][: len(sessions)] == [block for each in before for block in each]
-    assert len(found["blocks"]) > len(sessions), ended.err
+    made = [block for each in before for block in each]
+    assert found["blocks"][: len(made)] == made
+    assert len(found["blocks"]) == 2, ended.err
     assert perf.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache=clear").code == 0
     assert run_git(repo, "worktree", "list").count("\n") == 0
-
-
-def has_agent(token: str) -> bool:
-    """Return whether an agent runs with this text in its environment."""
-    return any(b"pytest_dtfperf.node.agent" in read_process(each.pid, "cmdline") for each in find_processes(token))
