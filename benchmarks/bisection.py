@@ -1,9 +1,9 @@
 """How often a bisection finds the slow candidate, and after how many blocks: simulated on the code that ships.
 
-    python -m benchmarks.bisection [CASES] [SEED]     # some seconds of CPU for each 100 cases
+    python -m benchmarks.bisection [CASES] [SEED] [ROW]     # only rows with this text, such as "heavy"
 
-The runs of each block have the drift and order effects of benchmarks/ab.py. `covered` is the share of the searches with the
-right candidates in which the intervals of all changes contain their effects.
+The runs of each block have the drift and order effects of benchmarks/ab.py. `covered` counts the searches with the right
+candidates in which the intervals of all changes contain their effects. Each row has random numbers of its own.
 """
 
 import math
@@ -117,9 +117,8 @@ def is_right(effects: Mapping[int, float], result: Result) -> bool:
 
 
 def main() -> None:
-    given = [int(each) for each in sys.argv[1:]]
-    cases, seed = [*given, *(200, 1)[len(given) :]]
-    random = Random(seed)
+    given, seed, text = [*sys.argv[1:], *("200", "1", "")[len(sys.argv) - 1 :]]
+    cases = int(given)
     rows: list[tuple[str, Sequence[float], Noise, float]] = [
         ("one of 3 %", (EFFECT,), draw_normal, 0.0),
         ("one of 3 %, heavy tails (t3)", (EFFECT,), draw_heavy, 0.0),
@@ -132,9 +131,9 @@ def main() -> None:
         ("one of 50 %, busy", (math.log(0.5),), draw_busy, 0.0),
         ("none", (), draw_normal, 0.0),
     ]
-    print(f"{'changes':34} {'right':>6} {'wrong':>6} {'several':>7} {'covered':>7} {'blocks':>6} {'90 %':>5} {'builds':>6}")
-    for name, effects, noise, broken in rows:
-        found = simulate(random, cases, effects, noise=noise, broken=broken)
+    print(f"{'changes':34} {'right':>6} {'wrong':>6} {'several':>7} {'covered':>10} {'blocks':>6} {'90 %':>5} {'builds':>6}")
+    for name, effects, noise, broken in [row for row in rows if text in row[0]]:
+        found = simulate(Random(f"{seed} {name}"), cases, effects, noise=noise, broken=broken)
         done = [result for _, result in found]
         right = sum(is_right(*each) for each in found if each[1].end is not BisectionEnd.UNDECIDED) / cases
         wrong = sum(each[1].end is BisectionEnd.FOUND and not is_right(*each) for each in found) / cases
@@ -142,7 +141,7 @@ def main() -> None:
         covered = [result.is_covered for drawn, result in found if is_right(drawn, result)]
         blocks = sorted(each.blocks for each in done)
         print(
-            f"{name:34} {right:6.1%} {wrong:6.1%} {several:7.1%} {statistics.fmean(covered):7.1%} "
+            f"{name:34} {right:6.1%} {wrong:6.1%} {several:7.1%} {f'{sum(covered)} of {len(covered)}':>10} "
             f"{blocks[cases // 2]:6} {blocks[cases * 9 // 10]:5} {statistics.median(each.builds for each in done):6}"
         )
 
