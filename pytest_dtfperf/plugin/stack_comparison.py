@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_dtfperf.baselines.judgement import Judgement
-from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.compare.blocks import ABEstimate, ABPolicy, ABVerdict, judge_estimate
 from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.errors import UsageError
@@ -68,22 +68,20 @@ class StackComparer:
     def judge(self, record: Record) -> tuple[Judgement, list[str]]:
         """Return the gravest verdict of a training's comparisons, and the text of all."""
         compared = self._find(record)
-        pairs = [(TEST_VERDICTS[each.verdict], _describe(each, each.decision.estimate, each.verdict)) for each in compared]
-        lines = [line for each in compared for line in list_reasons(each.to_record())]
-        return _choose_gravest(pairs, compared[0].decision.estimate), lines
+        judged = [_judge(each, each.decision.estimate, each.verdict) for each in compared]
+        return _choose_gravest(judged), [line for each in compared for line in list_reasons(each.to_record())]
 
     def judge_efficiency(self, record: Record, anchor: Record) -> tuple[Judgement, list[str]]:
         """Return the gravest verdict on the ratio of the variants' efficiencies to the reference's.
 
         The interval is that of the most different ratios of rates within the intervals of both comparisons.
         """
-        pairs, first = [], None
+        judged = []
         for each, alone in zip(self._find(record), self._find(anchor), strict=True):
             estimate = _divide(each.decision.estimate, alone.decision.estimate)
             verdict = judge_estimate(estimate, ABPolicy()) if estimate else ABVerdict.INCONCLUSIVE
-            pairs.append((TEST_VERDICTS[verdict], f"efficiency: {_describe(each, estimate, verdict)}"))
-            first = first or estimate
-        return _choose_gravest(pairs, first), [text for _, text in pairs]
+            judged.append(_judge(each, estimate, verdict, "efficiency: "))
+        return _choose_gravest(judged), [each.reason for each in judged]
 
     def _find(self, record: Record) -> list[ABComparison]:
         found = [each for each in self._found.values() if each[0].id == record.id]
@@ -105,14 +103,16 @@ def skip_check(name: str) -> Callable[..., NoReturn]:
     return skip
 
 
-def _describe(comparison: ABComparison, estimate: ABEstimate | None, verdict: ABVerdict) -> str:
+def _judge(comparison: ABComparison, estimate: ABEstimate | None, verdict: ABVerdict, label: str = "") -> Judgement:
     variant, reference = comparison.variant.variant.name, comparison.reference.variant.name
-    return f"{comparison.label}: {variant} is {verdict} against {reference}: {estimate or 'unknown'}"
+    reason = f"{label}{comparison.label}: {variant} is {verdict} against {reference}: {estimate or 'unknown'}"
+    return Judgement(TEST_VERDICTS[verdict], reason, change=estimate.ratio - 1 if estimate else None)
 
 
-def _choose_gravest(pairs: Sequence[tuple[Verdict, str]], estimate: ABEstimate | None) -> Judgement:
-    verdict = min((each for each, _ in pairs), key=lambda each: each.severity)
-    return Judgement(verdict, "; ".join(text for _, text in pairs), change=estimate.ratio - 1 if estimate else None)
+def _choose_gravest(judged: Sequence[Judgement]) -> Judgement:
+    """Return the gravest verdict with its change, and with the reasons of all."""
+    gravest = min(judged, key=lambda each: each.verdict.severity)
+    return replace(gravest, reason="; ".join(each.reason for each in judged))
 
 
 def _divide(one: ABEstimate | None, other: ABEstimate | None) -> ABEstimate | None:

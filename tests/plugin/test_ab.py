@@ -127,6 +127,19 @@ def test_ab_compares_efficiencies(perf: PerfTests) -> None:
     assert [each["verdict"] for each in comparisons(perf)] == ["SLOWER", "SLOWER"]
 
 
+CONFTEST = """
+def pytest_dtfperf_judged(judgement):
+    print(f"judged {judgement.verdict} {judgement.change:+.2f}")
+"""
+
+
+def test_ab_judgement_has_the_change_of_its_verdict(perf: PerfTests) -> None:
+    """The judgement of a test with an equal and a slower stack has the verdict and the change of the slower one."""
+    perf.write(CONFTEST, "conftest.py")
+    ended = perf.run(OLD, "--ab=equal: num_intra_threads=1", SLOW, "--gpus=1", "-s")
+    ended.line("judged REGRESSED -0.50")
+
+
 def test_ab_skips_checks_of_one_stack(perf: PerfTests) -> None:
     """A check of a threshold is skipped with the reason, and several trainings of a test are compared."""
     perf.write(OTHER_CHECKS)
