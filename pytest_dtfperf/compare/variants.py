@@ -149,7 +149,7 @@ def load_variants(path: Path) -> list[Variant]:
 def list_differences(one: Variant, other: Variant, config: ClusterConfig) -> list[str]:
     """Return each setting that differs, as `KEY: VALUE -> VALUE`. Raises `UsageError`."""
     sides = [{key: _format_value(value) for key, value in _collect_settings(each, config).items()} for each in (one, other)]
-    names = dict.fromkeys(name for side in sides for name in side)
+    names = dict.fromkeys([*STACK_KEYS, *sides[0], *sides[1]])
     pairs = ((name, *(side.get(name, "as usual") for side in sides)) for name in names)
     return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
 

@@ -191,11 +191,11 @@ def test_ab_compares_commits(perf: PerfTests) -> None:
     perf.environment["XDG_CACHE_HOME"] = str(perf.folder / "cache")
     perf.write(COMMAND)
     fast, slow = make_repository(perf.folder / "repo", [0.1, 0.2])
-    old, new, same = (f"--ab={name}: git={ref} repo=repo" for name, ref in (("old", fast), ("new", slow), ("same", "main~1")))
-    refused = perf.run(old, same)
+    old, new, same = (f"{name}: git={ref} repo=repo" for name, ref in (("old", fast), ("new", slow), ("same", "main~1")))
+    refused = perf.run("--ab", old, "--ab", same)
     assert refused.code == 4, refused.out
     refused.line("ERROR: ", "variants old and same are equal: --same compares a variant with itself")
     assert not (perf.folder / "perf_results").exists()
-    ended = perf.run(old, new)
+    ended = perf.run("--ab", old, "--ab", new)
     assert ended.code == 1, ended.out
     ended.line("new is SLOWER against old: -50")
