@@ -160,9 +160,9 @@ def test_differences_have_both_values() -> None:
 
 def test_null_is_a_value_of_a_field() -> None:
     """A variant that sets a field to null differs from one without the field, because the training may set it."""
-    variants = [parse_variant("old:"), parse_variant("new: num_intra_threads=null")]
-    check_variants(variants, LOCAL)
-    assert list_differences(*variants, LOCAL) == ["num_intra_threads: as usual -> null"]
+    old, new = parse_variant("old:"), parse_variant("new: num_intra_threads=null")
+    check_variants([old, new], LOCAL)
+    assert list_differences(old, new, LOCAL) == ["num_intra_threads: as usual -> null"]
 
 
 def test_copy_of_a_variant_has_another_name() -> None:

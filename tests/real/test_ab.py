@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,13 @@ def test_failed_build_ends_the_comparison(perf: PerfTests) -> None:
     assert (missing.code, missing.err) == (2, f"dtfperf: variant v9: git: {repo} has no commit v9\n")
 
 
+def start_command(perf: PerfTests, token: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start dtfperf as a process of its own, which is found by its token like those that it starts: a fork would not be."""
+    argv = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments, "--clusters-file=perf/clusters.toml"]
+    with (perf.folder / "output").open("wb") as output:
+        return subprocess.Popen(argv, cwd=perf.folder, env=perf.environ({"TOKEN": token}), stdout=output, stderr=output)
+
+
 def find_processes(token: str) -> list[Process]:
     """Return the processes with this text in their environment."""
     return [each for each in iterate_processes() if token.encode() in read_process(each.pid, "environ")]
@@ -148,10 +157,10 @@ def test_killed_comparison_leaves_no_process(perf: PerfTests, phase: str, number
         "run": lambda: is_running(token, TRAINING_PROGRAM),
         "block": lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")),
     }
-    with perf.start_command("ab", *arguments, "--clusters-file=perf/clusters.toml", TOKEN=token) as process:
+    with start_command(perf, token, "ab", *arguments) as process:
         wait_until(f"it comes to {phase}", reached[phase], patience_s=ENDS_S)  # a block is four runs, beside any load
         process.send_signal(number)
-        process.communicate(timeout=ENDS_S)
+        process.wait(ENDS_S)
     wait_until("all processes have ended", lambda: not find_processes(token))
     ended = run_comparison(perf, *arguments, "--max-blocks=4", "--time-limit=1s")
     assert ended.code == 0, ended.err
@@ -181,16 +190,16 @@ def test_killed_bisection_leaves_no_process_and_continues(perf: PerfTests, phase
     commits = make_repository(repo, [STEP_S] * 3, WAITING_PROGRAM.format(folder=str(perf.folder)))
     waits = f"until test -e '{perf.folder}/go'; do touch '{perf.folder}/in build'; sleep 0.05; done"
     arguments = ["bisect", f"--repo={repo}", f"--good={commits[0]}", "--command=python train.py", "--max-blocks=2", "--seed=1"]
-    arguments += ["--clusters-file=perf/clusters.toml", *([f"--setup={waits}"] if phase == "build" else [])]
+    arguments += [f"--setup={waits}"] if phase == "build" else []
     text, file = {"build": (BUILD, "in build"), "agents": (AGENT, "."), "block": (TRAINING_PROGRAM, "in block")}[phase]
-    with perf.start_command(*arguments, TOKEN=token) as process:
+    with start_command(perf, token, *arguments) as process:
         wait_until(
             f"it comes to {phase}",
             lambda: (perf.folder / file).exists() and is_running(token, text),
             patience_s=ENDS_S,
         )
         process.send_signal(number)
-        process.communicate(timeout=ENDS_S)
+        process.wait(ENDS_S)
     wait_until("all processes have ended", lambda: not find_processes(token))
     sessions = [each.parent for each in (perf.folder / "perf_results").glob("*/bisection.json")]
     before = [json.loads((each / "bisection.json").read_text())["blocks"] for each in sessions]
@@ -198,7 +207,8 @@ def test_killed_bisection_leaves_no_process_and_continues(perf: PerfTests, phase
     cached = perf.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
     assert ("incomplete" if phase == "build" else commits[0][:12]) in cached.out
     (perf.folder / "go").touch()
-    ended = perf.run_python("-m", "pytest_dtfperf.cli", *arguments, *[f"--resume={each}" for each in sessions])
+    arguments += ["--clusters-file=perf/clusters.toml", *[f"--resume={each}" for each in sessions]]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", *arguments)
     found = json.loads(max((perf.folder / "perf_results").glob("*/bisection.json")).read_text())
     assert found["resumed"] == (sessions[0].name if sessions else None), ended.err
     made = [block for each in before for block in each]
