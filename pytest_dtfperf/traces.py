@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 MOST_CHARACTERS = 8 << 20  # of packed timestamps or a packed trace: half of the maximum of a line
@@ -262,14 +263,12 @@ def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     begin, called, end = (_read_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
     cpu = None if of["cpu_us"] is None else _read_whole(of["cpu_us"], "cpu_us")
     ran = [
-        OperationRun(row[0], *(begin + _read_whole(each, "ran") for each in row[1:]))
-        for row in _rows(of["ran"], "ran", 4)
-        if _is_index(row[0], operations, "ran")
+        OperationRun(number, begin + ready, begin + start, begin + last)
+        for number, ready, start, last in _read_numbers(of["ran"], "ran", 4, operations)
     ]
     received = [
-        TensorArrival(row[0], *(begin + _read_whole(each, "received") for each in row[1:]))
-        for row in _rows(of["received"], "received", 3)
-        if _is_index(row[0], tensors, "received")
+        TensorArrival(number, begin + start, begin + last)
+        for number, start, last in _read_numbers(of["received"], "received", 3, tensors)
     ]
     return TracedStep(begin, begin + called, begin + end, cpu, ran, received)
 
@@ -290,6 +289,17 @@ def _rows(value: Any, where: str, columns: int) -> list[list[Any]]:
     rows = _list(value, where)
     if not all(isinstance(row, list) and len(row) == columns for row in rows):
         raise InvalidTrace(f"has {where} that are no rows of {columns}")
+    return rows
+
+
+def _read_numbers(value: Any, where: str, columns: int, length: int) -> list[list[int]]:
+    """Return rows of an index below `length` and whole numbers. They are checked together, as there are millions of them."""
+    rows = _rows(value, where, columns)
+    numbers = list(chain.from_iterable(rows))
+    if not {int}.issuperset(map(type, numbers)) or not -_MOST < min(numbers, default=0) <= max(numbers, default=0) < _MOST:
+        raise InvalidTrace(f"has {where} with numbers that are not whole")
+    if min(numbers[::columns], default=0) < 0 or max(numbers[::columns], default=-1) >= length:
+        raise InvalidTrace(f"has {where} of something that it does not name")
     return rows
 
 

@@ -40,7 +40,12 @@ STEP = {"begin_us": 0, "called_us": 0, "end_us": 1, "cpu_us": 0, "ran": [], "rec
         (make_invalid_trace(steps=[{}]), "steps other than begin_us"),
         (make_invalid_trace(steps={}), "steps that are no list"),
         (make_invalid_trace(steps=[{**STEP, "begin_us": 2**62}]), "begin_us"),
-        (make_invalid_trace(steps=[{**STEP, "ran": [[-1, 0, 0, 0]]}]), "ran"),
+        (make_invalid_trace(steps=[{**STEP, "ran": [[-1, 0, 0, 0]]}]), "ran of something that it does not name"),
+        (make_invalid_trace(steps=[{**STEP, "ran": [[0, 0, 0]]}]), "ran that are no rows of 4"),
+        (make_invalid_trace(steps=[{**STEP, "ran": [[0, 0, True, 0]]}]), "ran with numbers that are not whole"),
+        (make_invalid_trace(steps=[{**STEP, "ran": [[0, 0, 0, 2**53]]}]), "ran with numbers that are not whole"),
+        (make_invalid_trace(steps=[{**STEP, "received": [[0, 0, None]]}]), "received with numbers that are not whole"),
+        (make_invalid_trace(steps=[{**STEP, "received": [[0, 0, 0], [99, 0, 0]]}]), "received of something that it does not"),
     ],
 )  # fmt: skip
 def test_invalid_trace_is_refused(data: Any, why: str) -> None:
