@@ -231,12 +231,13 @@ _DIGITS = 7  # of seconds: a tenth of a microsecond
 
 
 def compute_step_breakdown(
-    traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None
+    traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None, aligned: Clocks | None = None
 ) -> StepBreakdown:
     """Break the traced steps down. Raises `InvalidTrace`.
 
     With `lockstep`, a step of all workers is one step; else each worker has its own, and the path is the slowest's. `clocks`
-    bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and each
+    bounds how far tasks' clocks are apart, where that is known from elsewhere. `aligned` are the clocks of all traces, if they
+    were computed before. Traces without edges have no path, and each
     worker has its own times; a worker that had too little to do is left out. A worker whose clock is not tied to the chief's
     has its own times, too, beside the path.
     """
@@ -245,7 +246,7 @@ def compute_step_breakdown(
         traces = [trace for trace in traces if len(trace.steps) > _DROPPED] or traces
     steps = _count(traces)
     _check_times(traces)
-    aligned = align_clocks(traces, clocks) if lockstep and edges else None
+    aligned = (aligned or align_clocks(traces, clocks)) if lockstep and edges else None
     sums = _Sums(steps)
     for number in range(_DROPPED, _DROPPED + steps):
         if aligned:
@@ -309,9 +310,10 @@ class _Sums:
             sizes = self._bytes.setdefault(link, Counter())
             for event in events:
                 sizes[event.variable] += event.size_bytes
-            spans = [(event.start, event.end, WorkKind.RECEIVE) for event in events]
-            begin, end = min(event.start for event in events), max(event.end for event in events)
-            self._busy[link] += split_by_kind(spans, begin, end, rest=WorkKind.WAIT)[WorkKind.RECEIVE]
+            until = min(event.start for event in events)
+            for start, end in sorted((event.start, event.end) for event in events):
+                self._busy[link] += max(0, end - max(start, until))
+                until = max(until, end)
             self._transfers[link] += len(events)
 
     def add_path(self, step: ClusterStep, *, edges: bool = True) -> None:

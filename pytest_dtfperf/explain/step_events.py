@@ -9,15 +9,13 @@ constraints, because they are convex, and prefers no task.
 """
 
 import bisect
-import gzip
 import heapq
 import itertools
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,7 +47,11 @@ def classify_operation(operation: Operation) -> WorkKind:
 
     Towers are named `tower0/...` and their gradients `tower0/gradients/...`. All else makes updates of gradients or moves them.
     """
-    kind, name = operation.type, operation.name
+    return _classify(operation.type, operation.name, is_server(operation.device))
+
+
+@lru_cache(maxsize=1 << 14)  # all workers run operations of the same names, in each step
+def _classify(kind: str, name: str, is_of_server: bool) -> WorkKind:
     if kind == "QueueDequeueV2" and _FED.search(name):
         return WorkKind.INPUT
     if kind in ("QueueDequeueV2", NO_BATCH):
@@ -64,7 +66,7 @@ def classify_operation(operation: Operation) -> WorkKind:
         return WorkKind.RECEIVE if "ReadVariableOp" in name else WorkKind.WAIT  # else it waits for another task's work
     if kind in ("_Send", "_HostSend"):
         return WorkKind.SEND
-    if is_server(operation.device):
+    if is_of_server:
         return WorkKind.APPLY
     if kind == XLA_MODULE:
         return WorkKind.APPLY if _UPDATE.search(name) else WorkKind.COMPILED
@@ -83,6 +85,8 @@ def classify_transfer(destination: str) -> WorkKind:
 
 
 Bounds = Mapping[tuple[str, str], int]  # (a, b) -> the most that a's clock may be ahead of b's, in us
+Exchange = Mapping[str, tuple[int, int]]  # task -> begin and end of its part of an all-reduce, on its clock
+ClockMatrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]  # the same as `Bounds`, by the numbers of clocks
 
 _FAR = 2**60  # no bound
 _FIRST_SLACK_US = 8  # timestamps are rounded, and taken shortly after the event
@@ -102,12 +106,12 @@ class Clocks:
 
 def align_clocks(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
     """Return the offsets of all clocks. `known` has further bounds: 0 in both directions for tasks of one host."""
-    bounds = _bounds(traces)
+    bounds, exchanges = _bounds(traces)
     for pair, most in (known or {}).items():
         bounds[pair] = min(bounds.get(pair, _FAR), most)
     tasks = list(dict.fromkeys([*(trace.task for trace in traces), *(task for pair in bounds for task in pair)]))
     clocks = number_clocks(tasks, known or {})
-    tight, slack = _tighten_bounds(clocks, bounds)
+    tight, slack = _tighten_bounds(_make_matrix(clocks, bounds, exchanges))
     near = [i for i in range(len(tight)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
     tight, sizes = tight[np.ix_(near, near)], np.bincount(list(clocks.values()))[near]
     middles = ((tight - tight.T) * sizes).sum(axis=1)  # 2n times the differences, with n tasks
@@ -135,16 +139,17 @@ def number_clocks(tasks: Sequence[str], known: Bounds) -> Mapping[str, int]:
     return found
 
 
-def _bounds(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
+def _bounds(traces: Sequence[TaskTrace]) -> tuple[dict[tuple[str, str], int], list[Exchange]]:
+    """Return the bounds of single sessions and transfers, and all exchanges."""
     found: dict[tuple[str, str], int] = {}
+    exchanges: list[Exchange] = []
     for of_step in zip(*(trace.steps for trace in traces), strict=False):
         for trace, step in zip(traces, of_step, strict=True):
             for later, earlier, most in (*_order_session(trace, step), *_order_transfers(trace, step)):
                 if later != earlier:
                     found[later, earlier] = min(found.get((later, earlier), _FAR), most)
-        for later, earlier, most in _order_exchanges(traces, of_step):
-            found[later, earlier] = min(found.get((later, earlier), _FAR), most)
-    return found
+        exchanges += _list_exchanges(traces, of_step)
+    return found, exchanges
 
 
 def _order_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
@@ -168,31 +173,52 @@ def _order_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, 
             yield get_task(tensor.destination), get_task(tensor.source), received.end_us - sent
 
 
-def _order_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
+def _list_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> list[Exchange]:
     parts: dict[str, dict[str, tuple[int, int]]] = {}
     for trace, step in zip(traces, steps, strict=True):
         for ran in step.ran:
             operation = trace.operations[ran.operation]
             if operation.type.startswith("CollectiveReduce"):
                 parts.setdefault(operation.name, {})[get_task(operation.device)] = ran.start_us, ran.end_us
-    for of_one in parts.values():
-        for task, (_, end) in of_one.items():
-            for other, (start, _) in of_one.items():
-                if other != task:
-                    yield task, other, end - start
+    return list(parts.values())
 
 
-def _tighten_bounds(clocks: Mapping[str, int], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
+def _make_matrix(clocks: Mapping[str, int], bounds: Bounds, exchanges: Sequence[Exchange]) -> ClockMatrix:
+    """Return the tightest single bound of each pair of clocks."""
+    count = 1 + max(clocks.values())
+    found = np.full((count, count), _FAR, dtype=np.int64)
+    for (later, earlier), most in bounds.items():
+        pair = clocks[later], clocks[earlier]
+        found[pair] = min(found[pair], most)
+    for exchange in exchanges:
+        _add_exchange(found, clocks, exchange)
+    return found
+
+
+def _add_exchange(matrix: ClockMatrix, clocks: Mapping[str, int], exchange: Exchange) -> None:
+    """Tighten bounds by an exchange, with the first end and the last begin on each clock: there are too many pairs of tasks."""
+    of_clock: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for task, part in exchange.items():
+        of_clock[clocks[task]].append(part)
+    begins = [heapq.nlargest(2, (begin for begin, _ in parts)) for parts in of_clock.values()]
+    apart = np.subtract.outer([min(end for _, end in parts) for parts in of_clock.values()], [last for last, *_ in begins])
+    own = [  # a part is compared with the others of its clock, and not with itself
+        min(end - latest[begin == latest[0]] for begin, end in parts) if len(parts) > 1 else _FAR
+        for parts, latest in zip(of_clock.values(), begins, strict=True)
+    ]
+    np.fill_diagonal(apart, own)
+    at = np.ix_([*of_clock], [*of_clock])
+    matrix[at] = np.minimum(matrix[at], apart)
+
+
+def _tighten_bounds(bounds: ClockMatrix) -> tuple[ClockMatrix, int]:
     """Return the bounds of all pairs of clocks, and by how much all were loosened since some contradict (a clock was set)."""
-    count, slack = 1 + max(clocks.values()), 0
+    slack = 0
     while True:
-        tight = np.full((count, count), _FAR, dtype=np.int64)
-        np.fill_diagonal(tight, 0)
-        for (later, earlier), most in bounds.items():
-            pair = clocks[later], clocks[earlier]
-            tight[pair] = min(tight[pair], most + slack)
-        for through in range(count):
-            tight = np.minimum(tight, np.minimum(tight[:, through, None] + tight[None, through, :], _FAR))
+        tight = np.minimum(bounds + slack, _FAR)
+        np.fill_diagonal(tight, np.minimum(np.diagonal(tight), 0))
+        for through in range(len(tight)):
+            np.minimum(tight, tight[:, through, None] + tight[None, through, :], out=tight)
         if not (np.diagonal(tight) < 0).any():
             return tight, slack
         slack = max(_FIRST_SLACK_US, 2 * slack)
@@ -405,84 +431,3 @@ def _link_exchanges(sessions: Sequence[_Session]) -> None:
         latest = sorted(parts.values(), key=lambda part: part.start)[-2:]
         for part in parts.values():
             part.partner = next((other for other in reversed(latest) if other is not part), None)
-
-
-# An event with its arrow takes up to 30 bytes of the file, as a test shows with real traces: no file has 20 MB.
-MAX_PERFETTO_EVENTS = 600_000
-_LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of each
-
-
-def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: int = MAX_PERFETTO_EVENTS) -> int:
-    """Write traced steps as Chrome trace events for ui.perfetto.dev, and return how many events are missing.
-
-    As many whole steps as fit are written; if not even one fits, its longest events. Events on an unknown clock are missing.
-    Each task is a process with lanes for operations, transfers and waits. Arrows connect a send with its arrival. Times are on
-    the first trace's clock, from the first event on.
-    """
-    steps = max(len(trace.steps) for trace in traces)
-    left_out, room = 0, most
-    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-        packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        rows = _PerfettoRows()
-        for number in range(steps):
-            stepping = [trace for trace in traces if number < len(trace.steps)]
-            kept = _select_events(make_cluster_step(stepping, number, clocks).events, room, whole=number > 0)
-            left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
-            room -= len(kept)
-            for row in rows.make_events(kept):
-                packed.write(json.dumps(row, separators=(",", ":")).encode() + b",")
-        about = {"ph": "M", "name": "dtfperf", "pid": 0, "args": {"steps": steps, "events left out": left_out}}
-        packed.write(json.dumps(about).encode() + b"]}")
-    return left_out
-
-
-def _select_events(events: Sequence[Event], room: int, *, whole: bool) -> Sequence[Event]:
-    if len(events) <= room:
-        return events
-    return [] if whole else heapq.nlargest(room, events, key=lambda event: event.end - event.start)
-
-
-class _PerfettoRows:
-    """The events of consecutive steps as rows of the format."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, int] = {}
-        self._lanes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # task and group -> a heap of lanes by their last end
-        self._zero: int | None = None
-
-    def make_events(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
-        ordered = sorted(events, key=lambda event: event.start)
-        if self._zero is None and ordered:
-            self._zero = ordered[0].start
-        for event in ordered:
-            for task in dict.fromkeys([event.task, get_task(event.source or event.device)]):
-                yield from self._list_names(task)
-            yield from self._row(event, self._zero or 0)
-
-    def _list_names(self, task: str) -> Iterator[Mapping[str, Any]]:
-        if task not in self._tasks:
-            self._tasks[task] = len(self._tasks) + 1
-            yield {"ph": "M", "name": "process_name", "pid": self._tasks[task], "args": {"name": task}}
-
-    def _row(self, event: Event, zero: int) -> Iterator[Mapping[str, Any]]:
-        group = "wire" if event.source else "waits" if event.kind == WorkKind.WAIT else "operations"
-        lanes = self._lanes.setdefault((event.task, group), [])
-        new = not lanes or lanes[0][0] > event.start
-        lane = len(lanes) if new else heapq.heappop(lanes)[1]
-        heapq.heappush(lanes, (event.end, lane))
-        at = {"pid": self._tasks[event.task], "tid": _LANES[group] + lane}
-        if new:
-            yield {"ph": "M", "name": "thread_name", **at, "args": {"name": group}}
-        row = {"ph": "X", **at, "ts": event.start - zero, "dur": event.end - event.start, "cat": event.kind}
-        if not event.source:
-            yield {**row, "name": event.type, "args": {"name": event.name, "session": event.session}}
-            return
-        yield {
-            **row,
-            "name": event.location,
-            "args": {"name": event.name, "variable": event.variable, "bytes": event.size_bytes},
-        }
-        for sent in event.causes:
-            arrow = {"name": "sent", "cat": event.kind, "id": f"{event.session} {event.end - zero} {event.name}"}
-            yield {"ph": "s", **arrow, "pid": self._tasks[get_task(event.source)], "tid": 0, "ts": sent.end - zero}
-            yield {"ph": "f", "bp": "e", **arrow, **at, "ts": event.end - zero}

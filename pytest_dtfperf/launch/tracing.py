@@ -1,15 +1,19 @@
-"""A run's step breakdown and worker timings from its tasks' traces and timestamps. Failures here affect only these."""
+"""A run's step breakdown, worker timings and events from its tasks' traces and timestamps. Failures here affect only these."""
 
-from collections.abc import Collection, Mapping, Sequence
+import gzip
+import heapq
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
+from typing import IO, Any
 
-from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings, WorkKind
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from pytest_dtfperf.explain.step_events import align_clocks, write_perfetto
+from pytest_dtfperf.explain.step_events import Clocks, Event, align_clocks, get_task, make_cluster_step
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
@@ -57,7 +61,8 @@ class Tracing:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
-            return compute_step_breakdown(self._traces, lockstep=self._lockstep, clocks=self._one_clock), ""
+            aligned = self._clocks if self._lockstep else None
+            return compute_step_breakdown(self._traces, lockstep=self._lockstep, clocks=self._one_clock, aligned=aligned), ""
         except InvalidTrace as error:
             return None, f"the trace {error}"
 
@@ -66,7 +71,7 @@ class Tracing:
         if not self.packed or self._refused:
             return
         with suppress(OSError, InvalidTrace):
-            clocks = align_clocks(self._traces, self._one_clock)
+            clocks = self._clocks
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / FILE).open("wb") as file:
                 write_perfetto(file, self._traces, clocks)
@@ -91,6 +96,11 @@ class Tracing:
         if len(trace.steps) > most:
             raise InvalidTrace(f"of {task} has {format_count(len(trace.steps), 'step')}, {most} were asked for")
         return trace
+
+    @cached_property
+    def _clocks(self) -> Clocks:
+        """The clocks of all tasks, for both the breakdown and the file."""
+        return align_clocks(self._traces, self._one_clock)
 
     @cached_property
     def _one_clock(self) -> Mapping[tuple[str, str], int]:
@@ -168,3 +178,83 @@ def _with_cpu(timing: WorkerTiming, cpu_s: float | None, steps: int) -> WorkerTi
     if timing.cpu_s is not None or not cpu_s or not own_steps:
         return timing
     return replace(timing, cpu_s=round(cpu_s / own_steps, 6))
+
+
+# An event with its arrow takes up to 30 bytes of the file, as a test shows with real traces: no file has 20 MB.
+MAX_PERFETTO_EVENTS = 600_000
+_LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of each
+
+
+def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: int = MAX_PERFETTO_EVENTS) -> int:
+    """Write traced steps as Chrome trace events for ui.perfetto.dev, and return how many events are missing.
+
+    As many whole steps as fit are written; if not even one fits, its longest events. Events on an unknown clock are missing.
+    Each task is a process with lanes for operations, transfers and waits. Arrows connect a send with its arrival. Times are on
+    the first trace's clock, from the first event on.
+    """
+    steps = max(len(trace.steps) for trace in traces)
+    left_out, room = 0, most
+    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+        packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        rows, encode = _PerfettoRows(), json.JSONEncoder(separators=(",", ":")).encode
+        for number in range(steps):
+            stepping = [trace for trace in traces if number < len(trace.steps)]
+            left_out += sum(_count_events(trace, number) for trace in stepping)
+            if number and sum(_count_events(trace, number) for trace in stepping if clocks.reads(trace.task)) > room:
+                continue  # without making them
+            events = make_cluster_step(stepping, number, clocks).events
+            kept = events if len(events) <= room else heapq.nlargest(room, events, key=lambda event: event.end - event.start)
+            left_out -= len(kept)
+            room -= len(kept)
+            for row in rows.make_events(kept):
+                packed.write(encode(row).encode() + b",")
+        about = {"ph": "M", "name": "dtfperf", "pid": 0, "args": {"steps": steps, "events left out": left_out}}
+        packed.write(json.dumps(about).encode() + b"]}")
+    return left_out
+
+
+def _count_events(trace: TaskTrace, number: int) -> int:
+    return len(trace.steps[number].ran) + len(trace.steps[number].received)
+
+
+class _PerfettoRows:
+    """The events of consecutive steps as rows of the format."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = {}
+        self._lanes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # task and group -> a heap of lanes by their last end
+        self._zero: int | None = None
+
+    def make_events(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
+        ordered = sorted(events, key=lambda event: event.start)
+        if self._zero is None and ordered:
+            self._zero = ordered[0].start
+        for event in ordered:
+            for task in dict.fromkeys([event.task, get_task(event.source or event.device)]):
+                yield from self._list_names(task)
+            yield from self._row(event, self._zero or 0)
+
+    def _list_names(self, task: str) -> Iterator[Mapping[str, Any]]:
+        if task not in self._tasks:
+            self._tasks[task] = len(self._tasks) + 1
+            yield {"ph": "M", "name": "process_name", "pid": self._tasks[task], "args": {"name": task}}
+
+    def _row(self, event: Event, zero: int) -> Iterator[Mapping[str, Any]]:
+        group = "wire" if event.source else "waits" if event.kind == WorkKind.WAIT else "operations"
+        lanes = self._lanes.setdefault((event.task, group), [])
+        new = not lanes or lanes[0][0] > event.start
+        lane = len(lanes) if new else heapq.heappop(lanes)[1]
+        heapq.heappush(lanes, (event.end, lane))
+        at = {"pid": self._tasks[event.task], "tid": _LANES[group] + lane}
+        if new:
+            yield {"ph": "M", "name": "thread_name", **at, "args": {"name": group}}
+        row = {"ph": "X", **at, "ts": event.start - zero, "dur": event.end - event.start, "cat": event.kind}
+        if not event.source:
+            yield {**row, "name": event.type, "args": {"name": event.name, "session": event.session}}
+            return
+        args = {"name": event.name, "variable": event.variable, "bytes": event.size_bytes}
+        yield {**row, "name": event.location, "args": args}
+        for sent in event.causes:
+            arrow = {"name": "sent", "cat": event.kind, "id": f"{event.session} {event.end - zero} {event.name}"}
+            yield {"ph": "s", **arrow, "pid": self._tasks[get_task(event.source)], "tid": 0, "ts": sent.end - zero}
+            yield {"ph": "f", "bp": "e", **arrow, **at, "ts": event.end - zero}

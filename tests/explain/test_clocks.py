@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.step_events import align_clocks, number_clocks
+from pytest_dtfperf.traces import TaskTrace
 from tests.explain.made import MODES, Session, Times, load_real_traces, make_training, shift_clocks
 
 lengths = st.integers(1, 10_000)
@@ -55,6 +56,40 @@ def test_tasks_of_one_host_have_one_clock() -> None:
     assert number_clocks(list(hosts), known) == hosts
     assert list(number_clocks(list(hosts), {}).values()) == list(range(64))
     assert number_clocks(["worker:0", "worker:1"], {("worker:0", "worker:1"): 0}) == {"worker:0": 0, "worker:1": 1}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(51, 99)), min_size=2, max_size=7),
+    st.lists(ahead, min_size=3, max_size=3),
+)
+@settings(deadline=None, max_examples=60)
+def test_exchange_bounds_clocks_as_all_pairs_of_tasks_do(parts: list[tuple[int, int, int]], offsets: list[int]) -> None:
+    """An all-reduce gives the clocks that follow from the end and the begin of each pair of its tasks."""
+    hosts = {f"worker:{number}": host for number, (host, _, _) in enumerate(parts)}
+    times = {
+        f"worker:{number}": (begin + offsets[host], end + offsets[host]) for number, (host, begin, end) in enumerate(parts)
+    }
+    pairs = list(permutations(hosts, 2))
+    known = {(one, other): 0 for one, other in pairs if hosts[one] == hosts[other]}
+    bounds = {(one, other): times[one][1] - times[other][0] for one, other in pairs if hosts[one] != hosts[other]}
+    alike, exchanged = (
+        [make_exchange(worker, kind, *times[worker]) for worker in hosts] for kind in ("MatMul", "CollectiveReduceV2")
+    )
+    assert align_clocks(exchanged, known) == align_clocks(alike, {**known, **bounds})
+
+
+def make_exchange(worker: str, kind: str, begin: int, end: int) -> TaskTrace:
+    session = Session(worker, begin=begin - 5, called=begin - 1, end=end + 1)
+    session.run("reduce", begin, end, kind=kind)
+    return session.trace(steps=1)
+
+
+def test_contradiction_on_one_clock_has_a_larger_error() -> None:
+    """Tasks of one host that contradict each other by 20 microseconds in an all-reduce have an error of at least as much."""
+    known = {("worker:0", "worker:1"): 0, ("worker:1", "worker:0"): 0}
+    parts = {"worker:0": (5, 10), "worker:1": (30, 60)}
+    traces = [make_exchange(worker, "CollectiveReduceV2", *at) for worker, at in parts.items()]
+    assert align_clocks(traces, known).error_us == {"worker:0": 32, "worker:1": 32}
 
 
 def test_tasks_without_exchange_have_no_common_clock() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.step_events import MAX_PERFETTO_EVENTS, Clocks, align_clocks, write_perfetto
+from pytest_dtfperf.explain.step_events import Clocks, align_clocks
+from pytest_dtfperf.launch.tracing import MAX_PERFETTO_EVENTS, write_perfetto
 from pytest_dtfperf.traces import TaskTrace
 from tests.explain.made import MODES, Times, load_profiled_traces, load_real_traces, make_training
 
