@@ -57,8 +57,9 @@ def find_slow_transfers(
         slow: The workers with significantly longer transfers. Only they name what is slow.
         probed: Links between hosts that are slower when probed.
     """
-    traced = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now) and (cell[0] in slow or seconds > 0)}
-    shared = dict(_distribute_over_links(traced, then, now))
+    links = _find_links(cells, now)
+    traced = {cell: seconds for cell, seconds in cells.items() if links[cell] and (cell[0] in slow or seconds > 0)}
+    shared = dict(_distribute_over_links(traced, links, then, now))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untraced = {cell: seconds for cell, seconds in cells.items() if cell not in traced and cell[0] in slow}
     others = {_pair(ends) for ends, found in of_slow.items() if not found}
@@ -96,12 +97,12 @@ def _locate_unknown(slow: Collection[str], everyone: Collection[str], hosts: Map
 
 
 def _distribute_over_links(
-    cells: Mapping[Cell, float], then: StepBreakdown | None, now: StepBreakdown | None
+    cells: Mapping[Cell, float], links: Mapping[Cell, Sequence[Ends]], then: StepBreakdown | None, now: StepBreakdown | None
 ) -> Iterator[tuple[Ends, Mapping[Cell, float]]]:
     """Yield each link with its part of these seconds."""
     found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
     for (worker, kind), seconds in cells.items():
-        growth = {ends: _growth(ends, worker, then, now) for ends in _links(worker, kind, now)}
+        growth = {ends: _growth(ends, worker, then, now) for ends in links[worker, kind]}
         total = sum(growth.values())
         for ends, part in growth.items():
             if part > 0:
@@ -109,12 +110,15 @@ def _distribute_over_links(
     yield from found.items()
 
 
-def _links(worker: str, kind: str, breakdown: StepBreakdown | None) -> Sequence[Ends]:
-    """Return the links that these seconds can come from: the worker's own in this direction, or else all links of a session."""
-    everything = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
-    own = [ends for ends in everything if worker in ends]
-    if breakdown and len(select_worker_parts(breakdown)) > 1:  # of many links, a breakdown has the busiest
-        everything = own
+def _find_links(cells: Iterable[Cell], breakdown: StepBreakdown | None) -> Mapping[Cell, Sequence[Ends]]:
+    """Return the links that seconds can come from: a worker's own in their direction, or else all links of a session."""
+    links = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
+    is_alone = breakdown is None or len(select_worker_parts(breakdown)) < 2  # of many links, a breakdown has the busiest
+    return {cell: _select_links(*cell, links, links if is_alone else []) for cell in cells}
+
+
+def _select_links(worker: str, kind: str, links: Sequence[Ends], everything: Sequence[Ends]) -> Sequence[Ends]:
+    own = [ends for ends in links if worker in ends]
     if kind == WorkKind.HOST:
         return own or everything
     found = [ends for ends in own or everything if (ends[0] if kind == WorkKind.SEND else ends[1]) == worker]
@@ -235,7 +239,8 @@ def _find_conclusive_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in breakdown.links if breakdown else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
-    return {pair for pair, size in sizes.items() if size > thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
+    least = thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values(), default=0.0)
+    return {pair for pair, size in sizes.items() if size > least}
 
 
 def _compute_slowdown(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
@@ -389,6 +394,9 @@ def _group_workers(
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
     alone: dict[str, dict[Cell, float]] = defaultdict(dict)
+    workers_at: dict[str | None, list[str]] = defaultdict(list)
+    for worker in everyone:
+        workers_at[hosts.get(worker)].append(worker)
     for (worker, work), seconds in cells.items():
         if worker not in slow:
             continue
@@ -396,7 +404,10 @@ def _group_workers(
         own = 0.0 if common and excess <= thresholds.MAX_EXCESS_OVER_COMMON * common else excess / slow[worker]
         parts[worker, work] = seconds * (1 - own)
         if own:
-            alone[_find_location(worker, slow, everyone, hosts)][worker, work] = seconds * own
+            host = hosts.get(worker)
+            there = workers_at[host]
+            is_host = 1 < len(there) < len(everyone) and all(other in slow for other in there)  # and others are elsewhere
+            alone[host if host and is_host else worker][worker, work] = seconds * own
     if common:
         yield CandidateCause(kind, parts)
     for at, of_those in sorted(alone.items()):
@@ -406,10 +417,3 @@ def _group_workers(
 def _common(seconds: Sequence[float]) -> float:
     """Return the seconds that all have in common: of two the smaller, of more the lower median."""
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)
-
-
-def _find_location(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
-    """Return the worker's host if all of several workers there are slow and others are elsewhere, and else the worker."""
-    host = hosts.get(worker)
-    there = [other for other in everyone if hosts.get(other) == host]
-    return host if host and 1 < len(there) < len(everyone) and all(other in slow for other in there) else worker

@@ -129,14 +129,14 @@ def _percent(part: float) -> str:
 
 def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
     """Return whether copying or decoding became slower by no more than arithmetic: then it is neither memory nor input."""
-    losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
-    return found.name in ("memory", "input") and bool(losses) and found.loss < thresholds.MIN_LOSS_BEYOND_ARITHMETIC * losses[0]
+    losses = (each.loss for each in slower if each.location == found.location and each.name == "core.matmul")
+    return found.name in ("memory", "input") and found.loss < thresholds.MIN_LOSS_BEYOND_ARITHMETIC * next(losses, 0.0)
 
 
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
     """Return whether a link lost no more than the arithmetic of one of its hosts without a free core during the probe."""
     ends = list_ends(found.location)
-    starved = [each for each in slower if each.location in ends and _has_no_core(each)]
+    starved = (each for each in slower if each.location in ends and _has_no_core(each))
     return found.name == LINK and any(found.loss < each.loss for each in starved)
 
 

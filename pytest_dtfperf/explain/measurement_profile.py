@@ -15,9 +15,11 @@ have come (Shapley's value), which add up; adding and removing are its two ends.
 import math
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -149,9 +151,17 @@ class CandidateCause:
     residual_s: float = 0.0  # change of what comes after the last worker's own work
     location: str | None = None  # a task, host or link; None: all of them
 
-    @property
+    @cached_property
+    def _parts(self) -> Mapping[str, Mapping[str, float]]:
+        """The changes of each worker by kind of work."""
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for (worker, kind), seconds in self.cells.items():
+            found[worker][kind] = seconds
+        return dict(found)
+
+    @cached_property
     def workers(self) -> Sequence[str]:
-        return sorted({worker for worker, _ in self.cells})
+        return sorted(self._parts)
 
     @property
     def largest_s(self) -> float:
@@ -160,11 +170,11 @@ class CandidateCause:
 
     def largest_of(self, kinds: Collection[str]) -> float:
         """Return the largest change of any worker's work of these kinds, in seconds."""
-        sums = [sum(s for (each, kind), s in self.cells.items() if each == worker and kind in kinds) for worker in self.workers]
+        sums = [sum(s for kind, s in parts.items() if kind in kinds) for parts in self._parts.values()]
         return max(map(abs, sums), default=0.0)
 
     def sum_worker(self, worker: str) -> float:
-        return sum(seconds for (each, _), seconds in self.cells.items() if each == worker)
+        return sum(self._parts.get(worker, {}).values())
 
 
 @dataclass(frozen=True)
@@ -245,23 +255,13 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
         return _compare_traced_times(
             traced, (then.step_breakdown, now.step_breakdown), (then.worker_timings, now.worker_timings)
         )
-    if (
-        then.worker_timings
-        and now.worker_timings
-        and _has_step_parts(then.worker_timings)
-        and _has_step_parts(now.worker_timings)
-    ):
-        return _like(
-            _read_stamped_times(then.worker_timings, coordinated),
-            _read_stamped_times(now.worker_timings, coordinated),
-            "timestamps",
-        )
-    timestamped = (
-        _read_stamped_times(now.worker_timings, coordinated)
-        if now.worker_timings and _has_step_parts(now.worker_timings)
-        else None
+    before, after = (
+        _read_stamped_times(timings, coordinated) if timings and _has_step_parts(timings) else None
+        for timings in (then.worker_timings, now.worker_timings)
     )
-    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else timestamped
+    if before and after:
+        return _like(before, after, "timestamps")
+    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else after
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 

@@ -83,7 +83,8 @@ class ExplainCase:
 
     @property
     def others(self) -> Sequence[str]:
-        return [worker for worker in self.both.now.own if worker not in self.workers]
+        workers = set(self.workers)
+        return [worker for worker in self.both.now.own if worker not in workers]
 
     @property
     def all_wait(self) -> str:

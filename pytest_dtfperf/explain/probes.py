@@ -152,7 +152,7 @@ def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
     for host, probe in now.hosts.items():
         for name, reading in probe.readings.items():
             own = before.hosts[host].readings.get(name) if host in before.hosts else None
-            all_of = [each.readings[name] for each in before.hosts.values() if name in each.readings]
+            all_of = [] if own else [each.readings[name] for each in before.hosts.values() if name in each.readings]
             if slower := _find_slower(host, name, own, all_of, reading, thresholds.MIN_PROBE_LOSS):
                 yield slower
 
@@ -160,7 +160,7 @@ def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
 def _links(before: Probes, now: Probes) -> Iterator[Slower]:
     for link, reading in now.links.items():
         own = before.links.get(link)
-        all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
+        all_of = [] if own else [each for other, each in before.links.items() if _direction(other) == _direction(link)]
         if slower := _find_slower(link, LINK, own, all_of, reading, thresholds.MIN_LINK_PROBE_LOSS):
             yield slower
         if own and own.how == reading.how and len(reading.streams) > 1:

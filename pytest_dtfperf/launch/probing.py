@@ -33,7 +33,7 @@ from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
-from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, make_task_order
+from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, group_tasks_by_host, make_task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s, group_by_machine
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.launch.watch import AgentLoss, Event, format_loss
@@ -253,7 +253,8 @@ class Probing:
         self._clock = agents.clock
         self._began = self._clock()
         self._tasks = place(spec, agents.hosts, config)
-        self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
+        self._tasks_at = group_tasks_by_host(self._tasks)
+        self._hosts = {at: agents.hosts[at] for at in sorted(self._tasks_at)}
         self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._list_wanted_families(host.name))}
         self._names = [host.name for host in agents.hosts]
         all_rounds = link_rounds.plan_fans(self._tasks, pairs=pairs) if rounds is None else rounds
@@ -343,8 +344,8 @@ class Probing:
 
     def _make_task_order(self, host: int) -> dict[str, Any]:
         """Return the part of the order for the task of this host."""
-        gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
-        worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
+        gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks_at[host]) else ()
+        worker = next((task for task in self._tasks_at[host] if task.job == "worker"), None)
         order = make_task_order(worker, self.id, self._spec) if worker and self._brings_images else None
         own = {"host": host, "port": self._ports.get(host, 0), "gpus": len(gpus), "input": order}
         cpus = list(worker.cpus) if worker and self._spec.cpu_affinity else []

@@ -346,7 +346,8 @@ def _find_steps_apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tu
     end_s = max(skew * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)  # of each window
     others_slack_s = max(own_slack_s, windows * end_s)
     totals = {worker.name: math.fsum(worker.step_s) for worker in _select_stepping(spec, workers)}
-    slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
+    longest_s = max(totals.values())
+    slowest = {name: s for name, s in totals.items() if s == longest_s} if windows == 1 else {}
     compared = totals if spec.in_lockstep else slowest
     slack_s = {name: own_slack_s if spec.in_lockstep and name == chief.name else others_slack_s for name in compared}
     return {

@@ -196,4 +196,5 @@ def sum_by_server(shapes: Sequence[Shape], placed: Placed, servers: int) -> list
 def _compute_distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
     """Return the bytes between the mean and the server that is farthest from it."""
     held = sum_by_server(shapes, placed, servers)
-    return max(abs(each - sum(held) / servers) for each in held)
+    mean = sum(held) / servers
+    return max(abs(each - mean) for each in held)

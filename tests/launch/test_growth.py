@@ -2,8 +2,10 @@
 messages."""
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,12 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes, Reading
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, TaskTime, WorkKind
+from pytest_dtfperf.explain.candidate_causes import find_slow_transfers
+from pytest_dtfperf.explain.measurement_profile import CandidateCause, CandidateKind
+from pytest_dtfperf.explain.probes import find_slower
+from pytest_dtfperf.explain.step_events import align_clocks
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.limits.limit import find_limit
@@ -21,6 +28,7 @@ from pytest_dtfperf.messages import MessageReceiver
 from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.traces import Operation, OperationRun, TaskTrace, TracedStep
 
 CLUSTER = """
 [sim]
@@ -32,18 +40,21 @@ seed = 1
 """
 
 
-class CountedTasks(dict[str, int]):
-    """Hold the host of each task, and count single reads."""
+class CountedReads(dict[Any, Any]):
+    """Hold a mapping, and count single reads of its items."""
 
     reads = 0
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         for each in super().__iter__():
             self.reads += 1
             yield each
 
-    def values(self) -> Iterator[int]:  # type: ignore[override]  # only iterated
+    def values(self) -> Iterator[Any]:  # type: ignore[override]  # only iterated
         return (self[each] for each in self)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:  # type: ignore[override]  # likewise
+        return ((each, self[each]) for each in self)
 
 
 class CountedName(str):
@@ -66,7 +77,7 @@ def make_config(folder: Path, hosts: int, *, rate: float = 200.0, backend: str =
 
 def count_reads(hosts: int) -> int:
     """Return the number of tasks that a receiver reads if each host reports its reserved port."""
-    tasks = CountedTasks({f"worker:{host}": host for host in range(hosts)})
+    tasks = CountedReads({f"worker:{host}": host for host in range(hosts)})
     receiver = MessageReceiver(AGENT, hosts)
     receiver.expect("r", tasks)
     for host in range(hosts):
@@ -80,21 +91,70 @@ def test_reserved_ports_read_each_task_once() -> None:
     assert count_reads(64) <= 64
 
 
-def measure_planning(hosts: int) -> int:
-    """Return the peak memory in bytes for planning rounds of links."""
-    servers = [PlacedTask("ps", i, i, 0, (), 1) for i in range(hosts // 2)]
-    workers = [PlacedTask("worker", i, i, 0, (), 1) for i in range(hosts)]
+def measure_memory(work: Callable[..., object], *arguments: object) -> int:
+    """Return the peak memory in bytes of a call."""
     tracemalloc.start()
     try:
-        plan_fans([*servers, *workers])
+        work(*arguments)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
+def measure_planning(hosts: int) -> int:
+    """Return the peak memory in bytes for planning rounds of links."""
+    servers = [PlacedTask("ps", i, i, 0, (), 1) for i in range(hosts // 2)]
+    workers = [PlacedTask("worker", i, i, 0, (), 1) for i in range(hosts)]
+    return measure_memory(plan_fans, [*servers, *workers])
+
+
 def test_planned_links_are_not_all_pairs() -> None:
     """Four times the hosts need less than eight times the memory for planning; pairs of hosts would need sixteen times."""
     assert measure_planning(512) < 8 * measure_planning(128)
+
+
+def measure_alignment(workers: int) -> int:
+    """Return the peak memory in bytes to align the clocks of workers in an all-reduce, eight on each host."""
+    names = [f"worker:{number}" for number in range(workers)]
+    steps = [TracedStep(at, at, at + 90, 5, [OperationRun(0, at + 10, at + 10, at + 80)], []) for at in (0, 100)]
+    traces = [
+        TaskTrace(name, [Operation("all_reduce", "CollectiveReduceV2", f"{name}/GPU:0", ())], [], steps) for name in names
+    ]
+    known = {pair: 0 for host in range(0, workers, 8) for pair in permutations(names[host : host + 8], 2)}
+    return measure_memory(align_clocks, traces, known)
+
+
+def test_clocks_in_an_exchange_are_not_bounded_by_pairs_of_tasks() -> None:
+    """Four times the workers need less than eight times the memory to align clocks; pairs of them would need sixteen times."""
+    assert measure_alignment(512) < 8 * measure_alignment(128)
+
+
+def test_candidate_causes_read_each_change_a_few_times() -> None:
+    """The largest change of a candidate's workers is found without a search in all changes for each worker."""
+    cells = CountedReads({(f"worker:{number}", kind): 0.1 for number in range(64) for kind in ("forward", "backward")})
+    candidate = CandidateCause(CandidateKind.COMPUTE, cells)
+    assert candidate.largest_s == pytest.approx(0.2)
+    assert candidate.largest_of(("forward",)) == pytest.approx(0.1)
+    assert cells.reads <= 4 * len(cells)
+
+
+def test_slow_transfers_read_each_task_a_few_times() -> None:
+    """The links of each worker are found without a search in all tasks for each worker."""
+    workers = [f"worker:{number}" for number in range(64)]
+    tasks = CountedReads({worker: TaskTime(1.0, 0.1, {}) for worker in workers})
+    breakdown = StepBreakdown(steps=5, wall_s=1.0, path=[], tasks=tasks, links=[], clock_error_s={})
+    cells = {(worker, str(WorkKind.RECEIVE)): 0.1 for worker in workers}
+    (found,) = find_slow_transfers(cells, workers, breakdown, breakdown, {})
+    assert found.workers == sorted(workers)
+    assert tasks.reads <= 4 * len(tasks)
+
+
+def test_probes_of_known_hosts_read_no_other_host() -> None:
+    """A host that was probed before is compared with its own probe, without a read of the others'."""
+    hosts = {f"h{number}": HostProbe(readings={"memory": Reading(per_s=1e9, spread=0.0, repeats=5)}) for number in range(64)}
+    before = CountedReads(hosts)
+    assert not find_slower(Probes(hosts=before), Probes(hosts=hosts))
+    assert before.reads <= len(hosts)
 
 
 def test_properties_of_hosts_compare_each_name_once(tmp_path: Path) -> None:
