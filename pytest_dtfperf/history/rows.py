@@ -79,8 +79,12 @@ def _make_session_row(session: SessionInfo, records: Sequence[Record], folder: s
 
 
 def compute_content_digest(records: Sequence[Record], readings: Sequence[HostReading] = ()) -> str:
-    """Return a digest that shows whether a session has changed since it was entered."""
-    return hashlib.sha256(_encode([each.to_json() for each in (*records, *readings)])).hexdigest()
+    """Return a digest that shows whether a session has changed since it was entered: that of a JSON list, item by item."""
+    digest = hashlib.sha256(b"[")
+    for number, each in enumerate((*records, *readings)):
+        digest.update((b", " if number else b"") + _encode(each.to_json()))
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def _make_measurement_row(session: str, position: int, record: Record) -> Row:

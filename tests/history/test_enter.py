@@ -1,5 +1,7 @@
 """Sessions go into a history in a file: once, whole, beside other writers, and with clear errors where they cannot."""
 
+import hashlib
+import json
 import os
 import sqlite3
 import subprocess
@@ -14,6 +16,7 @@ from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import database, store
 from pytest_dtfperf.history.database import Database, hosts, measurements, runs
 from pytest_dtfperf.history.enter import describe_changes, enter, enter_all
+from pytest_dtfperf.history.rows import compute_content_digest
 from pytest_dtfperf.history.where import Address, choose_address, parse_address
 from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder
@@ -54,6 +57,15 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
     assert two["spread"] is None
     assert len(rows["runs"]) == 3
     assert {row["name"] for row in rows["hosts"]} == {"localhost"}
+
+
+def test_digest_of_a_session_is_that_of_one_list(tmp_path: Path) -> None:
+    """The digest of a session's content is that of one JSON list with all its measurements, as older histories have it."""
+    records = folder_of(tmp_path, rates={1: [100.0, 110.0], 2: [190.0]}).measurements()
+    whole = json.dumps([each.to_json() for each in records], sort_keys=True, ensure_ascii=False)
+    assert len(records) == 2
+    assert compute_content_digest(records) == hashlib.sha256(whole.encode()).hexdigest()
+    assert compute_content_digest([]) == hashlib.sha256(b"[]").hexdigest()
 
 
 def test_simulated_sessions_have_a_history_of_their_own(tmp_path: Path, address: Address) -> None:
