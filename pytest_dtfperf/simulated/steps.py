@@ -206,9 +206,10 @@ class SimulatedTraining:
 
     @cached_property
     def _held(self) -> Mapping[str, int]:
-        """The bytes on each parameter server."""
+        """The bytes on each parameter server that holds variables."""
         servers = self._model.layout.servers
-        return dict(zip(servers, bytes_on_servers(self._spec), strict=True)) if servers else {}
+        held = zip(servers, bytes_on_servers(self._spec), strict=True) if servers else ()
+        return {server: size for server, size in held if size}
 
     @cached_property
     def _server_traffic(self) -> tuple[Phase, Phase]:
@@ -271,10 +272,11 @@ class _TracedWorker:
 
     def run(self, name: str, type_: str, start: int, end: int, *inputs: str, on: str = "") -> str:
         """Add an operation, and return its name."""
-        operation = Operation(name, type_, f"{on}/CPU:0" if on else self._device, inputs)
-        number = self._numbers.setdefault(name, len(self._operations))
-        self._operations.setdefault(name, operation)
-        self._ran.append(OperationRun(number, *(self._begin_us + each for each in (start, start, end))))
+        if name not in self._numbers:
+            self._numbers[name] = len(self._operations)
+            self._operations[name] = Operation(name, type_, f"{on}/CPU:0" if on else self._device, inputs)
+        begin_us = self._begin_us + start
+        self._ran.append(OperationRun(self._numbers[name], begin_us, begin_us, self._begin_us + end))
         return name
 
     def fetch_values(self, transfer: _Transfer, called: int, there: int) -> str:

@@ -20,6 +20,7 @@ from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.simulated.hardware import share_links
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import BackendContract
+from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 
 KEYS: dict[str, Any] = {"hosts": 4, "gpus_per_host": 2, "rates": {"inception3": 142.0}, "link": "10gbit", "seed": 7}
 
@@ -130,6 +131,16 @@ def test_traces_agree_with_timestamps(tmp_path: Path, mode: str) -> None:
         assert sum(parts.values()) == pytest.approx(breakdown.wall_s, abs=1e-5)
     assert bool(breakdown.links) == bool(servers)
     assert all(link.busy_s and link.size_bytes / link.busy_s <= 1.25e9 for link in breakdown.links)
+
+
+def test_servers_without_variables_have_no_operations(tmp_path: Path) -> None:
+    """Of more parameter servers than variables, those that hold one are in the traces, and no others."""
+    training = make_spec(model="alexnet", num_ps=24)
+    run = train_on_cluster(make_config(), training, tmp_path, explain=True)
+    assert run.step_breakdown, run.unexplained
+    traced = {task for task in run.step_breakdown.tasks if task.startswith("ps:")}
+    assert traced == {f"ps:{number}" for number, size in enumerate(bytes_on_servers(training)) if size}
+    assert 1 < len(traced) < 24
 
 
 @pytest.mark.parametrize(
