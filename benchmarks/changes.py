@@ -111,6 +111,11 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
     return found / trials
 
 
+def count_longer_trials(quarters: int) -> tuple[int, int]:
+    """Return how many drifts and how many years are drawn beside so many quarters: fewer, as they take longer, but some."""
+    return max(1, quarters // 4), max(1, quarters // 10)
+
+
 def _found(values: Array, known: int) -> list[tuple[int, str]]:
     """Nights with an event, and its series. The known nights are learned from, and not searched."""
     watch = ChangeWatch()
@@ -135,7 +140,7 @@ def main(quarters: int = 200, seed: int = 1) -> None:
             nights = nights_until_found(quarters, size, seed + 1, kind)
             within = ", ".join(f"{(nights <= count).mean():.1%} within {count}" for count in (6, 12, 20))
             print(f"{kind}, step of {size:.0%}: median {np.median(nights):.0f} nights, {within}", flush=True)
-    drifts, years = max(1, quarters // 4), max(1, quarters // 10)  # which take longer than a quarter
+    drifts, years = count_longer_trials(quarters)
     print(f"drift of 5 % in 60 nights: found {drifts_found(drifts, seed + 2):.1%} of {drifts}", flush=True)
     print(f"three steps of 2 % in a year: all found {three_steps_found(years, seed + 3):.1%} of {years}")
 
