@@ -180,11 +180,8 @@ def describe_decoding(case: ExplainCase) -> str:
     before, after = case.seconds(CandidateKind.COMPUTE)
     if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or now is None or then is None:
         return ""
-    return (
-        f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}"
-        if now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
-        else ""
-    )
+    is_more = now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if is_more else ""
 
 
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
