@@ -127,9 +127,8 @@ def _subtract_excess(seconds: list[float], errors: Sequence[float], too_much: fl
     return found
 
 
-_SHARED = frozenset(
-    {WorkKind.RECEIVE, WorkKind.SEND, WorkKind.HOST}
-)  # with other workers: links, servers, and TensorFlow's code around them
+# With other workers: links, servers, and TensorFlow's code around them
+_SHARED = frozenset({WorkKind.RECEIVE, WorkKind.SEND, WorkKind.HOST})
 
 
 def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
@@ -213,19 +212,10 @@ def _list_single_difference(
     """Yield the single known difference as a cause, for sides with steps that cannot be compared."""
     found = list(find_low_confidence_causes(then, now))
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
-        (difference_found,) = found
-        seconds = change_s if difference_found.most_s is None else min(difference_found.most_s, change_s)
+        (one,) = found
+        seconds = change_s if one.most_s is None else min(one.most_s, change_s)
         evidence = ["nothing else is known to differ, and steps of both sides cannot be held against each other"]
-        yield Cause(
-            difference_found.kind,
-            seconds,
-            seconds / change_s,
-            difference_found.location,
-            difference_found.words,
-            evidence,
-            Confidence.LOW,
-            None,
-        )
+        yield Cause(one.kind, seconds, seconds / change_s, one.location, one.words, evidence, Confidence.LOW, None)
 
 
 def _compute_error(candidate: CandidateCause, both: ComparedTimes) -> float:

@@ -60,12 +60,8 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
         if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _has_same_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             message = f"a quota kept it from its cores for {_percent(kept)} of the run"
-            yield HostPressure(
-                [host],
-                CauseKind.OTHERS,
-                message if is_known else f"{message}, for how long {then.when} is not known",
-                is_cpu_starved=True,
-            )
+            message += "" if is_known else f", for how long {then.when} is not known"
+            yield HostPressure([host], CauseKind.OTHERS, message, is_cpu_starved=True)
         if now.program_changes:  # another program may wait differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))

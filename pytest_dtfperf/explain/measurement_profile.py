@@ -229,13 +229,8 @@ def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
 Basis = Literal["traces", "timestamps", "peers"]
 
 WAITING = (WorkKind.WAIT, WorkKind.REDUCE, WorkKind.LATE)  # for others: no worker's own work
-_TIMESTAMPED = (
-    WorkKind.RECEIVE,
-    WorkKind.INPUT,
-    WorkKind.FORWARD,
-    WorkKind.BACKWARD,
-    WorkKind.COMPILED,
-)  # kinds that mostly end before the last gradient is there
+# Kinds that mostly end before the last gradient is there
+_TIMESTAMPED = (WorkKind.RECEIVE, WorkKind.INPUT, WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.COMPILED)
 
 
 @dataclass(frozen=True)

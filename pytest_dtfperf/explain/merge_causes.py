@@ -348,11 +348,8 @@ def _merge_starved(
     slow_links = {host for each in find_host_pressures(then, now) if each.kind == CauseKind.LINK for host in each.hosts}
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
-        everywhere = [
-            each
-            for each in left
-            if each.kind != CandidateKind.FLOOR and (each.kind != CandidateKind.TRANSFER or not slow_links)
-        ]
+        elsewhere = (CandidateKind.FLOOR, CandidateKind.TRANSFER) if slow_links else (CandidateKind.FLOOR,)
+        everywhere = [each for each in left if each.kind not in elsewhere]
         return _join(CandidateKind.STARVED, None, _select_proportional(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
@@ -478,11 +475,7 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
-    starved = (
-        ratio is not None
-        and ratio > thresholds.MIN_UPDATE_RATIO
-        and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
-    )
+    starved = (ratio or 0.0) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
     return starved or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
 
 

@@ -149,11 +149,8 @@ def _describe_direction(case: ExplainCase) -> str:
     mainly = next((kind for kind, seconds in sums.items() if seconds > thresholds.MIN_SHARE_OF_MAIN_DIRECTION * total), None)
     jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
     if jobs == {True}:
-        return {
-            WorkKind.RECEIVE: "sends to the workers",
-            WorkKind.SEND: "receives from the workers",
-            None: "exchanges with the workers",
-        }[mainly]
+        does = {WorkKind.RECEIVE: "sends to", WorkKind.SEND: "receives from", None: "exchanges with"}[mainly]
+        return f"{does} the workers"
     if jobs == {False}:
         return {WorkKind.RECEIVE: "receives", WorkKind.SEND: "sends", None: "sends and receives"}[mainly]
     return "exchanges with other hosts"  # its sends are as long as its receives
@@ -237,12 +234,8 @@ def _host(case: ExplainCase) -> Reason:
     message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
     if case.candidate.location is None and case.now.software_changes:
         return merge_causes.explain_software(case, message, [])
-    return case.reason(
-        CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST,
-        message,
-        [],
-        case.describe_host_pressures(CauseKind.OTHERS),
-    )
+    kind = CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST
+    return case.reason(kind, message, [], case.describe_host_pressures(CauseKind.OTHERS))
 
 
 def _waiting(case: ExplainCase) -> Reason:
