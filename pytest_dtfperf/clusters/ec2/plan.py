@@ -11,11 +11,12 @@ import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_dtfperf.clusters.ec2.keys import OURS
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.node.owner import Owner
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ PREFIX = "dtfperf-"  # of the names of all resources
 
 
 @dataclass(frozen=True)
-class Zone:
+class Zone(JsonData):
     """A place for instances: one subnet, which is in one availability zone."""
 
     name: str
@@ -42,36 +43,36 @@ class Zone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchPlan:
+class LaunchPlan(JsonData):
     """One run of instances, from launch to termination."""
 
-    run: str  # id of the run
-    nonce: str  # random for this run: makes its tokens unique
+    run: str = field(metadata=describe("Id of the run"))
+    nonce: str = field(metadata=describe("Random number of the run, which makes its tokens unique"))
     session: str
     cluster: str
-    shape: str  # digest of what makes two runs interchangeable
-    owner: Owner  # the process that launches
-    launched_by: str = ""  # the caller's credentials in policies (aws:userid)
+    shape: str = field(metadata=describe("Digest of what makes two runs interchangeable"))
+    owner: Owner = field(metadata=describe("The process that launches"))
+    launched_by: str = field(default="", metadata=describe("The caller's credentials in policies (aws:userid)"))
     account: str
     region: str
     vpc: str
-    zones: tuple[Zone, ...]  # tried in this order
+    zones: tuple[Zone, ...] = field(metadata=describe("Zones in the order in which they are tried"))
     instance_type: str
-    count: int
+    count: int = field(metadata=describe("Number of instances", at_least=1))
     ami: str
     root_device: str
-    volume_gib: int
+    volume_gib: int = field(metadata=describe("Size of the root volume", unit="GiB", at_least=1))
     spot: bool
-    placement: bool  # in a placement group of their own
-    efa: int  # network interfaces with EFA; 0: an ordinary one
-    public: bool  # public addresses, used for logins
+    placement: bool = field(metadata=describe("Whether they are in a placement group of their own"))
+    efa: int = field(metadata=describe("Number of network interfaces with EFA; 0: an ordinary one", at_least=0))
+    public: bool = field(metadata=describe("Whether they have public addresses, which logins use"))
     caller_cidr: str
     user: str
-    port: int
+    port: int = field(metadata=describe("Port for logins", at_least=1, at_most=65535))
     keep: bool
-    made: int  # seconds since 1970
-    expires: int
-    tags: Mapping[str, str] = field(default_factory=dict)  # additional tags of the cluster file
+    made: int = field(metadata=describe("Time of the plan, since 1970", unit="s"))
+    expires: int = field(metadata=describe("Time at which the instances end, since 1970", unit="s"))
+    tags: Mapping[str, str] = field(default_factory=dict, metadata=describe("Additional tags of the cluster file"))
 
     @property
     def name(self) -> str:
@@ -92,16 +93,14 @@ class LaunchPlan:
         return max(1, math.ceil((self.expires - self.made) / 60))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON for `from_json`."""
-        return {**asdict(self), "owner": self.owner.text}
+        """Return the plan as JSON data, with the owner as text."""
+        return {**super().to_json(), "owner": self.owner.text}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned, also if a later version has added fields."""
+        """Return the plan that `to_json` wrote; keys that a later version has added are ignored."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        return cls(
-            **{**known, "owner": Owner.read_or_unknown(data["owner"]), "zones": tuple(Zone(**zone) for zone in data["zones"])}
-        )
+        return super().from_json({**known, "owner": Owner.read_or_unknown(data["owner"])})
 
 
 def make_plan(*, session: str, max_hours: float, now: float, **decided: Any) -> LaunchPlan:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, Zone, compute_shape, format_timestamp, make_plan, parse_timestamp
+from pytest_dtfperf.codec import ValidationError
 from tests.clusters.ec2.runs import PLAN, plan
 
 A, B = PLAN.zones
@@ -19,6 +20,13 @@ def test_plan_is_read_back() -> None:
 def test_a_plan_of_a_later_version_is_read() -> None:
     """Keys that this version does not know are passed over: a reaper must understand what a newer session has left."""
     assert LaunchPlan.from_json({**PLAN.to_json(), "later": 1}) == PLAN
+
+
+def test_plan_with_a_wrong_value_is_refused() -> None:
+    """A plan with a value of another type or outside its range is refused, and the error has the key."""
+    for key, value in (("count", 0), ("port", "22"), ("zones", [{"name": "a", "subnet": 1}]), ("tags", {"a": 1})):
+        with pytest.raises(ValidationError, match=f"^{key}"):
+            LaunchPlan.from_json({**PLAN.to_json(), key: value})
 
 
 def test_tokens_belong_to_an_attempt() -> None:
