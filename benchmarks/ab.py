@@ -75,7 +75,7 @@ def simulate_blocks(random: Random, effect: float, noise: Noise, blocks: int, cv
         for at, side in enumerate(order):
             logs.append(speed + effect * (side == "B") - ORDER_EFFECT * (at == 0) + cv * noise(random))
             speed += DRIFT_PER_RUN
-        found.append(BlockSample.of(order, logs))
+        found.append(BlockSample.from_logs(order, logs))
     return found
 
 

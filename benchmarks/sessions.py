@@ -87,7 +87,7 @@ class Seen:
     is_slow: bool
 
     @classmethod
-    def of(cls, session: SessionInfo, record: Record, *, is_slow: bool) -> "Seen":
+    def from_record(cls, session: SessionInfo, record: Record, *, is_slow: bool) -> "Seen":
         runs = record.measurement.runs
         return cls(
             id=session.id,
@@ -187,7 +187,7 @@ def _baseline(folder: Path) -> Entry:
 
 def _seen(folder: SessionFolder, *, is_slow: bool) -> Seen | None:
     records = folder.measurements()
-    return Seen.of(folder.session, records[0], is_slow=is_slow) if records else None
+    return Seen.from_record(folder.session, records[0], is_slow=is_slow) if records else None
 
 
 def _lay_out(folder: Path) -> None:

@@ -122,7 +122,7 @@ def measurement(rate: float) -> Measurement:
 def test_comparison(benchmark: BenchmarkFixture, count: int) -> None:
     """Judging 10,000 measurements of five runs against their baselines."""
     measured = [measurement(100 + i / count) for i in range(count)]
-    entry = Entry.of(measured[0], Provenance(session="", test="", date="2026-01-01T00:00:00+00:00"))
+    entry = Entry.from_measurement(measured[0], Provenance(session="", test="", date="2026-01-01T00:00:00+00:00"))
     benchmark.pedantic(lambda: [judge(each, entry, ComparisonPolicy(margin=0.05)) for each in measured], rounds=3)
 
 

@@ -76,7 +76,7 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
         else:
             system = system_name(candidate.measurement.fingerprint.hardware)
             stated = reason if _is_slower(candidate.judgement) else None
-            entry = Entry.of(candidate.measurement, replace(candidate.provenance, reason=stated))
+            entry = Entry.from_measurement(candidate.measurement, replace(candidate.provenance, reason=stated))
             by_system.setdefault(system, []).append(entry)
     changes = [change for system, entries in by_system.items() for change in store.update(system, entries)]
     return Acceptance(changes, refused, mode)

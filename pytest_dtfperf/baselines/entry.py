@@ -150,7 +150,7 @@ class Entry(JsonData):
         return list_forbidden_differences(self.fingerprint, fingerprint) + spread_out
 
     @classmethod
-    def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
+    def from_measurement(cls, measurement: Measurement, provenance: Provenance) -> Self:
         """Return the entry of an accepted measurement."""
         steps, timings = keep_steps(measurement)
         return cls(

@@ -28,7 +28,7 @@ class PublishedRate(JsonData):
     gpus_per_node: int = field(metadata=describe("GPUs of one node", at_least=0))
 
     @classmethod
-    def of(cls, reference: Reference) -> Self:
+    def from_reference(cls, reference: Reference) -> Self:
         machine = reference.machine
         return cls(
             system=reference.system,

@@ -291,7 +291,7 @@ class BaselinePattern:
     wanted: Mapping[str, str]
 
     @classmethod
-    def of(cls, patterns: Iterable[str]) -> Self:
+    def parse(cls, patterns: Iterable[str]) -> Self:
         """Parse the terms of a pattern. Raises `UsageError` for an invalid or empty one."""
         wanted: dict[str, str] = {}
         for word in (part for text in patterns for part in text.split()):

@@ -331,7 +331,7 @@ def _select_entries(args: argparse.Namespace) -> tuple["BaselineStore", FoundEnt
 
     from pytest_dtfperf.baselines.store import BaselinePattern, BaselineStore
 
-    pattern, folder = BaselinePattern.of(args.pattern), find_baselines_folder(args)
+    pattern, folder = BaselinePattern.parse(args.pattern), find_baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
     store = BaselineStore(folder)

@@ -99,7 +99,7 @@ def _draw_figures(args: argparse.Namespace) -> "Iterable[NamedFigure]":
 def _select_records(stored: "StoredSession", patterns: Sequence[str]) -> "StoredSession":
     from pytest_dtfperf.baselines.store import BaselinePattern
 
-    pattern = BaselinePattern.of(patterns) if patterns else None
+    pattern = BaselinePattern.parse(patterns) if patterns else None
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 

@@ -87,7 +87,7 @@ def run_trend(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.series import Successions, make_series
 
-    pattern = BaselinePattern.of(args.pattern or ["model=*"])
+    pattern = BaselinePattern.parse(args.pattern or ["model=*"])
     with open_history(args).reading() as connection:
         rows = [row for row in store.read_measurements(connection) if pattern.matches(row["spec_key"])]
         contents = store.read_fingerprints(connection)

@@ -86,7 +86,7 @@ class Block:
     @property
     def sample(self) -> "BlockSample":
         """The log-ratio of its rates."""
-        return BlockSample.of(self.order, [math.log(run.images_per_sec) for run in self.runs])
+        return BlockSample.from_logs(self.order, [math.log(run.images_per_sec) for run in self.runs])
 
     @property
     def disturbances(self) -> list[str]:
@@ -108,7 +108,7 @@ class BlockSample:
     changes: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, order: str, logs: Sequence[float]) -> Self:
+    def from_logs(cls, order: str, logs: Sequence[float]) -> Self:
         """Return the sample of a block from the logarithms of its four rates."""
         first, second, third, last = logs
         sign = 1 if order == ORDERS[0] else -1

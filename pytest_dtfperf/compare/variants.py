@@ -48,7 +48,7 @@ class Variant:
     source: VariantSource = field(default_factory=VariantSource)
 
     @classmethod
-    def of(cls, name: str, settings: Mapping[str, Any], where: str) -> Self:
+    def from_settings(cls, name: str, settings: Mapping[str, Any], where: str) -> Self:
         """Return the variant with these settings. Raises `UsageError` with all that are invalid, one line each."""
         problems = [problem for key, value in settings.items() if (problem := _check_setting(key, value))]
         if problems:
@@ -125,7 +125,7 @@ def parse_variant(text: str) -> Variant:
             raise UsageError(f"variant {name}: {key} is given twice: {settings[key]!r} and {value!r}")
         else:
             settings[key] = value if key in (*STACK_KEYS, *SOURCE_KEYS) else parse_json_value(value)
-    return Variant.of(name, settings, f"variant {name}:")
+    return Variant.from_settings(name, settings, f"variant {name}:")
 
 
 def load_variants(path: Path) -> list[Variant]:
@@ -142,7 +142,7 @@ def load_variants(path: Path) -> list[Variant]:
             raise UsageError(f"{path}: {name} must be a table with the settings of a variant, not {show_value(table)}")
         if not is_variant(f"{name}:"):
             raise UsageError(f"{path}: [{show_value(name)}] is no name of a variant: letters, digits and _.+- only")
-        found.append(Variant.of(name, table, f"{path}: [{name}]"))
+        found.append(Variant.from_settings(name, table, f"{path}: [{name}]"))
     return found
 
 

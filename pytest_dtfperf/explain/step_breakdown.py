@@ -113,7 +113,7 @@ class _OperationsByEnd:
             of_key.sort(key=lambda event: event.end)
         self._ends = {key: [event.end for event in of_key] for key, of_key in self._events.items()}
 
-    def before(self, event: Event, moment: int, *key: str) -> Event | None:
+    def find_last_before(self, event: Event, moment: int, *key: str) -> Event | None:
         """Return the event that began before this one, and was the last to end by that moment."""
         at = bisect.bisect_right(self._ends.get(key, []), moment)
         near = self._events[key][max(0, at - _MOST_BACK) : at] if at else []
@@ -139,9 +139,9 @@ def _find_begin(event: Event, ended: _OperationsByEnd) -> tuple[int, Event | Non
         return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
     other = None
     if event.start - event.ready > MIN_THREAD_WAIT_US:
-        other = ended.before(event, event.start, *_threads(event))
+        other = ended.find_last_before(event, event.start, *_threads(event))
     elif cause is None or cause.end < event.ready - MIN_UNKNOWN_INPUT_US:
-        other = ended.before(event, event.ready + SAME_MOMENT_US, event.session, *_threads(event))
+        other = ended.find_last_before(event, event.ready + SAME_MOMENT_US, event.session, *_threads(event))
     return event.start, other if other and (cause is None or other.end > cause.end) else cause
 
 

@@ -147,7 +147,7 @@ def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bo
 
     With `lockstep`, their steps are common steps, and each worker has equally many.
     """
-    series = [_Series.of(each) for each in timestamps if len(each)]
+    series = [_Series.from_timestamps(each) for each in timestamps if len(each)]
     if not series:
         return None
     together = lockstep and len({len(each.step) for each in series}) == 1
@@ -177,7 +177,7 @@ class _Series(NamedTuple):
     between: Numbers  # before each step of a program that reports only begin and end
 
     @classmethod
-    def of(cls, timestamps: StepTimestamps) -> Self:
+    def from_timestamps(cls, timestamps: StepTimestamps) -> Self:
         python, variables, gradients = map(_seconds, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us))
         end = _seconds(timestamps.end_us)
         is_reported = bool(timestamps.between_us)

@@ -102,7 +102,7 @@ class Fan:
         source, target = (ALL if host is None else names[host] for host in (self.source, self.target))
         return f"{source}>{target}"
 
-    def other(self, stream: Pair) -> int | None:
+    def find_other_host(self, stream: Pair) -> int | None:
         """Return the host of a stream's other end; None for a link of two."""
         source, target = stream
         return source if self.source is None else target if self.target is None else None

@@ -176,7 +176,7 @@ class Answers:
             streams={
                 self._hosts[other].name: statistics.median(parts)
                 for pair, parts in rates.items()
-                if (other := fan.other(pair)) is not None
+                if (other := fan.find_other_host(pair)) is not None
             },
         )
 

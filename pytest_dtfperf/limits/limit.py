@@ -184,7 +184,7 @@ def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
         sent, received = sum(flow.sent for flow in flows), sum(flow.received for flow in flows)
         if not sent + received:
             continue
-        out, into = links.out(host), links.get_into(host)
+        out, into = links.get_out_of(host), links.get_into(host)
         if (sent and out is None) or (received and into is None):
             yield f"the link of {host} was not probed{_format_reason(probes, host)}"
         if step_s := sum(links.flow_s(host, flow) for flow in flows):
@@ -204,7 +204,7 @@ class Links:
         self._out, self._into = (_list_host_rates(probes, outward=outward) for outward in (True, False))
         self._usual_out, self._usual_into = (_median(rates.values()) for rates in (self._out, self._into))
 
-    def out(self, host: str) -> float | None:
+    def get_out_of(self, host: str) -> float | None:
         return self._out.get(host) if host in self._probed else self._usual_out
 
     def get_into(self, host: str) -> float | None:
@@ -212,7 +212,7 @@ class Links:
 
     def flow_s(self, host: str, flow: Flow) -> float:
         """Return the seconds of a flow, in both directions at the same time. A direction that was not probed takes no time."""
-        out, into = self.out(host), self.get_into(host)
+        out, into = self.get_out_of(host), self.get_into(host)
         return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
 
     def phase_s(self, phase: Phase) -> float:

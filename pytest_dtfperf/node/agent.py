@@ -301,7 +301,7 @@ class Agent:
     def _logs(self, order: Mapping[str, Any]) -> None:
         if self._run and self._run.id == order["run"]:
             for task in self._run.tasks.values():
-                self._emit("log", run=task.run, task=task.name, text=task.log.text())
+                self._emit("log", run=task.run, task=task.name, text=task.log.read_text())
 
     def _forward_to_tunnel(self, order: Mapping[str, Any]) -> None:
         """Pass on a message of the tunnel's other end."""

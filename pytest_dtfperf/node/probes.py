@@ -57,7 +57,7 @@ class Counters:
     def bytes_received(self) -> int:
         return sum(received for _, received in self.network.values())
 
-    def since(self, before: Counters) -> Counters:
+    def subtract(self, before: Counters) -> Counters:
         """Return the difference to earlier counters; the peak of the memory is still that of the whole process.
 
         The bytes of interfaces that have disappeared, such as those of containers, are not counted. One that has appeared

@@ -32,7 +32,7 @@ class Log:
         size = self._size()
         return self._read_range(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Return the log; if it is too long, its beginning and its end."""
         size, half = self._size(), LOG_BYTES // 2
         if size <= LOG_BYTES:

@@ -41,7 +41,7 @@ class _Remaining(float):
     whole: float = 0.0
 
     @classmethod
-    def of(cls, whole: float, left_s: float) -> "_Remaining":
+    def from_limits(cls, whole: float, left_s: float) -> "_Remaining":
         remaining = cls(max(left_s, 0.001))
         remaining.whole = getattr(whole, "whole", whole)
         return remaining
@@ -92,7 +92,7 @@ def pause_time_limit() -> Iterator[None]:
     try:
         yield
     finally:
-        limit = _Remaining.of(timer.settings.timeout, left_s)
+        limit = _Remaining.from_limits(timer.settings.timeout, left_s)
         hook.pytest_timeout_set_timer(item=timer.item, settings=timer.settings._replace(timeout=limit))
 
 

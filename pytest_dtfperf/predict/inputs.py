@@ -103,7 +103,7 @@ def find_probed_link(records: Iterable[Record]) -> LinkRange | None:
         if probes is None or not probes.links:
             continue
         links = Links(probes)
-        rates = [rate for host in probes.hosts for rate in (links.out(host), links.get_into(host)) if rate]
+        rates = [rate for host in probes.hosts for rate in (links.get_out_of(host), links.get_into(host)) if rate]
         if rates:
             return LinkRange.from_probe(statistics.median(rates), "probed in the session")
     return None

@@ -110,7 +110,7 @@ class GroupRates:
                 best, chosen = likelihood, count
         return [rate for rates in ordered[:chosen] for rate in rates]
 
-    def answer(self, question: GroupQuestion, reference: Sequence[float]) -> GroupAnswer:
+    def answer_question(self, question: GroupQuestion, reference: Sequence[float]) -> GroupAnswer:
         """Return whether the question's group is slow, by Wald's test."""
         _, degrees_of_freedom = self.pool_spread()
         if degrees_of_freedom < LEAST_DEGREES and len(question.rates) < self._policy.most_repeats:

@@ -268,7 +268,7 @@ class HostSearch:
                 each.rates.append(self._last[each.hosts])
             reference = self._rates.find_fastest(questions)
             for each in questions:
-                each.answer = self._rates.answer(each, reference)
+                each.answer = self._rates.answer_question(each, reference)
             turn = [each for each in questions if each.answer is GroupAnswer.OPEN]
             if turn:
                 self._rates.check_noise()
@@ -298,7 +298,7 @@ class HostSearch:
                 if question in packed:
                     question.rates.append(self._last[packed[question]])
                     question.controls.append(self._last[controls[0]] if controls else None)
-                    question.answer = self._rates.answer(question, self._mixed or self._plain)
+                    question.answer = self._rates.answer_question(question, self._mixed or self._plain)
                 following: GroupQuestion | None = question
                 if question.answer is not GroupAnswer.OPEN:
                     self._note_answer(question, packed[question])
@@ -398,7 +398,7 @@ class HostSearch:
                 question.rates.append(self._last[slow])
                 question.controls.append(self._last[fast])
                 if len(question.rates) % 2 == 0:
-                    question.answer = self._rates.answer(question, [])
+                    question.answer = self._rates.answer_question(question, [])
             if question.answer is GroupAnswer.SLOW:
                 self._add_finding(SlowSetKind.HOST, (suspect,), *self._rates.compare(question, []))
             self._rates.noise = noise
@@ -433,7 +433,7 @@ class HostSearch:
                 yield [each.hosts for each in turn]
                 for each in turn:
                     each.rates.append(self._last[each.hosts])
-                    each.answer = self._rates.answer(each, self._plain)
+                    each.answer = self._rates.answer_question(each, self._plain)
                     runs += 1
             slow.update(zip(matching, (each.answer is GroupAnswer.SLOW for each in questions), strict=True))
         of_rows = [[is_slow for pair, is_slow in slow.items() if number in pair] for number in range(len(rows))]

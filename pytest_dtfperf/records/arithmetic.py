@@ -154,7 +154,7 @@ def format_lines(measurements: Iterable[Measurement]) -> list[str]:
     fastest: dict[_Kind, Measurement] = {}
     unknown: dict[str, None] = {}
     for measurement in measurements:
-        kind = _Kind.of(measurement)
+        kind = _Kind.from_measurement(measurement)
         if kind is None and measurement.spec.own_model:
             unknown[_describe_unknown(measurement)] = None
         if kind and (kind not in fastest or measurement.images_per_sec > fastest[kind].images_per_sec):
@@ -180,7 +180,7 @@ class _Kind:
     is_external: bool  # trained by an external command
 
     @classmethod
-    def of(cls, measurement: Measurement) -> "_Kind | None":
+    def from_measurement(cls, measurement: Measurement) -> "_Kind | None":
         spec, flop = measurement.spec, flop_of(measurement)
         return None if flop is None else cls(spec.model, spec.precision, flop, spec.forward_only, bool(spec.command))
 

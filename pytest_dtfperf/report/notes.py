@@ -125,7 +125,7 @@ def _describe_published_rate(record: Record) -> str | None:
         each
         for each in references_for(spec)
         if (each.batch_size, each.gpus, each.precision, each.data) == (spec.batch_size, spec.gpus, spec.precision, spec.data)
-        and not find_other_hardware(PublishedRate.of(each), hardware)
+        and not find_other_hardware(PublishedRate.from_reference(each), hardware)
     ]
     nearest = min(
         of_training,

@@ -37,7 +37,7 @@ class PublishedPoint:
     gpu: str | None = None  # type of the devices
 
     @classmethod
-    def of(cls, reference: Reference) -> Self:
+    def from_reference(cls, reference: Reference) -> Self:
         return cls(
             system=reference.title,
             model=reference.model,
@@ -107,7 +107,7 @@ def _rank_likeness(row: PublishedPoint, measured: Collection[Spec]) -> tuple[obj
 def find_published_rates(records: Iterable[Record]) -> list[PublishedPoint]:
     """Return published rates of the models that were measured."""
     one_of_each_model = {record.spec.model: record.spec for record in records}.values()
-    return [PublishedPoint.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+    return [PublishedPoint.from_reference(reference) for spec in one_of_each_model for reference in references_for(spec)]
 
 
 MOST_PUBLISHED = 4  # lines; more would hide the measured ones

@@ -340,7 +340,7 @@ class Experiment:
         spec = measured.spec
         alike = {name: getattr(spec, name) for name in ("model", "batch_size", "data", "precision", "xla")}
         reference = references.find(system, spec.gpus, **{**alike, "mode": "training", **wanted})
-        return self._judge("published", measured, margin=margin, published=PublishedRate.of(reference))
+        return self._judge("published", measured, margin=margin, published=PublishedRate.from_reference(reference))
 
     def check_efficiency(self, measured: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Compare rate(n) / (n x rate(1)) with a threshold. `anchor` is the 1-device measurement of this session."""

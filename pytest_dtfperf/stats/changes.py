@@ -264,7 +264,7 @@ class ChangeWatch:
             near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
             if len(near):
                 moved = np.abs(compute_differences(clip_nights(window, noise.scale), near))
-                found = moved / noise.errors((len(window) - near).astype(float), near.astype(float))
+                found = moved / noise.compute_errors((len(window) - near).astype(float), near.astype(float))
                 track.begins[-1] = end - int(near[np.argmax(found)])
         _measure_last(track, noise)
 
@@ -372,7 +372,7 @@ def _mean(values: Array, noise: NightNoise) -> float:
 
 def _compute_error(before: Array, after: Array, noise: NightNoise) -> float:
     """Return the standard error of the difference of two means."""
-    return float(noise.errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
+    return float(noise.compute_errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
 
 
 def _measure_last(track: Track, noise: NightNoise) -> None:

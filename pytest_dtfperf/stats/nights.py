@@ -215,7 +215,7 @@ class NightNoise:
     def degrees_of_freedom(self) -> float:
         return self.prior_degrees + self.shown.coefficients
 
-    def errors(self, before: Array, after: Array) -> Array:
+    def compute_errors(self, before: Array, after: Array) -> Array:
         """Return standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
         variance, weights = self.infer_kinds(self.shown.squares)
         return np.sqrt((variance * weights) @ compute_variances(before, after))

@@ -184,7 +184,7 @@ def _run_worker(order: TaskOrder, connection: AgentConnection) -> None:
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
     program = Program(order, None if order.streams else steps)  # a launched program has no rate
     code = program.wait(output)
-    elapsed_s, used = perf_counter() - began, connection.counters().since(before)
+    elapsed_s, used = perf_counter() - began, connection.counters().subtract(before)
     _end_as(code)
     _send_timestamps(order, connection, steps)
     _report(

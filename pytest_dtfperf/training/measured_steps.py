@@ -59,7 +59,7 @@ class MeasuredSteps:
     used: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
 
     def add_usage(self, before: Counters, after: Counters) -> None:
-        used = after.since(before)
+        used = after.subtract(before)
         for name in _SUMMED:
             self.used[name] += getattr(used, name)
         self.used["peak_rss_bytes"] = after.peak_rss_bytes

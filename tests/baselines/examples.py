@@ -92,7 +92,7 @@ def provenance_of(**changes: Any) -> Provenance:
 
 
 def entry_of(rates: Sequence[float], *, date: str = "2026-01-31T02:15:03Z", **measured: Any) -> Entry:
-    return Entry.of(measurement_of(rates, **measured), provenance_of(date=date))
+    return Entry.from_measurement(measurement_of(rates, **measured), provenance_of(date=date))
 
 
 def calibrated_of(run: float = 0.02, session: float = 0.01) -> CalibratedNoise:

@@ -26,7 +26,7 @@ MATCHES: dict[str, tuple[list[str], bool]] = {
 @pytest.mark.parametrize("words, matches", MATCHES.values(), ids=MATCHES)
 def test_pattern_matches_all_of_its_fields(words: list[str], matches: bool) -> None:
     """A key matches if each FIELD=PATTERN matches; a field that a key leaves out has its default value."""
-    assert BaselinePattern.of(words).matches(KEY) is matches
+    assert BaselinePattern.parse(words).matches(KEY) is matches
 
 
 WRONG = {
@@ -42,4 +42,4 @@ WRONG = {
 def test_invalid_pattern_is_refused(word: str, words: str) -> None:
     """A pattern without a known field or with a repeated field is refused with the right form."""
     with pytest.raises(UsageError, match=words):
-        BaselinePattern.of([word])
+        BaselinePattern.parse([word])

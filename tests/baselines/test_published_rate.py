@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from tests.baselines.examples import HARDWARE, SOFTWARE, measurement_of
 
-DGX1 = PublishedRate.of(find("dgx1", 8, model="inception3", batch_size=64, data="synthetic"))
+DGX1 = PublishedRate.from_reference(find("dgx1", 8, model="inception3", batch_size=64, data="synthetic"))
 P100 = {"name": "Tesla P100-SXM2-16GB", "memory_gib": 16}
 RULE: dict[str, tuple[list[float], Verdict]] = {
     "as published": ([1130, 1131, 1130], Verdict.PASSED),

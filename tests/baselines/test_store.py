@@ -60,7 +60,7 @@ def test_probes_are_stored_with_the_entry(store: BaselineStore) -> None:
     """Probes are stored with their entry, rounded, and stay the same when stored again; they are optional."""
     per_s = FULL.hosts["a"].readings[CORE].per_s
     measured = replace(measurement_of([100.0, 101.0]), probes=FULL)
-    entry = Entry.of(measured, provenance_of())
+    entry = Entry.from_measurement(measured, provenance_of())
     store.update(SYSTEM, [entry, entry_of([100.0, 101.0], gpus=4)])
     written = file_of(store).read_bytes()
     stored = BaselineStore(store.folder).find(SYSTEM, spec_of())
@@ -76,7 +76,7 @@ def test_probes_of_many_hosts_are_limited(store: BaselineStore) -> None:
     names = [f"node{i:03}" for i in range(128)]
     fans = {name: make_link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
     many = Probes(hosts=dict.fromkeys(names, FULL.hosts["a"]), links=fans)
-    stored = Entry.of(replace(measurement_of([100.0, 101.0]), probes=many), provenance_of())
+    stored = Entry.from_measurement(replace(measurement_of([100.0, 101.0]), probes=many), provenance_of())
     store.update(SYSTEM, [stored])
     found = stored.probes or Probes()
     assert list(found.hosts) == names[:32]

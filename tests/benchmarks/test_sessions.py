@@ -38,7 +38,7 @@ def test_session_row_is_made_from_its_files() -> None:
         id="20260131T021503Z-9f3c1a", cluster="local", started="2026-01-31T02:15:03+00:00", command=[], versions={},
         exit_code=1, wall_s=12.5,
     )  # fmt: skip
-    seen = Seen.of(session, record, is_slow=True)
+    seen = Seen.from_record(session, record, is_slow=True)
     assert (seen.verdict, seen.is_red, seen.is_slow) == ("REGRESSED", True, True)
     assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)
 

@@ -151,7 +151,7 @@ def test_causes_against_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture
     measured = measurement_of([457.1, 457.0, 457.2])
     accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])
     store, system = BaselineStore(tmp_path / "baselines"), SYSTEM
-    store.update(system, [Entry.of(accepted, entry_of([1.0, 1.0]).provenance)])
+    store.update(system, [Entry.from_measurement(accepted, entry_of([1.0, 1.0]).provenance)])
     now = make_traced_session(tmp_path)
     for against in ("", f"{system}.json"):
         assert main(["explain", str(now.path), "--against", str(store.folder / against)]) == 0

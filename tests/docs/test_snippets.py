@@ -237,7 +237,7 @@ def _toml(block: Block, project: Project, printed: Printed) -> None:
     elif options := content.get("tool", {}).get("pytest", {}).get("ini_options"):
         assert options.keys() <= {f"dtfperf_{option.name.replace('-', '_')}" for option in OPTIONS}
     elif all(isinstance(table, dict) and {*table} <= {*STACK_KEYS, *FIELDS} for table in content.values()):
-        assert all(Variant.of(name, table, name) for name, table in content.items())
+        assert all(Variant.from_settings(name, table, name) for name, table in content.items())
     else:
         raise AssertionError("it is neither a cluster, nor entry points, nor options of pytest, nor variants")
 

@@ -299,7 +299,7 @@ def test_network_bytes_are_counted() -> None:
                 rest = 1 << 16
                 while rest:
                     rest -= len(connection.recv(rest))
-    used = probes.read_counters().since(before)
+    used = probes.read_counters().subtract(before)
     assert used.bytes_sent >= 1 << 20
     assert used.bytes_received >= 1 << 20
 
@@ -308,7 +308,7 @@ def test_vanished_interfaces_do_not_reduce_the_counts() -> None:
     """The counts of a run are not negative if an interface vanishes during it."""
     before = probes.Counters({"lo": (100, 10), "veth1": (50_000, 70_000), "veth2": (900, 90)}, cpu_s=1.0, peak_rss_bytes=5)
     after = probes.Counters({"lo": (130, 15), "veth2": (4, 2), "veth3": (7, 1)}, cpu_s=3.0, peak_rss_bytes=6)
-    used = after.since(before)
+    used = after.subtract(before)
     assert (used.bytes_sent, used.bytes_received) == (30 + 4 + 7, 5 + 2 + 1)
     assert (used.cpu_s, used.peak_rss_bytes) == (2.0, 6)
 

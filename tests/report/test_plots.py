@@ -32,7 +32,7 @@ RECORDS = with_efficiencies(
         record(spec(model="mnist", batch_size=64, gpus=4, num_ps=1), 3500.0, name="mnist four"),
     ]
 )
-PUBLISHED = [PublishedPoint.of(reference) for reference in references_for(spec())]
+PUBLISHED = [PublishedPoint.from_reference(reference) for reference in references_for(spec())]
 
 
 @pytest.fixture

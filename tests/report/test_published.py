@@ -13,7 +13,7 @@ from pytest_dtfperf.report.series import PublishedPoint, find_nearest, take_in_t
 from pytest_dtfperf.report.terminal import format_summary
 from tests.records.samples import record, spec
 
-ALL = [PublishedPoint.of(reference) for reference in references_for(spec())]
+ALL = [PublishedPoint.from_reference(reference) for reference in references_for(spec())]
 
 
 def test_each_system_has_one_row() -> None:

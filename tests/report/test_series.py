@@ -97,7 +97,7 @@ def test_invalid_point_is_not_shown() -> None:
 
 def test_published_lines_are_few_and_of_different_hardware() -> None:
     """Published lines are limited, one for each system, with synthetic input."""
-    published = [PublishedPoint.of(reference) for reference in references_for(spec())]
+    published = [PublishedPoint.from_reference(reference) for reference in references_for(spec())]
     lines = make_published_series(published, [spec()], most_gpus=8)
 
     assert len(lines) == 4

@@ -43,7 +43,7 @@ def check_measurement(measurement: Measurement, entry: Entry | None) -> Judgemen
 
 
 def make_entry(measurement: Measurement) -> Entry:
-    return Entry.of(measurement, entry_of([1.0, 1.0]).provenance)
+    return Entry.from_measurement(measurement, entry_of([1.0, 1.0]).provenance)
 
 
 def test_traced_baseline_explains_a_regression() -> None:

@@ -56,7 +56,7 @@ def learn_nights(values: Array) -> ChangeWatch:
 def compute_error_of_months(watch: ChangeWatch, name: str) -> float:
     noise = watch.get_noise(name)
     assert noise
-    return float(noise.errors(np.array([30.0]), np.array([30.0]))[0])
+    return float(noise.compute_errors(np.array([30.0]), np.array([30.0]))[0])
 
 
 def make_step(size: float) -> Callable[[int], float]:
@@ -236,7 +236,7 @@ def test_single_bad_nights_do_not_change_the_noise() -> None:
         assert scale == pytest.approx(NOISE * math.sqrt(0.7), rel=0.2)
         around = np.median(np.lib.stride_tricks.sliding_window_view(values, AROUND), axis=-1)
         assert np.abs(clip_nights(values, scale)[AROUND // 2 : -(AROUND // 2)] - around).max() <= CLIP * scale + 1e-12
-        found.append(float(noise.errors(np.array([60.0]), np.array([20.0]))[0]))
+        found.append(float(noise.compute_errors(np.array([60.0]), np.array([20.0]))[0]))
     assert found[1] == pytest.approx(found[0], rel=0.25)
 
 
@@ -250,7 +250,7 @@ def test_series_of_equal_noise_are_pooled() -> None:
     factors = [1, 5] * 10
     unlike = [compute_scatter([each * by], NOISE * by) for each, by in zip(simulate_nights(1, 20, 200), factors, strict=True)]
     weeks = np.array([7.0]), np.array([7.0])
-    one, other = (float(Together(unlike).get_noise(unlike[number]).errors(*weeks)[0]) for number in (0, 1))
+    one, other = (float(Together(unlike).get_noise(unlike[number]).compute_errors(*weeks)[0]) for number in (0, 1))
     assert other == pytest.approx(5 * one, rel=0.3)
     assert one == pytest.approx(NOISE * math.sqrt(2 / 7), rel=0.3)
 

@@ -282,7 +282,7 @@ class Ec2:
                 give_back(lot.ledger)
             return
         plan = self._plan(account, offer, price, count, resources)
-        ledger = Ledger.of(plan, self._folder)
+        ledger = Ledger.from_plan(plan, self._folder)
         with Watchdog(watchdog.make_watchdog_command(ledger.path, self._settle_s), dict(os.environ)) as watch:
             try:
                 yield self._launch(account, offer, plan, ledger, resources)

@@ -49,7 +49,7 @@ class Instance:
         return self.state in _NO_LONGER_RUNNING
 
     @classmethod
-    def of(cls, shown: "InstanceTypeDef") -> Self:
+    def from_response(cls, shown: "InstanceTypeDef") -> Self:
         """Parse one record of DescribeInstances; that of a new instance may lack almost any field."""
         launched = shown.get("LaunchTime")
         return cls(
@@ -106,7 +106,7 @@ def describe_all(ec2: "EC2Client") -> dict[str, Instance]:
 def _describe(ec2: "EC2Client", **which: Any) -> dict[str, Instance]:
     pages = ec2.get_paginator("describe_instances").paginate(**which)
     shown = (each for page in pages for reservation in page["Reservations"] for each in reservation.get("Instances", []))
-    return {each["InstanceId"]: Instance.of(each) for each in shown}
+    return {each["InstanceId"]: Instance.from_response(each) for each in shown}
 
 
 def _remove_type(shown: "InstanceTypeDef") -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Ledger:
         self.has_begun = False  # this object has written to the file: even if the file is lost, there may be instances
 
     @classmethod
-    def of(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
+    def from_plan(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
         """Return the ledger of a run that has yet to begin."""
         return cls((folder or get_state_folder()) / f"{plan.run}{_SUFFIX}")
 

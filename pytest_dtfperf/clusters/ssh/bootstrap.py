@@ -218,7 +218,7 @@ class Handshake:
     parallel: int
 
     @classmethod
-    def of(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
+    def from_config(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
         """Return a cluster's handshake. `survey`: each host reports its properties. `limit_s` overrides the cluster's limit."""
         limit_s = limit_s or get_limit_s(config)
         lines, python, bundle = get_setup_lines(config), named.get_python(config), make_bundle()

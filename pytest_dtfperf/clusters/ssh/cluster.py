@@ -135,7 +135,7 @@ def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[
         with CancelToken() as over:
             deadline = time.monotonic() + _START_S
             for line in lines:
-                line.answer(deadline - time.monotonic(), over)
+                line.receive_answer(deadline - time.monotonic(), over)
     except BaseException:
         for line in lines:
             line.let_go()
@@ -150,21 +150,21 @@ def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: floa
     with CancelToken() as over:
         for line, _ in lines:
             with suppress(Unreachable):
-                line.answer(deadline - time.monotonic(), over)
+                line.receive_answer(deadline - time.monotonic(), over)
 
 
 def sweep_hosts(
     config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float
 ) -> None:
     """End what these sessions have left on these hosts, if they can be reached in that time."""
-    handshake = Handshake.of(config, limit_s=within_s)
+    handshake = Handshake.from_config(config, limit_s=within_s)
 
     def one(index: int, endpoint: Endpoint, over: CancelToken) -> None:
         with suppress(Unreachable, Cancelled):
             line = open_process(handshake, index, endpoint, over)
             try:
                 line.order({"sweep": list(sessions)})
-                line.answer(within_s, over)
+                line.receive_answer(within_s, over)
             finally:
                 line.let_go()
 
@@ -265,7 +265,7 @@ def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resour
     """Allocate all these hosts. Raises `AllocationError`."""
     resources.on_status(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
     try:
-        lines = open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
+        lines = open_processes(Handshake.from_config(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
         raise AllocationError(str(exc), hosts=exc.hosts, reasons=exc.reasons) from exc
     allocation = SshAllocation(config, endpoints, lines)
@@ -342,7 +342,7 @@ class SshAllocation:
         self._idle = list(waiting.values())
         missing = [(index, endpoint) for index, endpoint in enumerate(self._endpoints) if index not in waiting]
         try:
-            found = open_processes(Handshake.of(self._config), missing) if missing else []
+            found = open_processes(Handshake.from_config(self._config), missing) if missing else []
         except Unreachable as exc:
             raise AllocationOver(str(exc), hosts=exc.hosts, reasons=exc.reasons) from exc
         self._idle = []

@@ -170,7 +170,7 @@ class SshProcess(Child):
     def order(self, order: Mapping[str, Any]) -> None:
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
-    def answer(self, within_s: float, over: CancelToken) -> ProgramMessage:
+    def receive_answer(self, within_s: float, over: CancelToken) -> ProgramMessage:
         """Return the supervisor's answer to an order."""
         return self._read_message(time.monotonic() + within_s, over)
 

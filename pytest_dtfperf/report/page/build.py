@@ -142,7 +142,7 @@ def make_page(given: PageInput) -> Page:
     started = datetime.fromisoformat(session.started)
     return Page(
         title=f"Performance on {session.cluster}, {started:%Y-%m-%d %H:%M} UTC",
-        standing=counts[0][0] if counts else Standing.of(None),
+        standing=counts[0][0] if counts else Standing.from_verdict(None),
         counts=counts,
         ended=_describe_end(session),
         facts=_list_facts(session, records, comparisons, given.files),
@@ -180,13 +180,13 @@ def _count_verdicts(verdicts: Mapping[Verdict, int], records: Iterable[Record]) 
     """Return counts of tests, or of measurements if no test was counted, as in a session that was ended early."""
     found = verdicts or Counter(record.verdict for record in records if record.verdict)
     ordered = sorted(found, key=sort_by_severity)
-    return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
+    return [(Standing.from_verdict(verdict), found[verdict]) for verdict in ordered]
 
 
 def _count_comparisons(comparisons: Iterable[ComparisonRecord]) -> list[tuple[Standing, int]]:
     """Return counts of the comparisons' verdicts, the gravest first."""
     found = Counter(each.verdict for each in comparisons)
-    standings = [(Standing.of(TEST_VERDICTS[verdict], str(verdict)), count) for verdict, count in found.items()]
+    standings = [(Standing.from_verdict(TEST_VERDICTS[verdict], str(verdict)), count) for verdict, count in found.items()]
     return sorted(standings, key=lambda each: each[0].order)
 
 
@@ -232,7 +232,7 @@ def _join_some(names: Sequence[str], most: int) -> str:
 
 def _list_reasons(records: Sequence[Record], cards: Mapping[str, Card]) -> list[ReasonView]:
     return [
-        ReasonView(Standing.of(reason.verdict), reason.message, [cards[record.id] for record in reason.records])
+        ReasonView(Standing.from_verdict(reason.verdict), reason.message, [cards[record.id] for record in reason.records])
         for reason in collect_reasons(records)
     ]
 
@@ -293,7 +293,7 @@ def _list_legend(records: Sequence[Record], session: SessionInfo) -> list[str]:
 
 def _list_verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
     found = sorted({record.verdict for record in records if record.verdict}, key=sort_by_severity)
-    return [(Standing.of(verdict), _remove_links(verdict.row.when)) for verdict in found]
+    return [(Standing.from_verdict(verdict), _remove_links(verdict.row.when)) for verdict in found]
 
 
 def _remove_links(markdown: str) -> str:

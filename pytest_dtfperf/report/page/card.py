@@ -275,7 +275,7 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
     before = entry.step_breakdown if entry else None
     return Card(
         anchor=anchor,
-        standing=Standing.of(record.verdict, format_verdict(record)),
+        standing=Standing.from_verdict(record.verdict, format_verdict(record)),
         label=around.labels[record.spec],
         test=record.test,
         rate=format_rate_with_spread(record.measurement),

@@ -31,7 +31,7 @@ class Standing:
     order: int  # the gravest is 0
 
     @classmethod
-    def of(cls, verdict: Verdict | None, text: str = "") -> "Standing":
+    def from_verdict(cls, verdict: Verdict | None, text: str = "") -> "Standing":
         if verdict is None:
             return cls("not judged", "none", len(Verdict))
         return cls(text or str(verdict), verdict.row.outcome, verdict.severity)

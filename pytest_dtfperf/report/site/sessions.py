@@ -100,7 +100,7 @@ def _list_verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
     """Return the counts, the gravest first; a verdict of another version comes last."""
     known = sorted((Verdict(name) for name in counts if name in Verdict.__members__), key=sort_by_severity)
     strange = sorted(name for name in counts if name not in Verdict.__members__)
-    return [(Standing.of(verdict), counts[verdict]) for verdict in known] + [
+    return [(Standing.from_verdict(verdict), counts[verdict]) for verdict in known] + [
         (Standing(name, "none", len(Verdict)), counts[name]) for name in strange
     ]
 

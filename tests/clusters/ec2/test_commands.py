@@ -76,7 +76,7 @@ def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = 
     """A run with instances, as a session leaves it. Their ids."""
     account = runs.account(cloud)
     plan = runs.young(cloud, run=run, owner=owner, **other)
-    ledger = Ledger.of(plan, folder or get_state_folder())
+    ledger = Ledger.from_plan(plan, folder or get_state_folder())
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
     found = Launch(account, plan, ledger, instance_types.get_offer(account, plan.instance_type), lambda words: None)()

@@ -27,7 +27,7 @@ SHAPE = runs.PLAN.shape
 def make_kept_run(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
     """Return the ledger of a run that its session has left for the next one."""
     plan = runs.plan(**{"keep": True, "owner": GONE, "expires": int(time.time()) + 3600, **other})
-    ledger = Ledger.of(plan, folder)
+    ledger = Ledger.from_plan(plan, folder)
     ledger.begin(plan)
     ledger.note_result("instances", token="t", ids=["i-0", "i-1"])
     if ready:

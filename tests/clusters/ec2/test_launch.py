@@ -27,7 +27,7 @@ class Attempt:
 
     def __init__(self, cloud: Cloud, plan: LaunchPlan, folder: Path) -> None:
         self.cloud, self.plan = cloud, plan
-        self.ledger = Ledger.of(plan, folder)
+        self.ledger = Ledger.from_plan(plan, folder)
         self.ledger.begin(plan)
         make_keys(self.ledger.folder, plan.name)
         self.output: list[str] = []

@@ -26,7 +26,7 @@ ROUNDED_S = 0.001  # times are written down in milliseconds
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger.of(PLAN, tmp_path)
+    ledger = Ledger.from_plan(PLAN, tmp_path)
     ledger.begin(PLAN)
     return ledger
 
@@ -48,7 +48,7 @@ def test_ledger_is_readable_by_its_user_only(ledger: Ledger) -> None:
 
 def test_ledger_without_a_plan(tmp_path: Path) -> None:
     """A ledger without a complete plan has no record."""
-    ledger = Ledger.of(PLAN, tmp_path)
+    ledger = Ledger.from_plan(PLAN, tmp_path)
     assert ledger.read_record() is None
     ledger.path.write_text('{"event": "plan", "pl')
     assert ledger.read_record() is None
@@ -159,7 +159,7 @@ def test_ledgers_are_listed_by_name(tmp_path: Path) -> None:
     """Ledgers are found by their folder, in the order of their names, which begin with a session's time."""
     for run in ("20260201-b", "20260131-a"):
         other = plan(run=run)
-        Ledger.of(other, tmp_path).begin(other)
+        Ledger.from_plan(other, tmp_path).begin(other)
     (tmp_path / "notes.txt").write_text("mine")
     assert [ledger.run for ledger in list_ledgers(tmp_path)] == ["20260131-a", "20260201-b"]
     assert list_ledgers(tmp_path / "nowhere") == []
@@ -169,7 +169,7 @@ def test_old_ledgers_are_deleted(tmp_path: Path) -> None:
     """Ledgers of runs that ended long ago are deleted; those of open runs stay at any age."""
     for run in ("open", "closed", "young"):
         other = plan(run=run)
-        ledger = Ledger.of(other, tmp_path)
+        ledger = Ledger.from_plan(other, tmp_path)
         ledger.begin(other)
         if run != "open":
             ledger.close()
@@ -264,7 +264,7 @@ def test_full_disk_is_an_error(ledger: Ledger) -> None:
 
 def test_plan_on_a_full_disk_does_not_begin(tmp_path: Path) -> None:
     """A run with a plan that does not fit on the disk has not begun."""
-    ledger = Ledger.of(PLAN, tmp_path)
+    ledger = Ledger.from_plan(PLAN, tmp_path)
     with full_behind(ledger.path, room=100), pytest.raises(AllocationError, match="cannot be written"):
         ledger.begin(PLAN)
     assert not ledger.has_begun
@@ -275,4 +275,4 @@ def test_unusable_folder_is_an_error(tmp_path: Path) -> None:
     """A folder for ledgers that cannot be made is an error like a full disk."""
     (tmp_path / "file").touch()
     with pytest.raises(AllocationError, match="cannot be written: File exists"):
-        Ledger.of(PLAN, tmp_path / "file").begin(PLAN)
+        Ledger.from_plan(PLAN, tmp_path / "file").begin(PLAN)

@@ -44,7 +44,7 @@ def launch(cloud: Cloud) -> Launch:
     """Return a launch of two spot instances, with an open ledger."""
     account = runs.account(cloud)
     plan = runs.young(cloud, spot=True)
-    ledger = Ledger.of(plan)
+    ledger = Ledger.from_plan(plan)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
     return Launch(account, plan, ledger, get_offer(account, plan.instance_type), lambda words: None)

@@ -102,7 +102,7 @@ def test_only_abandoned_runs_are_ended(cloud: Cloud, account: Account, tmp_path:
 def test_run_without_resources_is_found(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """A run with an open ledger is found, even if no resource has its tag."""
     plan = runs.young(cloud, owner=GONE)
-    ledger = Ledger.of(plan, tmp_path)
+    ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("key-pair", name=plan.name)
     assert find(account, tmp_path).instances == {}
@@ -116,7 +116,7 @@ def test_ledgers_of_other_accounts_and_regions_stay_open(cloud: Cloud, account: 
     """A ledger of another account or region is not read as a run of this one."""
     for number, other in enumerate(({"account": "999999999999"}, {"region": "us-west-2"})):
         plan = runs.young(cloud, owner=GONE, run=f"s-{number}", **other)
-        Ledger.of(plan, tmp_path).begin(plan)
+        Ledger.from_plan(plan, tmp_path).begin(plan)
     assert reap.find_runs(account, tmp_path) == []
 
 

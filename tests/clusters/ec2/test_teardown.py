@@ -29,7 +29,7 @@ def account(cloud: Cloud) -> Account:
 
 def launch_run(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, list[Instance]]:
     """Launch a run with all kinds of resources."""
-    ledger = Ledger.of(plan, folder)
+    ledger = Ledger.from_plan(plan, folder)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
     offer = instance_types.get_offer(account, plan.instance_type)
@@ -108,7 +108,7 @@ def test_other_runs_are_kept(cloud: Cloud, account: Account, run: Run, tmp_path:
 
 def test_run_without_a_plan_sends_no_calls(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """The end of a run without a plan on disk sends no calls."""
-    tear_down(account, runs.PLAN.run, Ledger.of(runs.PLAN, tmp_path))
+    tear_down(account, runs.PLAN.run, Ledger.from_plan(runs.PLAN, tmp_path))
     assert cloud.names() == []
 
 
@@ -143,7 +143,7 @@ def test_hidden_instances_are_ended_by_id(cloud: Cloud, account: Account, run: R
 def test_unanswered_intent_delays_the_end(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """The end waits for the instances of an unanswered call, with a message."""
     plan = runs.young(cloud)
-    ledger = Ledger.of(plan, tmp_path)
+    ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("instances", token="t", subnet="s")
     output: list[str] = []
@@ -154,7 +154,7 @@ def test_unanswered_intent_delays_the_end(cloud: Cloud, account: Account, tmp_pa
 def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """An unanswered call of an hour ago does not delay the end."""
     plan = runs.young(cloud)
-    ledger = Ledger.of(plan, tmp_path)
+    ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("instances", token="t", subnet="s")
     text = ledger.path.read_text()

@@ -65,7 +65,7 @@ def test_watchdog_keeps_ready_instances(cloud: Cloud, account: Account, keep: Ke
 
 def test_run_without_a_plan_sends_no_calls(cloud: Cloud, keep: Keep, tmp_path: Path) -> None:
     """The watchdog of a run without a plan on disk sends no calls."""
-    assert keep(Ledger.of(runs.PLAN, tmp_path), b"") == 0
+    assert keep(Ledger.from_plan(runs.PLAN, tmp_path), b"") == 0
     assert cloud.names() == []
 
 

@@ -27,14 +27,14 @@ def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, v
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(Unreachable) as raised:
-        cluster.open_processes(Handshake.of(lab.config()), list(enumerate(list_endpoints(lab.config()))))
+        cluster.open_processes(Handshake.from_config(lab.config()), list(enumerate(list_endpoints(lab.config()))))
     assert str(raised.value) == f"cannot start ssh: {words}"
 
 
 def test_first_failure_ends_other_connections(new_lab: NewLab) -> None:
     """A failure of one host ends the set-up of the others, which are not waited for."""
     lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
-    handshake = Handshake.of(lab.config(setup=["fail-or-hang"], connect_s=A_DAY_S))
+    handshake = Handshake.from_config(lab.config(setup=["fail-or-hang"], connect_s=A_DAY_S))
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
         cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))))
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
@@ -54,7 +54,7 @@ def test_hosts_that_fail_for_one_reason_are_one_error(new_lab: NewLab) -> None:
 def test_status_names_hosts_that_are_waited_for(lab: Lab) -> None:
     """The status shows a host that is still being prepared, with its current set-up line."""
     told: list[str] = []
-    handshake = Handshake.of(lab.config(setup=["sleep 3"]))
+    handshake = Handshake.from_config(lab.config(setup=["sleep 3"]))
     for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
         line.let_go()
     assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
@@ -65,7 +65,7 @@ def test_parallel_limits_handshakes(lab: Lab, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)  # the machines' user writes there
     tmp_path.parent.chmod(0o755)
     taken = tmp_path / "taken"
-    handshake = Handshake.of(lab.config(setup=[f"mkdir {taken} && sleep 0.5 && rmdir {taken}"], parallel=1))
+    handshake = Handshake.from_config(lab.config(setup=[f"mkdir {taken} && sleep 0.5 && rmdir {taken}"], parallel=1))
     for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config())))):
         line.let_go()
     assert not taken.exists()

@@ -619,7 +619,7 @@ def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> N
             pass
         assert str(refused.value).startswith(f"{who} {REFUSED}")
         with pytest.raises(Unreachable) as unreachable:
-            open_processes(Handshake.of(config), list(enumerate(list_endpoints(config))))
+            open_processes(Handshake.from_config(config), list(enumerate(list_endpoints(config))))
         assert str(unreachable.value).startswith(f"{who} {REFUSED}")
         asked = lab["m2" if gate == "kept out" else "m1"]
         assert asked.run("cat", "/etc/logins").splitlines() == ["login", "login"]  # one for each of the two above
