@@ -88,9 +88,9 @@ def test_task_without_servers_has_no_flag_for_them() -> None:
 def test_tf_config_has_cluster_and_task() -> None:
     """TF_CONFIG holds the cluster and the task as TensorFlow's resolver reads them, no flag is added, and a single process has
     none."""
-    told = order(spec(role_flags="TF_CONFIG"), job="ps", index=0)
-    assert task_arguments(told) == ["python", "train.py"]
-    assert json.loads(task_variables(told)["TF_CONFIG"]) == {
+    task_order = order(spec(role_flags="TF_CONFIG"), job="ps", index=0)
+    assert task_arguments(task_order) == ["python", "train.py"]
+    assert json.loads(task_variables(task_order)["TF_CONFIG"]) == {
         "cluster": {"ps": ["a:1"], "worker": ["a:2", "b:2"]}, "task": {"type": "ps", "index": 0},
     }  # fmt: skip
     assert "TF_CONFIG" not in task_variables(order(spec(gpus=1, num_ps=0, role_flags="TF_CONFIG"), index=0, cluster={}))
@@ -119,8 +119,8 @@ def test_environment_is_filled_in() -> None:
         "L={{index}}",
         "B={batch_size}",
     )
-    told = task_variables(order(spec(environment=words, batch_size=8, precision="fp32"), index=1))
-    assert told == {
+    variables = task_variables(order(spec(environment=words, batch_size=8, precision="fp32"), index=1))
+    assert variables == {
         "RANK": "1", "AT": "a:2", "ALL": "a,b", "J": '{"a": {"b": [{}]}}', "L": "{index}", "B": "8",
     }  # fmt: skip
     assert task_variables(order(spec(environment=('J={"index":{index}}',)), index=1)) == {"J": '{"index":1}'}

@@ -129,8 +129,8 @@ def test_release_links_to_its_tag(tree: Path, tmp_path: Path) -> None:
 
 def test_build_of_a_branch_has_no_links(tree: Path) -> None:
     """A build of a branch has no project URLs, since the linked files would change."""
-    told = run(tree, sys.executable, "-m", "hatchling", "metadata", "urls", **{**WHERE, "GITHUB_REF_TYPE": "branch"})
-    assert "github" not in told
+    output = run(tree, sys.executable, "-m", "hatchling", "metadata", "urls", **{**WHERE, "GITHUB_REF_TYPE": "branch"})
+    assert "github" not in output
 
 
 def test_changelog_has_this_version_first() -> None:

@@ -118,10 +118,10 @@ def test_labels_of_different_specs_differ() -> None:
     """Two specs of a list with the same label get the fields that differ, and another label stays short."""
     plain, momentum = spec(num_ps=1), spec(num_ps=1, optimizer="momentum", data_format="NCHW")
     assert plain.label == momentum.label
-    told = labels([plain, momentum, spec(num_ps=2)])
-    assert told[plain] == f"{plain.label} data_format=NHWC optimizer={plain.optimizer}"
-    assert told[momentum] == f"{plain.label} data_format=NCHW optimizer=momentum"
-    assert told[spec(num_ps=2)] == spec(num_ps=2).label
+    label_of = labels([plain, momentum, spec(num_ps=2)])
+    assert label_of[plain] == f"{plain.label} data_format=NHWC optimizer={plain.optimizer}"
+    assert label_of[momentum] == f"{plain.label} data_format=NCHW optimizer=momentum"
+    assert label_of[spec(num_ps=2)] == spec(num_ps=2).label
 
 
 def test_label_has_values_other_than_defaults() -> None:

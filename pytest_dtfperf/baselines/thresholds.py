@@ -80,7 +80,7 @@ def compare_in_turns(
 
 
 def are_in_turn(measurement: Measurement, other: Measurement) -> bool:
-    """Return whether each round has a run of both, or whether rounds are unknown: records of earlier versions do not have them."""
+    """Return whether each round has a run of both, or rounds are unknown, as in records of earlier versions."""
     rounds, others = _rounds(measurement), _rounds(other)
     return None in rounds | others or rounds == others
 

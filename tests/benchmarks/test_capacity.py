@@ -57,9 +57,9 @@ def test_cell_with_long_steps_measures_one(limit_s: float, steps: int) -> None:
 def test_table_shows_step_and_limit(result: Result, rate: str, row: str) -> None:
     """A row has the seconds of a step, the share of its limit and the limit's name, or the least time of a step that was not
     measured."""
-    told = list(tables([result]))
-    assert told[0] == f"At {rate} Gbit/s, on {result.processor}:"
-    assert row in told
+    lines = list(tables([result]))
+    assert lines[0] == f"At {rate} Gbit/s, on {result.processor}:"
+    assert row in lines
 
 
 def test_larger_batch_has_its_own_row() -> None:
@@ -96,13 +96,13 @@ def test_each_processor_has_its_own_table() -> None:
     cells_ = [Cell("vgg16", rate, 1, "greedy", "fp32") for rate in ("10gbit", "10gbit", "1gbit")]
     names = ("Xeon", "EPYC", "Xeon")
     results = [Result(cell, 4.0, "link", (5.0,), processor=name) for cell, name in zip(cells_, names, strict=True)]
-    told = list(tables(results))
-    assert [line for line in told if line.startswith("At")] == [
+    lines = list(tables(results))
+    assert [line for line in lines if line.startswith("At")] == [
         "At 1 Gbit/s, on Xeon:",
         "At 10 Gbit/s, on EPYC:",
         "At 10 Gbit/s, on Xeon:",
     ]
-    assert told.count("| vgg16, 1 | 1 | 5.00 s, 80 % link |") == 3
+    assert lines.count("| vgg16, 1 | 1 | 5.00 s, 80 % link |") == 3
 
 
 def test_one_server_is_in_each_placement_column() -> None:

@@ -31,10 +31,10 @@ def cases() -> Mapping[int, Kept]:
 def test_stored_case_is_explained(cases: Mapping[int, Kept], number: int) -> None:
     """A stored case has an answer without an error, with the right kind and location, and with the right seconds if a cause is
     named."""
-    told = cases[number].told
-    assert not told.error
-    assert told.counts
-    assert (told.is_right, told.is_there, told.is_within or not told.named) == (True, True, True)
+    outcome = cases[number].told
+    assert not outcome.error
+    assert outcome.counts
+    assert (outcome.is_right, outcome.is_there, outcome.is_within or not outcome.named) == (True, True, True)
 
 
 def test_case_survives_its_file(cases: Mapping[int, Kept], tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_archive_gives_the_same_answers(cases: Mapping[int, Kept], tmp_path: Pat
 def test_page_has_the_matrix_of_the_archive() -> None:
     """docs/causes.md has the matrix and the summaries of the archived cases, as the package explains them today."""
     page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
-    told = {number: one.told for number, one in kept(ARCHIVE)}
-    found, held_out = ([each for number, each in told.items() if is_held_out(number) == held] for held in (False, True))
-    assert matrix(list(told.values())) in page
-    for part in (list(told.values()), found, held_out):
+    outcomes = {number: one.told for number, one in kept(ARCHIVE)}
+    found, held_out = ([each for number, each in outcomes.items() if is_held_out(number) == held] for held in (False, True))
+    assert matrix(list(outcomes.values())) in page
+    for part in (list(outcomes.values()), found, held_out):
         assert "\n".join(f"* {line.strip()}" for line in summary(part)) in page
 
 

@@ -29,8 +29,8 @@ def test_turns_reverse_their_order_in_each_round() -> None:
 def test_specs_differ_in_the_compared_settings_only(who: str) -> None:
     """Specs of the contenders differ in placement and wire precision only, and the other program has greedy and fp32."""
     spec = CELL.spec(who)
-    told = {"variable_placement": "greedy", "wire_precision": "fp32", **OURS.get(who, {})}
-    assert spec == CELL.spec(THEIRS).replace(**told)
+    settings = {"variable_placement": "greedy", "wire_precision": "fp32", **OURS.get(who, {})}
+    assert spec == CELL.spec(THEIRS).replace(**settings)
     assert (spec.gpus, spec.num_ps, spec.steps) == (2, 4, STEPS["vgg16"])
 
 

@@ -19,7 +19,7 @@ def test_process_gives_one_ratio(capsys: pytest.CaptureFixture[str], monkeypatch
     """The command times the steps of one process both ways, and prints one ratio of medians and one of means."""
     monkeypatch.setenv("PATH", imported.path())
     assert main(["--model=trivial", "--batch=4", f"--steps={2 * BLOCK}", "--rounds=1"]) == 0
-    told = capsys.readouterr()
-    assert re.fullmatch(r"1 of 1: [\d.]+ ms, [\d.]+ in the median, [\d.]+ in the mean\n", told.err)
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"1 of 1: [\d.]+ ms, [\d.]+ in the median, [\d.]+ in the mean\n", captured.err)
     ratio = r"[\d.]+  \([\d.]+ to [\d.]+, 1 ratios\)\n"
-    assert re.search(rf"20 of each in a process\nmedian step {ratio}mean step   {ratio}$", told.out)
+    assert re.search(rf"20 of each in a process\nmedian step {ratio}mean step   {ratio}$", captured.out)

@@ -62,9 +62,9 @@ def test_each_step_is_timed_on_request(tmp_path: Path) -> None:
     source = SAYS.replace('(1, int(flags["num_batches"]))', "(each for each in range(1, 3) if time.sleep(0.1) is None)")
     spec = ALONE.replace(steps=2)
     tasks = tasks_of(spec, cpus=(0, 1))
-    told = other_program(tmp_path, source).train(spec, tasks, {"worker:0": ThisMachine()}, each_step=True)
-    assert len(told.step_s) == 2
-    assert min(told.step_s) > 0
+    outcome = other_program(tmp_path, source).train(spec, tasks, {"worker:0": ThisMachine()}, each_step=True)
+    assert len(outcome.step_s) == 2
+    assert min(outcome.step_s) > 0
     assert "--display_every=1" in flags_of(spec, tasks, {"worker:0": "127.0.0.1"}, display_every=1)["worker:0"]
 
 

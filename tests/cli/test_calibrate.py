@@ -109,9 +109,9 @@ def test_json_has_the_noise(calibrated: tuple[PerfTests, Ended], tmp_path: Path)
     """With --json each case has its noise as numbers."""
     perf = copy_perf_tests(calibrated[0], tmp_path)
     ended = dtfperf(perf, "--json", "--from", *list_sessions(perf))
-    told = read("baselines calibrate", ended.out)
-    (case,) = told["cases"]
-    assert (case["what"], case["runs"], case["sessions"], told["written"]) == ("calibrated", 6, 2, 1)
+    data = read("baselines calibrate", ended.out)
+    (case,) = data["cases"]
+    assert (case["what"], case["runs"], case["sessions"], data["written"]) == ("calibrated", 6, 2, 1)
     assert case["noise_run"] == pytest.approx(read_entries(perf)[1]["noise"]["run"], rel=1e-3)
 
 
@@ -262,8 +262,8 @@ def test_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert found.out.splitlines() == [*once[:-1], once[-1].replace("3 sessions", "3 sessions (1 copied folder left out)")]
         assert found.err == f"dtfperf: {copy} is left out: it is a copy of session {first.name}, as {first} has it\n"
     assert main(["baselines", "calibrate", baselines, "--json", "--from", str(copy), str(first), *map(str, others)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["sessions"], told["copies"]) == ([path.name for path in (first, *others)], 1)
+    data = json.loads(capsys.readouterr().out)
+    assert (data["sessions"], data["copies"]) == ([path.name for path in (first, *others)], 1)
 
 
 def test_allow_noisy_writes_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,11 +98,11 @@ def test_help_ends_with_exit_codes(name: str) -> None:
     made = get_parsers()[name]
     *_, last = made.format_help().split("\n\n")
     assert last.startswith("Exit codes: 0 ")
-    told = " ".join(last.split())
+    text = " ".join(last.split())
     for code, words in (made.get_default("endings") or {}).items():
-        assert f"{code} {words}" in told
+        assert f"{code} {words}" in text
     for code in SIGNALS:
-        assert f"{code} {signal.Signals(code - 128).name}" in told
+        assert f"{code} {signal.Signals(code - 128).name}" in text
 
 
 @pytest.mark.parametrize("name", get_commands())
@@ -145,9 +145,9 @@ def test_other_output_goes_to_stderr_with_json(folder: Path, tmp_path: Path) -> 
         "import builtins\nfrom pytest_dtfperf import spec\nold = spec.inputs_of\n"
         "import pytest_dtfperf.cli.run as run\nrun.inputs_of = lambda name: print('stray') or old(name)\n"
     )
-    told = run_dtfperf(folder, "run", "--models", "--json", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
-    assert "stray" in told.stderr
-    assert json.loads(told.stdout)["models"]
+    result = run_dtfperf(folder, "run", "--models", "--json", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert "stray" in result.stderr
+    assert json.loads(result.stdout)["models"]
 
 
 @pytest.mark.parametrize("name", [name for name, made in get_commands().items() if not made.get_default("passes_on")])
@@ -189,9 +189,9 @@ def test_wrong_arguments_name_the_nearest_valid_one(
 def test_error_is_the_same_with_json(folder: Path) -> None:
     """An error is one line on stderr with the same exit code, with and without --json."""
     for json_ in ([], ["--json"]):
-        told = run_dtfperf(folder, "clusters", "show", "labb", *json_)
-        assert (told.returncode, told.stdout) == (2, "")
-        assert told.stderr == "dtfperf: unknown cluster 'labb'. Did you mean 'lab'? Known: lab, local, lost.\n"
+        result = run_dtfperf(folder, "clusters", "show", "labb", *json_)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr == "dtfperf: unknown cluster 'labb'. Did you mean 'lab'? Known: lab, local, lost.\n"
 
 
 def run_dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -57,10 +57,10 @@ def test_models_modes_and_sessions_are_completed(folder: Path) -> None:
 
 def test_bash_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A real bash accepts the printed script, and has the right completions."""
-    told = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "history", "cha")
-    assert told.split() == ["changes"]
-    told = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
-    assert told.split() == ["daint", "dom"]
+    completed = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "history", "cha")
+    assert completed.split() == ["changes"]
+    completed = complete_in_bash(print_script("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
+    assert completed.split() == ["daint", "dom"]
 
 
 @pytest.mark.parametrize("typed, becomes", [
@@ -102,7 +102,7 @@ def test_fish_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str]
         pytest.skip("fish is not installed")
     for line, offered in (("dtfperf history cha", {"changes"}), ("dtfperf doctor --cluster d", {"daint", "dom"})):
         script = f"{print_script('fish', capsys)}\ncomplete --do-complete '{line}'"
-        told = subprocess.run(
+        process = subprocess.run(
             ["fish", "--no-config", "-c", script],
             cwd=folder,
             env=make_environment(),
@@ -110,7 +110,7 @@ def test_fish_completes_dtfperf(folder: Path, capsys: pytest.CaptureFixture[str]
             text=True,
             check=True,
         )
-        assert {row.split("\t")[0].strip() for row in told.stdout.splitlines()} == offered
+        assert {row.split("\t")[0].strip() for row in process.stdout.splitlines()} == offered
 
 
 def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -130,7 +130,7 @@ COMP_WORDS=({line}) COMP_CWORD={len(words) - 1} COMP_LINE="{line}" COMP_POINT={l
 $(complete -p dtfperf | sed 's/.*-F \\([^ ]*\\).*/\\1/') dtfperf {words[-1]} {words[-2]}
 echo "${{COMPREPLY[@]}}"
 """
-    told = subprocess.run(
+    process = subprocess.run(
         ["bash", "--norc", "-c", script + asked], cwd=folder, env=make_environment(), capture_output=True, text=True, check=True
     )
-    return told.stdout
+    return process.stdout

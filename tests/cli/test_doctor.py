@@ -61,14 +61,14 @@ def test_json_has_the_numbers_of_the_table(tmp_path: Path) -> None:
     write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
     ended = run_doctor(tmp_path, "--cluster=twins", "--json")
     assert ended.returncode == 0, ended.stderr
-    told = read("doctor", ended.stdout)
-    assert [host["tensorflow"] for host in told["hosts"]] == ["2.99.0"] * 2
-    for host in told["hosts"]:
+    data = read("doctor", ended.stdout)
+    assert [host["tensorflow"] for host in data["hosts"]] == ["2.99.0"] * 2
+    for host in data["hosts"]:
         assert host["missing"] is None
         assert host["files"] == 2
         assert host["ports_reached"] == host["ports_tried"] > 0
         assert host["round_trip_s"] > 0
-    assert not any(finding["wrong"] for finding in told["findings"])
+    assert not any(finding["wrong"] for finding in data["findings"])
 
 
 def test_problem_is_exit_code_1(tmp_path: Path) -> None:

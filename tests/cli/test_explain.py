@@ -51,9 +51,9 @@ def test_json_has_the_stored_breakdown(breakdown: StepBreakdown, tmp_path: Path,
     """With --json each measurement has its step breakdown, or the reason why it has none."""
     folder = make_session(tmp_path, {"step_breakdown": breakdown}, {"unexplained": "worker:1 could not be traced: x"}, {})
     assert main(["explain", str(folder.path), "--json"]) == 0
-    told = read("explain", capsys.readouterr().out)["measurements"]
-    assert [each["step_breakdown"] for each in told] == [breakdown.to_json(), None, None]
-    assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
+    data = read("explain", capsys.readouterr().out)["measurements"]
+    assert [each["step_breakdown"] for each in data] == [breakdown.to_json(), None, None]
+    assert [each["unexplained"] for each in data] == ["", "worker:1 could not be traced: x", ""]
 
 
 def test_missing_trace_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

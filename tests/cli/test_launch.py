@@ -113,17 +113,17 @@ def read_first_lines(process: zygote.Started, count: int) -> list[str]:
 def parse_roles(out: str) -> dict[str, Any]:
     """Return each task's TF_CONFIG, by the name before it."""
     found = re.findall(r"^(\S+) +\| \S+ (\{.*\})", out, re.MULTILINE)
-    return {name: json.loads(told) for name, told in found}
+    return {name: json.loads(text) for name, text in found}
 
 
 def assert_roles(out: str, num_ps: int, num_workers: int) -> None:
     """Assert that every task has its role and the same cluster with distinct addresses."""
     found = parse_roles(out)
     names = [*(("ps", i) for i in range(num_ps)), *(("worker", i) for i in range(num_workers))]
-    assert {name: told["task"] for name, told in found.items()} == {
+    assert {name: role["task"] for name, role in found.items()} == {
         f"{job}:{index}": {"type": job, "index": index} for job, index in names
     }
-    (cluster,) = {json.dumps(told["cluster"]) for told in found.values()}
+    (cluster,) = {json.dumps(role["cluster"]) for role in found.values()}
     addresses = [address for job in json.loads(cluster).values() for address in job]
     assert len(set(addresses)) == len(addresses) == num_ps + num_workers
 
@@ -187,13 +187,13 @@ def test_run_ends_with_its_chief(folder: Path) -> None:
     words = ["--chief", "--evaluator", "--num-ps=1", "--num-workers=2", "--grace=3", "led.py", "5", "0"]
     done = launch(folder, *words)
     assert done.returncode == 0, done.stderr
-    told = parse_roles(done.stdout)
-    assert told.keys() == {"chief:0", "ps:0", "worker:0", "worker:1", "evaluator:0"}
-    for name, config in told.items():
+    roles = parse_roles(done.stdout)
+    assert roles.keys() == {"chief:0", "ps:0", "worker:0", "worker:1", "evaluator:0"}
+    for name, config in roles.items():
         job, _, index = name.partition(":")
         assert config["task"] == {"type": job, "index": int(index)}
         assert {job: len(at) for job, at in config["cluster"].items()} == {"ps": 1, "chief": 1, "worker": 2}
-    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in told}
+    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in roles}
     assert ended == {
         "chief:0": ["trained"],
         "ps:0": ["told to end"],
@@ -278,7 +278,7 @@ def test_environment_has_the_rank(folder: Path, workers: int) -> None:
     done = launch(folder, f"--num-workers={workers}", *words, "ranked.py", **stale)
     assert done.returncode == 0, done.stderr
     found = parse_ranks(done.stdout)
-    (port,) = {told.pop("MASTER_PORT") for told in found.values()}
+    (port,) = {variables.pop("MASTER_PORT") for variables in found.values()}
     assert port.isdecimal()
     assert found == {
         f"worker:{rank}": {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"} for rank in range(workers)
@@ -493,13 +493,13 @@ def assert_run_ends_with_chief(folder: Path, *words: str, **more: str) -> None:
     words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "--grace=1", "led.py", "3")
     done = launch(folder, *words, "0", **more)
     assert done.returncode == 0, done.stderr
-    told = parse_roles(done.stdout)
-    assert {name: config["task"]["type"] for name, config in told.items()} == {
+    roles = parse_roles(done.stdout)
+    assert {name: config["task"]["type"] for name, config in roles.items()} == {
         "chief:0": "chief",
         "ps:0": "ps",
         "worker:0": "worker",
     }
-    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in told}
+    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in roles}
     assert ended == {"chief:0": ["trained"], "ps:0": ["told to end"], "worker:0": ["left by itself"]}
     for path in folder.glob("*.pid"):
         path.unlink()

@@ -144,26 +144,26 @@ def assert_nothing_left(folder: Path) -> None:
 def test_url_leads_to_the_server_and_needs_its_token(folder: Path) -> None:
     """The URL leads to the server only with the token, which is in no command line, environment or log."""
     with start_notebook(folder) as notebook:
-        told = notebook.told
-        assert told["url"] == f"http://127.0.0.1:{told['port']}/lab?token={told['token']}"
-        assert len(told["token"]) >= 32
+        details = notebook.told
+        assert details["url"] == f"http://127.0.0.1:{details['port']}/lab?token={details['token']}"
+        assert len(details["token"]) >= 32
         assert notebook.get("/lab") == (200, b"<title>JupyterLab</title>")
         assert notebook.get("/lab", token="")[0] == 403
         assert notebook.get("/lab", token="x" * 32)[0] == 403
         about = json.loads(notebook.get("/about")[1])
         assert about["folder"] == str(folder)
-        assert told["token"] not in json.dumps(about["environment"])
+        assert details["token"] not in json.dumps(about["environment"])
         assert Path(about["environment"]["JUPYTER_RUNTIME_DIR"]).stat().st_mode & 0o777 == 0o700
         assert STEPS not in about["environment"], "a cell's Steps would wait for its devices"
         for pid in list_processes(folder):
-            assert told["token"].encode() not in Path("/proc", str(pid), "cmdline").read_bytes()
-        assert_only_loopback(told["port"])
+            assert details["token"].encode() not in Path("/proc", str(pid), "cmdline").read_bytes()
+        assert_only_loopback(details["port"])
         assert notebook.get("/shutdown")[0] == 200
         assert notebook.ends() == 0
     assert_nothing_left(folder)
-    log = (folder / told["log"]).read_text()
+    log = (folder / details["log"]).read_text()
     assert "it listens" in log
-    assert told["token"] not in log + (folder / "stderr").read_text()
+    assert details["token"] not in log + (folder / "stderr").read_text()
 
 
 def assert_only_loopback(port: int) -> None:
@@ -394,8 +394,8 @@ def test_full_disk_of_the_log_is_reported(folder: Path) -> None:
         assert notebook.get("/shutdown")[0] == 200
         assert notebook.ends() == 0
     assert_nothing_left(folder)
-    told = (folder / "stderr").read_text()
-    assert f"JupyterLab was shut down; logs cannot be written to {folder / 'disk'}/logs: No space left on device\n" in told
+    printed = (folder / "stderr").read_text()
+    assert f"JupyterLab was shut down; logs cannot be written to {folder / 'disk'}/logs: No space left on device\n" in printed
 
 
 def fill_disk(disk: Path) -> None:
@@ -437,14 +437,14 @@ def test_browser_gets_a_private_file(folder: Path) -> None:
     browser.chmod(0o755)
     with start_notebook(folder, "--open", BROWSER=str(browser)) as notebook:
         wait_until("the browser was started", seen.exists)
-        told, mode, page = seen.read_text().split("\n", 2)
-        assert re.fullmatch(r"file:///\S+/open.html", told)
+        address, mode, page = seen.read_text().split("\n", 2)
+        assert re.fullmatch(r"file:///\S+/open.html", address)
         assert mode == "700"
         assert notebook.told["url"] in page
-        assert notebook.told["token"] not in told
+        assert notebook.told["token"] not in address
         os.kill(notebook.process.pid, signal.SIGTERM)
         assert notebook.ends() == 143
-    assert not Path(told.removeprefix("file://")).exists()
+    assert not Path(address.removeprefix("file://")).exists()
 
 
 @contextmanager

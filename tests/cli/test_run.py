@@ -44,7 +44,7 @@ def test_words_are_models_and_their_fields(words: str, expected: list[WantedSpec
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, expected",
     [
         ("minst", "unknown model 'minst'. Did you mean 'mnist'?"),
         ("gpus=2 mnist", "gpus=2 is of no training: begin with a model"),
@@ -54,9 +54,9 @@ def test_words_are_models_and_their_fields(words: str, expected: list[WantedSpec
         ("mine.cnn", "mine.cnn: a model of your own is a module, a colon and its name there: mine:cnn"),
     ],
 )
-def test_wrong_words_are_refused(words: str, told: str) -> None:
+def test_wrong_words_are_refused(words: str, expected: str) -> None:
     """A wrong word is refused with the right one."""
-    with pytest.raises(UsageError, match=told.replace("?", r"\?")):
+    with pytest.raises(UsageError, match=expected.replace("?", r"\?")):
         list(trainings_of(words.split()))
 
 
@@ -77,8 +77,8 @@ def test_training_is_measured_accepted_and_compared(perf: PerfTests) -> None:
 
     shown = run_trainings(perf, "trivial", "--json")
     assert shown.code == 0
-    (told,) = read("run", shown.out)
-    assert told["verdict"] == "PASSED"
+    (measurement,) = read("run", shown.out)
+    assert measurement["verdict"] == "PASSED"
     assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
 
 
@@ -103,8 +103,8 @@ def test_own_model_is_measured(perf: PerfTests) -> None:
     )
     shown = run_trainings(perf, "mine:Kit.Net", "gpus=2", "--update-baselines=new", "--json")
     assert shown.code == 0, shown.err
-    (told,) = read("run", shown.out)
-    assert (told["spec"]["model"], told["spec"]["gpus"]) == ("mine.Kit.Net", 2)
+    (measurement,) = read("run", shown.out)
+    assert (measurement["spec"]["model"], measurement["spec"]["gpus"]) == ("mine.Kit.Net", 2)
     again = run_trainings(perf, "mine:Kit.Net", "gpus=2")
     again.line("mine.Kit.Net b10 gpus=2 num_ps=1 parameter_server", "PASSED")
 
@@ -139,11 +139,11 @@ def test_measurements_before_a_cluster_error_are_shown(perf: PerfTests) -> None:
     ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
     ended = run_trainings(perf, *words, "--json")
     assert ended.code == 1
-    assert [told["images_per_sec"] for told in read("run", ended.out)] == [pytest.approx(1000)]
+    assert [measurement["images_per_sec"] for measurement in read("run", ended.out)] == [pytest.approx(1000)]
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, expected",
     [
         (("trivial", "gps=2"), "trivial gps=2: unknown argument 'gps'. Did you mean 'gpus'?"),
         (("trivial", "gpus=0"), "trivial gpus=0: gpus must be a whole number of at least 1"),
@@ -162,12 +162,12 @@ def test_wrong_arguments_measure_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    told: str,
+    expected: str,
 ) -> None:
     """Wrong arguments are exit code 2 with a message, and no session folder is made."""
     monkeypatch.chdir(perf.folder)
     monkeypatch.setattr("sys.path", [*sys.path])  # to which the command adds the folder
     line = read_refusal(capfd, "run", *arguments, "--clusters-file=perf/clusters.toml")
     assert line.startswith("dtfperf: ")
-    assert told in line
+    assert expected in line
     assert not (perf.folder / "perf_results").exists()

@@ -104,10 +104,10 @@ def test_free_host_is_locked_at_once(tmp_path: Path) -> None:
 
 def test_host_with_two_slots_serves_two(tmp_path: Path) -> None:
     """Two processes hold a host with two slots, and the third waits for both."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
 
     def give_up(wait: LockWait) -> None:
-        told.append(wait)
+        waits.append(wait)
         raise KeyboardInterrupt
 
     with (
@@ -117,7 +117,7 @@ def test_host_with_two_slots_serves_two(tmp_path: Path) -> None:
         lock_hosts(["big"], 2, me(), give_up, folder=tmp_path),
     ):
         pass
-    assert len(told[0].holders) == 2
+    assert len(waits[0].holders) == 2
     assert tickets(tmp_path) == []
 
 
@@ -137,19 +137,19 @@ def test_different_hosts_have_different_tickets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["let_go", "kill"])
 def test_waiting_process_is_shown_the_holder_and_gets_the_host(tmp_path: Path, end: str) -> None:
     """A waiting process is shown the holder, and gets the host when it is released or killed; neither leaves files."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
     with another(tmp_path) as holder:
 
         def on_wait(wait: LockWait) -> None:
-            told.append(wait)
+            waits.append(wait)
             getattr(holder, end)()
 
         with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             assert len(tickets(tmp_path)) == 1
-    (held_by,) = told[0].holders
+    (held_by,) = waits[0].holders
     assert held_by
     assert (held_by.owner.pid, held_by.what) == (holder.pid, "test_other")
-    assert re.fullmatch(rf"held by process {holder.pid} \(test_other since \d\d:\d\d:\d\d\)", str(told[0]))
+    assert re.fullmatch(rf"held by process {holder.pid} \(test_other since \d\d:\d\d:\d\d\)", str(waits[0]))
     assert tickets(tmp_path) == []
 
 
@@ -198,10 +198,10 @@ def test_dead_or_stopped_waiter_is_skipped(tmp_path: Path, number: signal.Signal
 
 def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
     """All earlier tickets are shown, and from the first minute on the duration, in a text that changes seldom."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
 
     def give_up(wait: LockWait) -> None:
-        told.append(wait)
+        waits.append(wait)
         raise KeyboardInterrupt
 
     with (
@@ -211,7 +211,7 @@ def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
         lock_hosts(["here"], 1, me(), give_up, folder=tmp_path),
     ):
         pass
-    assert (len(told[0].holders), told[0].ahead) == (1, 1)
+    assert (len(waits[0].holders), waits[0].ahead) == (1, 1)
     assert str(LockWait([], 0, 3.0)) == "free at any moment"
     assert [str(LockWait([], 2, waited_s)).partition(", ")[2] for waited_s in (59.0, 60.0, 119.0, 300.0, 10_000.0)] == [
         "2 came before",
@@ -224,18 +224,18 @@ def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
 
 def test_several_hosts_are_locked_together(tmp_path: Path) -> None:
     """A process that holds several hosts blocks those that want one of them, and no others."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
     with another(tmp_path, "host-1", "host-2") as holder:
         with lock_hosts(["host-3"], 1, me(), fail_on_wait, folder=tmp_path):
             pass
 
         def on_wait(wait: LockWait) -> None:
-            told.append(wait)
+            waits.append(wait)
             holder.let_go()
 
         with lock_hosts(["host-3", "host-2"], 1, me(), on_wait, folder=tmp_path):
             pass
-    assert told
+    assert waits
 
 
 def test_hosts_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
@@ -295,18 +295,18 @@ FAR = json.dumps({"owner": "vm::1:1:1", "session": "s", "what": "w", "since": 1e
 @pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000, ENDLESS, FAR])
 def test_a_damaged_note(tmp_path: Path, note: str) -> None:
     """A ticket with damaged text still holds its host, and a waiting process is shown that."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
     with another(tmp_path) as holder:
         (ticket,) = tmp_path.iterdir()
         ticket.write_text(note)
 
         def on_wait(wait: LockWait) -> None:
-            told.append(wait)
+            waits.append(wait)
             holder.let_go()
 
         with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             pass
-    assert str(told[0]) == "held by a process that left no name"
+    assert str(waits[0]) == "held by a process that left no name"
 
 
 def test_tickets_of_dead_processes_are_swept(tmp_path: Path) -> None:
@@ -323,16 +323,16 @@ def test_tickets_of_dead_processes_are_swept(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_another_pid_namespace(tmp_path: Path) -> None:
     """Containers that share the folder wait for each other, though neither sees the other's processes."""
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
     with another(tmp_path, before=in_pid_namespace()) as holder:
 
         def on_wait(wait: LockWait) -> None:
-            told.append(wait)
+            waits.append(wait)
             holder.let_go()
 
         with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             pass
-    assert told
+    assert waits
     assert tickets(tmp_path) == []
 
 
@@ -423,7 +423,7 @@ def test_files_that_are_no_tickets_are_ignored(tmp_path: Path, kind: str, state:
 def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
     """Ticket 10,000,000,000 counts as later than ticket 9,999,999,999, so that one host has one holder."""
     last = tmp_path / first_ticket(tmp_path).replace("0000000001.holds", "9999999999.waits")
-    told: list[LockWait] = []
+    waits: list[LockWait] = []
     with last.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with another(tmp_path, says=b"waits") as other:
@@ -432,11 +432,11 @@ def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
             other.wait_until(b"held")
 
             def on_wait(wait: LockWait) -> None:
-                told.append(wait)
+                waits.append(wait)
                 other.let_go()
 
             with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
-                assert len(told) == 1
+                assert len(waits) == 1
 
 
 def test_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

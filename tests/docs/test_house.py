@@ -24,15 +24,15 @@ def layers(contract: str) -> list[set[str]]:
 def test_layers() -> None:
     """The table has each layer, in the order that imports are held to."""
     cells = [line.split("|")[1] for line in HOUSE.splitlines() if line.startswith("| `")]
-    told = [named(words) for cell in cells for words in cell.split(", then ")]
-    assert told == layers("layers of the package")
+    listed = [named(words) for cell in cells for words in cell.split(", then ")]
+    assert listed == layers("layers of the package")
 
 
 def test_layers_of_ec2() -> None:
     """The layers of the EC2 backend are listed from the lowest on."""
     sentence = HOUSE.partition("Inside of `clusters/ec2/`")[2].partition(".\n")[0]
-    told = [named(words) for words in sentence.split("then ")]
-    assert told[::-1] == layers("layers of clusters/ec2")
+    listed = [named(words) for words in sentence.split("then ")]
+    assert listed[::-1] == layers("layers of clusters/ec2")
 
 
 def test_contributing_names_the_modules_of_the_bundle() -> None:

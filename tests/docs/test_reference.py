@@ -142,8 +142,8 @@ FAMILIES = {  # of variables, by their names in docs/clusters.md
 def test_variables_that_reach_hosts() -> None:
     """docs/clusters.md has each variable that reaches hosts, by its name or by that of its family."""
     section = source("docs/clusters.md").partition("## What hosts see of your environment\n")[2].partition("\n## ")[0]
-    told = tuple(beginning for words, beginnings in FAMILIES.items() if words in section for beginning in beginnings)
-    assert [name for name in (*TRAINING, *SHARED) if f"`{name}`" not in section and not name.startswith(told)] == []
+    documented = tuple(beginning for words, beginnings in FAMILIES.items() if words in section for beginning in beginnings)
+    assert [name for name in (*TRAINING, *SHARED) if f"`{name}`" not in section and not name.startswith(documented)] == []
 
 
 def test_every_verdict_has_something_to_do() -> None:

@@ -142,11 +142,11 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         close_ports((0, 1)),
         ("node0 -> node1 cannot connect. node0 to node1 (10.0.0.1), port 40001: no answer within 5 s", "fixed_ports"),
     ),
-    "nobody reaches a host": (
+    "a host that no other reaches": (
         close_ports((0, 1), (2, 1)),
         ("no host can reach node1 (10.0.0.1), port 40001: no answer", "firewall"),
     ),
-    "nobody reaches a host by an address of others": (
+    "a host that no other reaches, with the address of another": (
         change_all(close_ports((0, 1), (2, 1)), change_row(1, has_address=False)),
         ("No interface of it has that address: it has 127.0.0.1, 10.0.0.1",),
     ),

@@ -149,7 +149,7 @@ def test_new_and_tighter_limits_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "expected"),
     [
         ({}, {"priority": 5}, []),
         ({}, {"priority": -5}, [ChangedLimit("a", "priority", 0, -5)]),
@@ -157,10 +157,10 @@ def test_new_and_tighter_limits_are_found() -> None:
     ],
     ids=["raised", "lowered", "usual again"],
 )
-def test_default_priority_is_zero(then: dict[str, float], now: dict[str, float], told: list[ChangedLimit]) -> None:
+def test_default_priority_is_zero(then: dict[str, float], now: dict[str, float], expected: list[ChangedLimit]) -> None:
     """A missing priority is the usual one, and only a lower priority than before is a limit."""
     before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (then, now))
-    assert find_limits(before, after) == told
+    assert find_limits(before, after) == expected
 
 
 def test_rounded_limit_is_unchanged() -> None:
@@ -171,10 +171,10 @@ def test_rounded_limit_is_unchanged() -> None:
 
 def test_unknown_limits_are_not_unlimited() -> None:
     """Limits of a host that was lost before it reported any are no change, and a merge keeps those of an earlier probe."""
-    told = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
+    probes = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
     lost = Probes(hosts={"a": HostProbe(readings={CORE: make_reading(40 * G)})})
-    assert find_limits(lost, told) == []
-    assert merge_probes(told, lost).hosts["a"] == HostProbe(
+    assert find_limits(lost, probes) == []
+    assert merge_probes(probes, lost).hosts["a"] == HostProbe(
         readings={CORE: make_reading(40 * G)}, limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9
     )
 

@@ -74,9 +74,9 @@ def test_summary_has_the_date_of_a_change(entered: tuple[Address, list[HistoryEn
 def test_many_series_are_one_event(entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:
     """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
     assert main(["history", "changes", f"--history={entered[0]}", "--json"]) == 0
-    told = read("history changes", capsys.readouterr().out)
-    (event,) = told["changes"]
-    assert told["promise"]["series"] == 4
+    data = read("history changes", capsys.readouterr().out)
+    (event,) = data["changes"]
+    assert data["promise"]["series"] == 4
     assert len(event["members"]) == 4
     assert all(-0.036 < member["change"] < -0.024 and member["low"] < -0.03 < member["high"] for member in event["members"])
     assert event["differences"] == ["kernel 6.1 -> 6.2", "commit a11ce -> b0b"]

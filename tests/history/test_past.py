@@ -15,14 +15,14 @@ from tests.history.sessions import BEGAN, HARDWARE, folder_of
 
 def point(night: int, rate: float = 100.0, **changes: object) -> Row:
     """A row of a measurement as `store.read_measurements` gives it."""
-    told = {"session": f"s{night}", "id": f"m{night}", "spec_key": "k", "hosts": 1, "fingerprint": "f"}
-    return told | {"started": f"2026-03-{night:02}T02:15:00+00:00", "images_per_sec": rate} | changes
+    row = {"session": f"s{night}", "id": f"m{night}", "spec_key": "k", "hosts": 1, "fingerprint": "f"}
+    return row | {"started": f"2026-03-{night:02}T02:15:00+00:00", "images_per_sec": rate} | changes
 
 
 def event(name: str, night: int, state: str = "confirmed") -> Row:
     member = {"series": name, "label": "a", "kind": "step", "change": -0.021, "low": -0.026, "high": -0.016}
-    told = {"kind": "step", "state": state, "members": [member], "differences": ["kernel 1 -> 2"]}
-    return told | {"first_bad_at": point(night)["started"]}
+    row = {"kind": "step", "state": state, "members": [member], "differences": ["kernel 1 -> 2"]}
+    return row | {"first_bad_at": point(night)["started"]}
 
 
 def series(*points: Row) -> Series:

@@ -42,13 +42,13 @@ def test_nothing_committed_is_lost_and_nothing_is_there_twice(server: Postgres, 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         lines = iter(process.stdout)
-        told = [next(lines).split()]
-        killed = told[0][0]
-        os.kill(int(told[0][1]), signal.SIGKILL)
+        reported = [next(lines).split()]
+        killed = reported[0][0]
+        os.kill(int(reported[0][1]), signal.SIGKILL)
         server.control("restart", "-m", "immediate")
-        told += [line.split(maxsplit=2) for line in lines]
-    assert [words for _, _, words in told if "not entered" in words] == []
-    committed = {words.strip() for _, _, words in told}
+        reported += [line.split(maxsplit=2) for line in lines]
+    assert [words for _, _, words in reported if "not entered" in words] == []
+    committed = {words.strip() for _, _, words in reported}
     assert committed >= {path.name for folder in folders if Path(folder).name != killed for path in Path(folder).iterdir()}
     with Database.open(server.address).reading() as connection:
         found = [row["id"] for row in store.read_sessions(connection)]

@@ -36,7 +36,7 @@ ENDS: dict[str, tuple[type[DtfPerfError], str]] = {
 }
 REASONS = {
     "a host that there is not": "sent a message of another host, number 7, but is number 0",
-    "an event nobody knows": "sent an unknown message: event is 'reboot'",
+    "an unknown event": "sent an unknown message: event is 'reboot'",
     "junk without end": "sent more than 1 MiB of lines that are not messages",
     "brackets within brackets": "sent more than 1 MiB of lines that are not messages",
     "news without end": "sent 20000 messages faster than 1000 per second",

@@ -66,8 +66,8 @@ def _misbehave(how: str) -> None:
             sys.exit()
         case ["leave", "a", ("daemon" | "talker") as who, file]:
             daemon = subprocess.Popen(_sleep_endlessly() if who == "daemon" else _print_endlessly(), start_new_session=True)
-            with open(file, "w") as told:
-                told.write(str(daemon.pid))
+            with open(file, "w") as output:
+                output.write(str(daemon.pid))
             print("total images/sec: 7")
             sys.exit()
 

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
     "one host of several without GPUs": (
         make_config(), 2, make_nodes(2, 0), ["2 nodes", "1 GPU each"], ["2 nodes", "2 GPUs on n1", "no GPU on n2"], False,
     ),
-    "GPUs that nobody has counted": (make_config(), 2, make_nodes(2, 2), ["2 nodes"], ["2 nodes"], True),
+    "GPUs that were not counted": (make_config(), 2, make_nodes(2, 2), ["2 nodes"], ["2 nodes"], True),
     "devices of hosts without GPUs are cores": (
         make_config(devices_per_host=2), 2, make_nodes(0, 0), ["2 nodes"], ["2 nodes"], True,
     ),
@@ -65,7 +65,7 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
     ),
     "too few nodes": (make_config(), 3, make_nodes(0, 0), ["3 nodes"], ["2 nodes"], False),
     "more nodes than asked for are no harm": (make_config(), 1, make_nodes(0, 0), ["1 node"], ["2 nodes"], True),
-    "nobody said how many": (make_config(), None, make_nodes(0, 0), [], ["2 nodes"], True),
+    "no requested number": (make_config(), None, make_nodes(0, 0), [], ["2 nodes"], True),
     "too many switches": (
         make_config(backend_keys={"switches": 1}), 2, make_nodes(0, 0, switches="ab"), ["2 nodes", "1 switch"],
         ["2 nodes", "2 switches: sa, sb"], False,
@@ -74,10 +74,10 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
         make_config(backend_keys={"switches": 1}), 2, make_nodes(0, 0, switches="aa"), ["2 nodes", "1 switch"],
         ["2 nodes", "1 switch: sa"], True,
     ),
-    "switches that nobody asked for": (
+    "switches that were not requested": (
         make_config(), 2, make_nodes(0, 0, switches="ab"), ["2 nodes"], ["2 nodes", "2 switches: sa, sb"], True,
     ),
-    "switches that nobody knows": (
+    "unknown switches": (
         make_config(backend_keys={"switches": 1}), 1, make_nodes(0), ["1 node", "1 switch"], ["1 node", "switches unknown"],
         True,
     ),
@@ -87,8 +87,8 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
 @pytest.mark.parametrize("case", CASES)
 def test_allocation_matches_unless_it_has_less(case: str) -> None:
     """The lists of requested and of allocated resources have the same items, and match unless less was allocated."""
-    where, wanted, lent, requested, granted, matches = CASES[case]
-    found = describe_allocation(where, lent, wanted_nodes=wanted)
+    where, wanted, nodes, requested, granted, matches = CASES[case]
+    found = describe_allocation(where, nodes, wanted_nodes=wanted)
     assert (found.requested, found.granted, found.matches) == (requested, granted, matches)
 
 

@@ -99,9 +99,9 @@ STATES: dict[str, tuple[HostState, list[str]]] = {
         make_gpu_state(before={"utilisation": 35}, others=(PYTHON,)),
         ["gpu 1 of n3: 35 % in use before the run, by python3 (4321)"],
     ),
-    "a GPU that was in use by nobody else": (make_gpu_state(before={"utilisation": 35}), []),
+    "a GPU in use without other processes": (make_gpu_state(before={"utilisation": 35}), []),
     "a GPU that somebody only holds": (make_gpu_state(before={"utilisation": 0}, others=(PYTHON,)), []),
-    "a GPU that nobody could look at": (
+    "a GPU without samples": (
         make_state(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"samples": 0, "reasons": {}}}]),
         [],
     ),

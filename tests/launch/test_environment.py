@@ -47,8 +47,8 @@ def test_variables_of_tensorflow_need_a_cold_start() -> None:
     assert (nccl["env"], nccl["cold"]) == ({"NCCL_ALGO": "Ring", "NCCL_DEBUG": "a=b", **order}, False)
     assert make_start_order(environment=("NCCL_ALGO=Ring", "OMP_NUM_THREADS=2"))["cold"]
     for onednn, value in ((True, "1"), (False, "0")):
-        told = make_start_order(onednn=onednn)
-        assert (told["env"], told["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value, **order}, True)
+        start_order = make_start_order(onednn=onednn)
+        assert (start_order["env"], start_order["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value, **order}, True)
 
 
 def test_tasks_keep_to_their_cores_by_default() -> None:

@@ -52,7 +52,9 @@ def test_fan_has_a_stream_for_each_host() -> None:
     assert fan_in.streams == ((1, 0), (2, 0))
     assert fan_out.streams == ((0, 1), (0, 2))
     assert (
-        [fan_in.find_other_host(stream) for stream in fan_in.streams] == [fan_out.find_other_host(stream) for stream in fan_out.streams] == [1, 2]
+        [fan_in.find_other_host(stream) for stream in fan_in.streams]
+        == [fan_out.find_other_host(stream) for stream in fan_out.streams]
+        == [1, 2]
     )
 
 

@@ -71,15 +71,15 @@ def test_common_and_own_part_make_a_whole_order() -> None:
     """The common part and a task's own part make the task's order, without anything of another task."""
     hosts, spec = make_hosts(2), make_spec(2, 1)
     order = wire.decode(make_start_order(spec, hosts, place(spec, hosts, CONFIG)))
-    told = {each["task"]: TaskOrder.from_json({**order["common"], **each["order"]}) for each in order["tasks"]}
-    assert set(told) == {"ps:0", "worker:0", "worker:1"}
+    orders = {each["task"]: TaskOrder.from_json({**order["common"], **each["order"]}) for each in order["tasks"]}
+    assert set(orders) == {"ps:0", "worker:0", "worker:1"}
     cluster = {"ps": ("10.0.0.0:10000",), "worker": ("10.0.0.0:10001", "10.0.0.1:10000")}
     chief = TaskOrder(
         run="0123456789ab", job="worker", index=0, spec=spec, cluster=cluster, device="gpu", threads=64, checkpoint="/c"
     )
-    assert told["worker:0"] == chief
-    assert told["worker:1"] == dataclasses.replace(chief, index=1, sleep_s=0.5, checkpoint=None)
-    assert told["ps:0"].name == "ps:0"
+    assert orders["worker:0"] == chief
+    assert orders["worker:1"] == dataclasses.replace(chief, index=1, sleep_s=0.5, checkpoint=None)
+    assert orders["ps:0"].name == "ps:0"
 
 
 def test_devices_and_cores_are_part_of_the_order() -> None:

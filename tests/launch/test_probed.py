@@ -114,7 +114,7 @@ def test_lost_host_keeps_its_readings() -> None:
 
 LIES: Mapping[str, list[ForwardedMessage]] = {
     "of a GPU that it has not": [make_reading(name="gpu.1.matmul")],
-    "of what nobody measures": [make_reading(name="friendliness")],
+    "of an unknown capacity": [make_reading(name="friendliness")],
     "of a link as its own": [make_reading(name="link")],
     "twice": [make_reading(), make_reading()],
     "twice what limits it": [make_facts(), make_facts()],

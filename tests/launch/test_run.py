@@ -73,10 +73,10 @@ def test_injected_sleep_slows_its_task(stage: Stage) -> None:
     try:
         run = stage.launcher.run(stage.spec(steps=5), log_dir=stage.logs, injected_slowdowns=sleeps)
     except InvalidMeasurement as error:
-        told = str(error)
+        output = str(error)
     else:  # on a machine that others use it is one more disturbance
-        told = " ".join(map(str, run.disturbances))
-    assert "steps of worker:1" in told
+        output = " ".join(map(str, run.disturbances))
+    assert "steps of worker:1" in output
 
 
 def test_logs_are_kept_after_success_and_failure(stage: Stage) -> None:

@@ -50,8 +50,8 @@ def test_chief_of_one_session_sends_all_timestamps() -> None:
 def test_workers_without_own_session_have_their_reported_cpu_time() -> None:
     """A worker without timestamps of its CPU time has that of its report, divided by the steps."""
     spec = SPEC.replace(variable_update="distributed_all_reduce", num_ps=0)
-    lent = dataclasses.replace(OTHER, cpu_us=[None] * 30)
-    scores, _ = receive_timestamps({"worker:0": [CHIEF, lent]}, spec).outcome()
+    dependent = dataclasses.replace(OTHER, cpu_us=[None] * 30)
+    scores, _ = receive_timestamps({"worker:0": [CHIEF, dependent]}, spec).outcome()
     assert scores is not None
     found = with_cpu(scores, {"worker:0": 9.0, "worker:1": 1.5}, 30)
     assert found is not None

@@ -117,11 +117,11 @@ def test_contradicting_report_is_invalid(case: str) -> None:
 def test_one_session_has_steps_of_the_chief_alone() -> None:
     """If one session computes on all workers, the others need no steps, and missing steps of the chief are invalid."""
     spec = SPEC.replace(variable_update="distributed_all_reduce", num_ps=0)
-    lent = make_report(1, step_s=[], loss=[], elapsed_s=0.0)
-    run = make_run(make_report(0), lent, spec=spec)
+    passive = make_report(1, step_s=[], loss=[], elapsed_s=0.0)
+    run = make_run(make_report(0), passive, spec=spec)
     assert (run.images_per_sec, run.step_s) == (40, {"worker:0": [0.5] * 4})
     with pytest.raises(InvalidMeasurement, match="worker:0 measured 3 steps, 4 were asked for"):
-        make_run(make_report(0, step_s=[0.5] * 3), lent, spec=spec)
+        make_run(make_report(0, step_s=[0.5] * 3), passive, spec=spec)
 
 
 def test_training_with_a_target_has_the_chief_s_steps() -> None:

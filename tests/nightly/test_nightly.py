@@ -239,9 +239,9 @@ def test_json_has_the_result_of_the_night(measuring: Night) -> None:
         env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring.results), "RATE": "10"} | LIGHT,
         capture_output=True, text=True, timeout=ENDS_S, check=False,
     )  # fmt: skip
-    told = read("nightly", process.stdout)
+    data = read("nightly", process.stdout)
     (session,) = measuring.sessions
-    assert (told["exit_code"], told["session"], told["losses"]) == (process.returncode, str(session.path), [])
+    assert (data["exit_code"], data["session"], data["losses"]) == (process.returncode, str(session.path), [])
     assert "test session starts" in process.stderr
 
 

@@ -55,7 +55,7 @@ def fate_seen_by(owner: Owner, *command: str) -> str:
     ],
     ids=[
         "this process", "its machine's name has changed", "its id was given again", "no such process", "no such id",
-        "another boot", "another namespace", "a boot that nobody knows", "a ledger of an earlier version",
+        "another boot", "another namespace", "an unknown boot", "a ledger of an earlier version",
     ],
 )  # fmt: skip
 def test_fate(owner: Owner, fate: Fate) -> None:

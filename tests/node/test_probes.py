@@ -86,14 +86,14 @@ CPUS = {
 }
 
 
-@pytest.mark.parametrize(("told", "known"), CPUS.values(), ids=CPUS)
+@pytest.mark.parametrize(("listed", "known"), CPUS.values(), ids=CPUS)
 def test_processor_has_name_and_design(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, known: tuple[str, str | None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, known: tuple[str, str | None]
 ) -> None:
     """The first processor's design is reported beside its name, which hypervisors shorten and ARM's do not have."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(
-        f"processor\t: 0\n{told}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
+        f"processor\t: 0\n{listed}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
     )
     monkeypatch.setattr(probes, "_CPUINFO", str(cpuinfo))
     assert probes.read_cpu() == known

@@ -79,7 +79,7 @@ def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
         ("4194304 1 pid:[4026531836]", False),
         (gone().text.replace("4194304", "9" * 5000), False),
     ],
-    ids=["its process is gone", "it is of another pid namespace", "nobody", "of an earlier version", "damaged"],
+    ids=["its process is gone", "it is of another pid namespace", "no owner", "of an earlier version", "damaged"],
 )
 def test_only_dead_owners_abandon_a_session(owner: str, abandoned: bool) -> None:
     """A session is abandoned only if its owner can be checked from here and does not exist."""

@@ -38,8 +38,8 @@ def test_hooks_receive_measurements_and_judgements(perf: PerfTests) -> None:
     """Each measurement is passed to the hook without a verdict, each check with its verdict, and all measurements to the
     section, which comes after those of this package, and once on the page with characters of HTML escaped."""
     out = run(perf, section="return '<b>ours</b>', [f'{r.spec.gpus} & {r.verdict}' for r in records] + [3]")
-    told = [line for line in out.splitlines() if line.startswith(("measured", "judged"))]
-    assert told == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
+    lines = [line for line in out.splitlines() if line.startswith(("measured", "judged"))]
+    assert lines == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
     ours, _, after = out.partition("= <b>ours</b> =")
     assert "distributed training performance" in ours
     assert "\n1 & NO_BASELINE\n2 & NO_BASELINE\n3\n" in after
@@ -134,8 +134,8 @@ def test_hooks_run_once_with_xdist(perf: PerfTests) -> None:
     perf.write(FOUR)
     ended = perf.run("-n2", "--gpus=1")
     assert ended.code == 0, ended.out
-    told = Counter((perf.folder / "told.txt").read_text().splitlines())
+    counts = Counter((perf.folder / "told.txt").read_text().splitlines())
     names = [f"test_it[{size}]" for size in (1, 2, 3, 4)]
     expected = [f"gw {word}" for name in names for word in (f"measured {name}", f"judged {name} NO_BASELINE")]
-    assert told == Counter([*expected, "co section 1 2 3 4"])
+    assert counts == Counter([*expected, "co section 1 2 3 4"])
     assert ended.out.count("= ours =") == 1

@@ -185,12 +185,12 @@ def test_two_names_of_one_machine_take_turns(perf: PerfTests) -> None:
     perf.write("def test_x(train): train(model='trivial')\n")
     tickets = perf.folder / "runtime" / "dtfperf"
     tickets.mkdir(mode=0o700)
-    told = perf.folder / "told"
-    with told.open("w") as out:
+    output = perf.folder / "told"
+    with output.open("w") as out:
         with lock_hosts(local.get_machine(), 1, LockHolder.make_own("other", "test_of_another_session"), print, folder=tickets):
             process = perf.start("--cluster=twin", out=out.fileno())
             words = f"waiting for twin: held by process {os.getpid()} (test_of_another_session since "
-            wait_until("it waits", lambda: words in told.read_text(), ENDS_S)
-        assert process.wait(ENDS_S) == 0, told.read_text()
-    assert "1 passed" in told.read_text()
+            wait_until("it waits", lambda: words in output.read_text(), ENDS_S)
+        assert process.wait(ENDS_S) == 0, output.read_text()
+    assert "1 passed" in output.read_text()
     assert list(tickets.iterdir()) == []

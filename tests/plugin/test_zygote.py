@@ -37,10 +37,10 @@ def test_fork_behaves_as_a_new_process(perf: PerfTests, arguments: tuple[str, ..
     seen: dict[bool, Any] = {}
     for perf.cold in (True, False):
         ended = perf.run(*arguments, WORD="said")
-        told = Path(perf.folder, "told.json")
+        report = Path(perf.folder, "told.json")
         words = [line for line in ended.out.splitlines() if " in " not in line]  # seconds
-        seen[perf.cold] = ended.code, words, ended.err, json.loads(told.read_text()) if told.exists() else None
-        told.unlink(missing_ok=True)
+        seen[perf.cold] = ended.code, words, ended.err, json.loads(report.read_text()) if report.exists() else None
+        report.unlink(missing_ok=True)
     assert seen[True] == seen[False]
     assert seen[True][0] == 0
 

@@ -10,8 +10,8 @@ from tests.plugin import toy_training
 
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
-    told = TaskOrder.from_json(order)
-    folder = os.environ["TOY_REPORTS"] = os.path.join(os.environ["TOY_REPORTS"], told.spec.model)
+    task_order = TaskOrder.from_json(order)
+    folder = os.environ["TOY_REPORTS"] = os.path.join(os.environ["TOY_REPORTS"], task_order.spec.model)
     os.makedirs(folder, exist_ok=True)
-    toy_training.report_order(told)
+    toy_training.report_order(task_order)
     task.run(order, connection)

@@ -146,8 +146,8 @@ def test_instance_in_a_module_trains(tmp_path: Path) -> None:
         "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=make_search_path(perf)
     )
     assert shown.code == 0, shown.err
-    (told,) = read("run", shown.out)
-    assert told["runs"][0]["loss"] == pytest.approx(losses[0], rel=1e-4)
+    (measurement,) = read("run", shown.out)
+    assert measurement["runs"][0]["loss"] == pytest.approx(losses[0], rel=1e-4)
 
 
 def make_search_path(perf: PerfTests) -> str:

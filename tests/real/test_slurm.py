@@ -128,9 +128,9 @@ def test_every_worker_sees_its_own_gpu(mini_with: MiniWith, reports: Path) -> No
     ended = mini.run("--gpus=8", "--num-ps=2")
     assert ended.code == 0, ended.out
     assert [job.nodes for job in mini.jobs] == [2]
-    told = TaskReports(reports)
-    assert told.gpus == {"ps-0": "", "ps-1": "", **{f"worker-{i}": str(i % 4) for i in range(8)}}
-    assert told.nodes == {"ps-0": "n1", "ps-1": "n2", **{f"worker-{i}": f"n{i // 4 + 1}" for i in range(8)}}
+    reports_of_tasks = TaskReports(reports)
+    assert reports_of_tasks.gpus == {"ps-0": "", "ps-1": "", **{f"worker-{i}": str(i % 4) for i in range(8)}}
+    assert reports_of_tasks.nodes == {"ps-0": "n1", "ps-1": "n2", **{f"worker-{i}": f"n{i // 4 + 1}" for i in range(8)}}
 
 
 def test_worker_of_two_gpus_sees_both(mini_with: MiniWith, reports: Path) -> None:

@@ -82,11 +82,11 @@ def test_check_that_is_not_allowed_now_stays() -> None:
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
     was = replace(was, terms=ComparisonPolicy(threshold=0.5), other="two", other_runs=2)  # two devices are no anchor
     record = TWO.with_judgement(was)
-    told: list[str] = []
-    (again,) = judge_again([record], on_status=told.append)
+    messages: list[str] = []
+    (again,) = judge_again([record], on_status=messages.append)
     assert again == record
     why = f"efficiency needs a 1-device anchor, not {TWO.spec.label}"
-    assert told == [f"as in the session, because this check is not allowed now: {TWO.spec.label}: REGRESSED: {why}"]
+    assert messages == [f"as in the session, because this check is not allowed now: {TWO.spec.label}: REGRESSED: {why}"]
 
 
 def test_verdict_without_a_check_stays() -> None:

@@ -158,7 +158,7 @@ def test_record_has_flops_and_share() -> None:
 
 def test_each_model_and_precision_has_a_line() -> None:
     """The fastest measurement of each model and precision has a line; an uncounted program has none."""
-    told = format_lines([
+    lines = format_lines([
         measure_on([A100], rate=1000.0),
         measure_on([A100], rate=2000.0),
         measure_on([], rate=3.0, precision="bf16"),
@@ -166,7 +166,7 @@ def test_each_model_and_precision_has_a_line() -> None:
         measure_on([], rate=10.0, model="resnet50", **COMMAND),
         measure_on([], rate=99.0, model="another", **COMMAND),
     ])  # fmt: skip
-    assert told == [
+    assert lines == [
         f"inception3: {GFLOP} per training image; best 2000 images/sec = 68.6 TFLOP/s, 22.0 % of the TF32 peak of 2 x {A100}",
         "inception3 bf16: 34.3 GFLOP per training image; best 3.00 images/sec = 103 GFLOP/s",
         "mnist: 27.8 MFLOP per image, forward only; best 30.00 images/sec = 833 MFLOP/s",

@@ -50,10 +50,10 @@ def test_fastest_measurement_of_each_model_is_listed() -> None:
     """The fastest measurement of each model has a line, and a last line describes the limit."""
     other = record(spec(model="mnist"), 20.0, limit=LIMIT)
     slower = record(spec(gpus=8), 10.0, limit=LIMIT)
-    told = list_limits([slower, other, *make_records(LIMIT, UNKNOWN)])
-    assert [text.split()[0] for text in told[:-1]] == ["inception3", "mnist"]
-    assert WORDS in told[0]
-    assert told[-1] == ABOUT_LIMITS
+    lines = list_limits([slower, other, *make_records(LIMIT, UNKNOWN)])
+    assert [text.split()[0] for text in lines[:-1]] == ["inception3", "mnist"]
+    assert WORDS in lines[0]
+    assert lines[-1] == ABOUT_LIMITS
     assert list_limits(make_records(UNKNOWN, None)) == []
 
 

@@ -230,8 +230,8 @@ def test_disturbed_baseline_is_given_up_early(tmp_path: Path, disturbed: Collect
     session = Busy(disturbed, tmp_path, repeat((100.0, HARDWARE)))
     (measured,) = Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert len(measured.measurement.runs) == runs
-    told = f"{spec_of().label}: no baseline: its first 3 runs were disturbed (a compiler)"
-    assert session.remarks == [told] * (runs == 3)
+    remark = f"{spec_of().label}: no baseline: its first 3 runs were disturbed (a compiler)"
+    assert session.remarks == [remark] * (runs == 3)
 
 
 @dataclass

@@ -62,7 +62,7 @@ def test_traced_baseline_explains_a_regression() -> None:
     assert 1e3 * cause.seconds == pytest.approx(50, rel=0.05)
 
 
-@pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
+@pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "none"])
 def test_others_wait_only_for_synchronous_workers(how: dict[str, Any], waited_for: bool) -> None:
     """The cause of a slow worker states that all wait for it only if steps are synchronous."""
     then = make_entry(make_traced_measurement([457.1, 457.0, 457.2], make_side().step_breakdown, **how))

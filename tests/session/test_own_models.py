@@ -273,7 +273,7 @@ def test_missing_keras_backend_is_named(project: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "model, wanted, told",
+    "model, wanted, expected",
     [
         (models.small_cnn, {}, ""),
         (models.small_cnn, {"weight_decay": 4e-5}, " weight_decay=4e-05"),
@@ -282,10 +282,10 @@ def test_missing_keras_backend_is_named(project: Path, monkeypatch: pytest.Monke
     ],
     ids=["Keras", "Keras and more", "layers", "layers without"],
 )
-def test_label_has_changed_weight_decay(model: Any, wanted: dict[str, Any], told: str) -> None:
+def test_label_has_changed_weight_decay(model: Any, wanted: dict[str, Any], expected: str) -> None:
     """The label has the weight decay if it is not the default of own models, and the key if it differs from built-in ones."""
     spec = spec_of(model, **wanted)
-    assert spec.label == f"{spec.model} b32 gpus=1 num_ps=1 parameter_server{told}"
+    assert spec.label == f"{spec.model} b32 gpus=1 num_ps=1 parameter_server{expected}"
     assert ("weight_decay=0.0" in spec.key) is (spec.weight_decay == 0.0)
 
 

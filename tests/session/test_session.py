@@ -138,8 +138,8 @@ def test_hosts_are_released_at_any_end(project: PerfTests, line: str, code: int,
         f"with opened('cloud') as session:\n    session.measure(session.spec('trivial', gpus=1))\n    {line}\n",
     )
     assert ended.code == code, ended.err
-    lent = [json.loads(each)["what"] for each in (project.folder / "pretend.log").read_text().splitlines()]
-    assert lent == ["asked", "lent", "given back"]
+    events = [json.loads(each)["what"] for each in (project.folder / "pretend.log").read_text().splitlines()]
+    assert events == ["asked", "lent", "given back"]
     assert session_of(project)["exit_code"] == noted
     assert len(read_records(project)) == 1
 

@@ -90,9 +90,9 @@ def test_files_have_sizes_and_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_missing_bucket_is_named(s3: S3) -> None:
     """A bucket that does not exist is named, with the command that creates it."""
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         Bucket.open("s3://nobodys-bucket/a")
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "s3://nobodys-bucket/a: there is no bucket nobodys-bucket. Create it with: aws s3 mb s3://nobodys-bucket"
     )
 
@@ -134,9 +134,9 @@ def test_error_of_s3_is_one_message(s3: S3, code: str, words: str) -> None:
     """Each error of S3 is one message, which begins with the location."""
     bucket = Bucket.open(URL)
     s3.cloud.faults.error(f"GET /{NAME}.*", code, times=10)
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         bucket.list_files()
-    assert str(told.value).startswith(f"{URL}: {words}")
+    assert str(raised.value).startswith(f"{URL}: {words}")
 
 
 def test_unreachable_s3_is_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ def _fill_bucket(s3: S3) -> None:
 
 def _stage_on_hosts(url: str = URL, config: ClusterConfig = TWO_HOSTS) -> tuple[Path, list[str]]:
     """Stage the data set, and return its folder on the hosts with the status lines."""
-    told: list[str] = []
+    messages: list[str] = []
     with named.open_cluster(config).allocate(Resources(devices=2)) as allocation:
-        return Path(staging.stage(url, allocation, config, told.append)), told
+        return Path(staging.stage(url, allocation, config, messages.append)), messages
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
@@ -42,7 +42,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 def test_hosts_with_a_common_cache_fetch_once(s3: S3) -> None:
     """Hosts with a common cache fetch each file once, and all have the same folder."""
     _fill_bucket(s3)
-    folder, told = _stage_on_hosts()
+    folder, messages = _stage_on_hosts()
 
     assert folder.parent == Path(os.environ["XDG_CACHE_HOME"], "dtfperf", "data")
     assert folder.name.startswith("perf-data-sets-mnist-")
@@ -52,7 +52,7 @@ def test_hosts_with_a_common_cache_fetch_once(s3: S3) -> None:
         "labels/train": 1,
         "labels/test": 0,
     }
-    assert told[0] == f"listing {URL}"
+    assert messages[0] == f"listing {URL}"
 
 
 def test_next_session_fetches_nothing(s3: S3) -> None:
@@ -94,14 +94,14 @@ def test_wrong_checksum_is_refused(s3: S3) -> None:
     """A file with another checksum is refused by each host, with the reason and without a URL."""
     _fill_bucket(s3)
     s3.put("sets/mnist/images", b"other", Metadata={"dtfperf-sha256": "00"})
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         _stage_on_hosts()
-    first, *hosts = str(told.value).splitlines()
+    first, *hosts = str(raised.value).splitlines()
     assert first == f"{URL} could not be staged on all hosts:"
     assert [line.strip().partition(": ")[2] for line in hosts] == [
         "images has arrived twice with another checksum than S3 has. Upload it again"
     ] * 2
-    assert "X-Amz" not in str(told.value)
+    assert "X-Amz" not in str(raised.value)
 
 
 def test_empty_location_is_refused(s3: S3) -> None:

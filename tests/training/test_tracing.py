@@ -227,8 +227,8 @@ def test_missing_traced_steps_of_a_worker_time_out(tiny: Spec, tmp_path: Path) -
         outcomes = run_tasks([server, chief, dataclasses.replace(other, traced_steps=1)])
     assert [outcome["code"] for outcome in outcomes] == [0, 0, 0]
     assert [len(report_of(outcome).step_s) for outcome in outcomes[1:]] == [spec.steps, spec.steps]
-    (told,) = [event for event in outcomes[1]["events"] if event["kind"] == "trace"]
-    assert told["error"].startswith("DeadlineExceededError")
+    (trace,) = [event for event in outcomes[1]["events"] if event["kind"] == "trace"]
+    assert trace["error"].startswith("DeadlineExceededError")
 
 
 FAILS = """

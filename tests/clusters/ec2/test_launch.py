@@ -200,9 +200,9 @@ def test_denied_launch_is_requested_once(cloud: Cloud, attempt: Make) -> None:
     launching = attempt()
     with pytest.raises(ClientError) as caught:  # the caller of the launch makes its message
         launching.go()
-    told = refusals.format_refusal(caught.value)
+    text = refusals.format_refusal(caught.value)
     assert (
-        "a service control policy denies it explicitly, and adding rights does not help. Ask the administrators of the" in told
+        "a service control policy denies it explicitly, and adding rights does not help. Ask the administrators of the" in text
     )
     assert launching.asked_in() == [A]
 

@@ -199,7 +199,7 @@ def test_lock_can_be_taken_again(ledger: Ledger) -> None:
 
 
 DAMAGED = {
-    "nobody's": "{}\n",
+    "an empty object": "{}\n",
     "a list": "[]\n",
     "nothing": "null\n",
     "no plan": '{"event": "plan", "at": 1}\n',

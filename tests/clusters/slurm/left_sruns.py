@@ -29,8 +29,8 @@ def main() -> None:
     argv = [sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap", *sys.argv[1:]]
     environment = {**os.environ, "SLURM_CONF": os.environ.get("REAP_CONF", os.environ["SLURM_CONF"])}
     ended = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    told = {name: {"process": srun.pid, "is_there": srun.poll() is None} for name, srun in sruns.items()}
-    print(json.dumps({"code": ended.returncode, "out": ended.stdout, "err": ended.stderr, "sruns": told}))
+    states = {name: {"process": srun.pid, "is_there": srun.poll() is None} for name, srun in sruns.items()}
+    print(json.dumps({"code": ended.returncode, "out": ended.stdout, "err": ended.stderr, "sruns": states}))
     for srun in sruns.values():
         srun.terminate()  # which ends its job, too
         srun.wait()

@@ -315,15 +315,15 @@ def test_refused_at_once(choosy: Site, log_in: LogIn, case: str) -> None:
 def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
     """Occupied nodes are waited for up to max_pending, with the reason; then the job is cancelled."""
     log_in(choosy)
-    told: list[str] = []
+    messages: list[str] = []
     other = choosy.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "-o/dev/null").strip()
     config = slurm(backend_keys={"max_pending": 4})
     with (
         pytest.raises(AllocationError, match=r"Slurm job \d+ pending.*\(Resources\): not started within max_pending = 4 s"),
-        named.open_cluster(config).allocate(Resources(devices=2, on_status=told.append)),
+        named.open_cluster(config).allocate(Resources(devices=2, on_status=messages.append)),
     ):
         pass
-    assert any(re.search(r"Slurm job \d+ pending.*: others go first \(Resources\)", words) for words in told)
+    assert any(re.search(r"Slurm job \d+ pending.*: others go first \(Resources\)", words) for words in messages)
     assert choosy.jobs() == [other]
     choosy.run("scancel", other)
     wait_until_all_is_gone(choosy)

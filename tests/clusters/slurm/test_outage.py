@@ -28,9 +28,9 @@ def test_query_is_repeated_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> 
             raise answer
         return answer
 
-    told: list[str] = []
-    assert client.retry_while_down(ask, told.append) == "17"
-    assert told == ["squeue: away: asking again for up to 10 minutes"] * 2
+    messages: list[str] = []
+    assert client.retry_while_down(ask, messages.append) == "17"
+    assert messages == ["squeue: away: asking again for up to 10 minutes"] * 2
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +124,10 @@ def test_outage_after_the_allocation_keeps_the_nodes(
     srun.write_text(AWAY.format(folder=tmp_path))
     srun.chmod(0o755)
     monkeypatch.setattr(cluster, "SlurmClient", AwayAtFirst)
-    told: list[str] = []
-    with named.open_cluster(ONE_NODE).allocate(Resources(devices=1, on_status=told.append)) as allocation:
+    messages: list[str] = []
+    with named.open_cluster(ONE_NODE).allocate(Resources(devices=1, on_status=messages.append)) as allocation:
         assert [host.name for host in allocation.hosts] == ["n1"]
-    keepalive, addresses = (words for words in told if words.endswith("asking again for up to 10 minutes"))
+    keepalive, addresses = (words for words in messages if words.endswith("asking again for up to 10 minutes"))
     assert "keep-alive step on n1" in keepalive
     assert "Unable to contact slurm controller" in keepalive
     assert "Socket timed out" in addresses

@@ -116,8 +116,8 @@ def test_a_dry_run_cancels_nothing(site: Site, jobs: dict[str, str]) -> None:
     assert code == 0
     assert row(output, jobs["dtfperf-gone"]).endswith("is gone would be cancelled")
     code, output = reap(site, "--dry-run", "--json")
-    told = {each["job"]: each["done"] for each in read("slurm reap", output)["jobs"]}
-    assert (code, told[jobs["dtfperf-gone"]], told[jobs["dtfperf-lives"]]) == (0, "would be cancelled", "left alone")
+    done = {each["job"]: each["done"] for each in read("slurm reap", output)["jobs"]}
+    assert (code, done[jobs["dtfperf-gone"]], done[jobs["dtfperf-lives"]]) == (0, "would be cancelled", "left alone")
     assert list_uncancelled(site, jobs) == jobs.keys()
 
 
@@ -150,8 +150,8 @@ def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tup
 def test_srun_of_a_dead_pytest_is_ended(site: Site) -> None:
     """An srun of a dead session is listed and ended; those of living or unknown sessions are not."""
     ended, left = beside_sruns(site)
-    (told,) = (line for line in ended["out"].splitlines() if "srun" in line)
-    assert told == f"dtfperf: 1 srun on this machine, whose process 4194304 on {HERE} is gone: ended."
+    (report_line,) = (line for line in ended["out"].splitlines() if "srun" in line)
+    assert report_line == f"dtfperf: 1 srun on this machine, whose process 4194304 on {HERE} is gone: ended."
     assert left.keys() == {"at work", "elsewhere"}
 
 

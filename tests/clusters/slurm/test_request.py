@@ -240,8 +240,8 @@ def test_unavailable_nodes_are_not_requested(unavailable: list[str], listed: str
 
 def test_wrapper_reports_start_and_end() -> None:
     """A wrapped program has stdin, stdout, its index and its exit code; the shell adds its lines before and after."""
-    told = run_with_wrapper(["sh", "-c", "cat; echo $DTFPERF_HOST_INDEX; echo oh >&2; exit 5"])
-    assert told == (5, [STARTED, "an order", "3", f"{ENDED}5"], "oh\n")
+    result = run_with_wrapper(["sh", "-c", "cat; echo $DTFPERF_HOST_INDEX; echo oh >&2; exit 5"])
+    assert result == (5, [STARTED, "an order", "3", f"{ENDED}5"], "oh\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
@@ -263,8 +263,8 @@ def test_wrapper_that_is_ended_itself() -> None:
 def test_setup_lines_prepare_the_programs_environment() -> None:
     """Setup lines run in one shell, one after the other, with quotes and blanks as written."""
     setup = ["export A='b  c'", 'use() { export B="$1 it\'s"; }', 'use "two words"', "# a comment", ""]
-    told = run_with_wrapper(["sh", "-c", 'echo "$A|$B"'], setup=setup)
-    assert told[:2] == (0, [STARTED, "b  c|two words it's", f"{ENDED}0"])
+    result = run_with_wrapper(["sh", "-c", 'echo "$A|$B"'], setup=setup)
+    assert result[:2] == (0, [STARTED, "b  c|two words it's", f"{ENDED}0"])
 
 
 def test_setup_lines_cannot_disturb_the_agents_lines() -> None:
@@ -426,9 +426,9 @@ def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> N
     sweep = request.make_sweep_command(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
     cores = min(2, len(os.sched_getaffinity(0))) if backend_keys.get("exclusive", True) else 1
     with running(site, hanging) as first, running(site, keepalive) as second:
-        told = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()
+        lines = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()
         assert sorted(site.run(*sweep).split()) == job.nodes
         assert (first.poll(), second.poll()) == (None, None)
     for index, node in enumerate(job.nodes):
-        mine = [line for line in told if line.startswith(f"{index}: ")]
+        mine = [line for line in lines if line.startswith(f"{index}: ")]
         assert mine == [f"{index}: {STARTED}", f"{index}: {gpus} {cores} {node}", f"{index}: {ENDED}0"]

@@ -30,9 +30,9 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
         assert on_site.processes(wanted)
         assert on_site.processes(canary) == []
         (job,) = on_site.jobs()
-        told = on_site.run("scontrol", "show", "job", "-dd", job) + on_site.run("scontrol", "write", "batch_script", job, "-")
-        assert "the keep-alive step" in told
-        assert canary not in told
+        shown = on_site.run("scontrol", "show", "job", "-dd", job) + on_site.run("scontrol", "write", "batch_script", job, "-")
+        assert "the keep-alive step" in shown
+        assert canary not in shown
         kept = {path: path.read_bytes() for path in on_site.folder.rglob("*") if path.is_file()}
         kept |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         assert any(wanted.encode() in content for content in kept.values())  # the controller's state is among them

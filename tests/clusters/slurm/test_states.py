@@ -153,9 +153,9 @@ def job(state: str, **more: Any) -> SlurmJob:
 )  # fmt: skip
 def test_ends_are_explained_in_one_sentence(over: SlurmJob, words: str) -> None:
     """The message of a job's end has the job, the reason, the node, and the remedy."""
-    told = states.explain_end(over)
-    assert words in told
-    assert "\n" not in told
+    explanation = states.explain_end(over)
+    assert words in explanation
+    assert "\n" not in explanation
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -150,9 +150,9 @@ def test_agents_survive_slow_setups_of_others(lab: Lab) -> None:
 
 def test_status_names_the_connected_hosts(lab: Lab) -> None:
     """The status shows the hosts that are being connected."""
-    told: list[str] = []
-    with Ssh(lab.config()).allocate(Resources(devices=2, on_status=told.append)):
-        assert told[0] == "connecting to m1, m2"
+    messages: list[str] = []
+    with Ssh(lab.config()).allocate(Resources(devices=2, on_status=messages.append)):
+        assert messages[0] == "connecting to m1, m2"
 
 
 def test_owner_is_this_process() -> None:

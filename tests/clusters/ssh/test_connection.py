@@ -53,11 +53,11 @@ def test_hosts_that_fail_for_one_reason_are_one_error(new_lab: NewLab) -> None:
 
 def test_status_names_hosts_that_are_waited_for(lab: Lab) -> None:
     """The status shows a host that is still being prepared, with its current set-up line."""
-    told: list[str] = []
+    messages: list[str] = []
     handshake = Handshake.from_config(lab.config(setup=["sleep 3"]))
-    for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
+    for line in cluster.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), messages.append):
         line.let_go()
-    assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
+    assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in messages)
 
 
 def test_parallel_limits_handshakes(lab: Lab, tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def test_command_has_fixed_options_first() -> None:
     assert argv[-7:] == ["-o", "ConnectTimeout=13", "-p", "2201", "--", "me@n1", "exec true"]
 
 
-@pytest.mark.parametrize(("connect_s", "told"), [(0.1, "1"), (1.0, "1"), (1.5, "2"), (30, "30")])
-def test_timeout_is_in_whole_seconds(connect_s: float, told: str) -> None:
+@pytest.mark.parametrize(("connect_s", "expected"), [(0.1, "1"), (1.0, "1"), (1.5, "2"), (30, "30")])
+def test_timeout_is_in_whole_seconds(connect_s: float, expected: str) -> None:
     """The time limit for ssh is rounded up to whole seconds, because zero means no limit."""
-    assert f"ConnectTimeout={told}" in make_ssh_argv(Endpoint("n", "n"), connect_s, "true")
+    assert f"ConnectTimeout={expected}" in make_ssh_argv(Endpoint("n", "n"), connect_s, "true")
 
 
 def test_user_configuration_sets_only_the_route(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_options_of_the_cluster_file(tmp_path: Path) -> None:
     """Options go before the user's configuration."""
     config = tmp_path / "config"
     config.write_text(COMFORT)
-    told = ("-F", str(config), "-l", "you", "-p", "22", "-o", "ProxyJump=bastion", "-o", "HostKeyAlias=i-0123")
-    found = effective(Endpoint("n1", "n1", options=told))
+    options = ("-F", str(config), "-l", "you", "-p", "22", "-o", "ProxyJump=bastion", "-o", "HostKeyAlias=i-0123")
+    found = effective(Endpoint("n1", "n1", options=options))
     output = {"user": "you", "port": "22", "proxyjump": "bastion", "hostkeyalias": "i-0123"}
     assert {name: found[name] for name in output} == output
 

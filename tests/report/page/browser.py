@@ -110,8 +110,8 @@ class Browser:
     def console(self) -> list[str]:
         """Return the messages of the console: errors, violations of the page's policy, and output of scripts."""
         self.evaluate("0")  # whatever was on its way has come
-        told = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"}
-        return [json.dumps(event["params"]) for event in self.events if event.get("method") in told]
+        methods = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"}
+        return [json.dumps(event["params"]) for event in self.events if event.get("method") in methods]
 
 
 @contextmanager

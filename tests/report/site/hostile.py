@@ -18,11 +18,11 @@ def make_hostile_history() -> HistoryData:
     program = TrainedProgram(graph=evil, settings={evil: {}})
     content = Fingerprint(hardware=Hardware(cpu=evil, cores=2), software={evil: evil}, program=program)
     other = replace(content, hardware=Hardware(cpu=EVIL))
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cluster": evil, "command": ["pytest", evil], "versions": {evil: evil}, "verdicts": {evil: 1, "PASSED": 1},
         "commit": evil, "folder": evil,
     }  # fmt: skip
-    nights: list[Row] = [session(night, id=f"../{SCHEME}{night}{EVIL}", **told) for night in range(9)]
+    nights: list[Row] = [session(night, id=f"../{SCHEME}{night}{EVIL}", **fields) for night in range(9)]
     row: dict[str, Any] = {"spec_key": evil, "label": evil, "model": evil, "system": evil, "verdict": evil}
     one = series([point(night, **row) for night in nights])
     two = series([point(night, **row | {"hosts": 2, "fingerprint": "g"}) for night in nights[:4]])

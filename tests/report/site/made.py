@@ -15,24 +15,24 @@ CONTENT = Fingerprint(hardware=Hardware(cpu="any", cores=2))
 
 def session(night: int, **changes: Any) -> Row:
     started = BEGAN + timedelta(days=night)
-    told: Row = {
+    row: Row = {
         "id": f"{started:%Y%m%dT%H%M%SZ}-{night:06x}", "started": started.isoformat(), "cluster": "local", "wall_s": 60.0,
         "exit_code": 0, "command": ["pytest", "perf_tests"], "versions": {"tensorflow": "2.21.0"}, "verdicts": {"PASSED": 2},
         "commit": "c0ffee" * 6, "usd": None, "folder": "/nowhere", "content": "0" * 64, "watched": True,
     }  # fmt: skip
-    return told | changes
+    return row | changes
 
 
 def point(of: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
     """Return a measurement of a session."""
-    told = {
+    row = {
         "session": of["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
         "model": "mnist", "gpus": 1, "system": "cpu-any-2c", "hosts": 1, "fingerprint": "f", "mean_log": 4.6,
         "images_per_sec": rate, "runs": 2, "spread": 0.01, "noise_run": None, "noise_session": None, "verdict": "PASSED",
         "baseline": 99.0, "change": 0.01, "started": of["started"], "cluster": of["cluster"], "commit": of["commit"],
         "versions": of["versions"],
     }  # fmt: skip
-    return told | changes
+    return row | changes
 
 
 def series(points: Sequence[Row]) -> Series:
@@ -43,7 +43,7 @@ def series(points: Sequence[Row]) -> Series:
 def event(number: int, members: Sequence[Series], night: int, **changes: Any) -> Row:
     """Return a change with its first bad night at that number in each series."""
     points = members[0].points
-    told: Row = {
+    row: Row = {
         "id": number, "kind": "step", "state": "confirmed", "found": points[-1]["session"], "found_at": points[-1]["started"],
         "last_good": points[night - 1]["session"], "last_good_at": points[night - 1]["started"],
         "first_bad": points[night]["session"], "first_bad_at": points[night]["started"], "differences": ["kernel 6.1 -> 6.2"],
@@ -56,7 +56,7 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
         ],
         "promise": {"share": 0.05, "nights": 90, "series": len(members), "is_noise_known": True},
     }  # fmt: skip
-    return told | changes
+    return row | changes
 
 
 def measured(of: Row) -> list[Row]:

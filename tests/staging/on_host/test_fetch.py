@@ -108,11 +108,11 @@ def test_permanent_error_is_reported(server: FileServer, folder: Path, monkeypat
     """After a number of tries without a byte, the error names the file and the answer, and never the URL."""
     monkeypatch.setattr(on_host, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * TRIES
-    with pytest.raises(FetchError) as told:
+    with pytest.raises(FetchError) as raised:
         _fetch_files(folder, _make_file(server, "file"))
 
-    assert str(told.value) == f"file: HTTP 503: SlowDown: Reduce., {TRIES} times in a row"
-    assert SECRET not in str(told.value)
+    assert str(raised.value) == f"file: HTTP 503: SlowDown: Reduce., {TRIES} times in a row"
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_permanent_error_is_reported(server: FileServer, folder: Path, monkeypat
 def test_final_error_is_not_repeated(server: FileServer, folder: Path, status: int, body: bytes, words: str) -> None:
     """A final error is not repeated, has the message of S3, and other fetched files are kept."""
     server.answers["bad"] = [Answer(status, body)]
-    with pytest.raises(FetchError, match=words) as told:
+    with pytest.raises(FetchError, match=words) as raised:
         _fetch_files(folder, _make_file(server, "good"), _make_file(server, "bad"), parallel=1)
 
-    assert str(told.value) == f"bad: {words}"
+    assert str(raised.value) == f"bad: {words}"
     assert len(server.find_requests("bad")) == 1
     assert _read_files(folder) == {"good": CONTENT}
 
@@ -145,9 +145,9 @@ def test_unreachable_server_is_reported(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(on_host, "_LONGEST_PAUSE_S", 0.0)
     with serve_files() as gone:
         file = _make_file(gone, "file")
-    with pytest.raises(FetchError, match="Connection refused") as told:
+    with pytest.raises(FetchError, match="Connection refused") as raised:
         _fetch_files(folder, file)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(raised.value)
 
 
 def test_damaged_file_is_fetched_again(server: FileServer, folder: Path) -> None:
@@ -275,9 +275,9 @@ def test_process_follows_orders(server: FileServer, tmp_path: Path) -> None:
     with FetchProcess(tmp_path) as hand:
         assert hand.next_event("hello")["host"] == 3
         hand.fetch(_make_file(server, "a/b"))
-        told = hand.next_event("staged", "failed")
+        message = hand.next_event("staged", "failed")
         folder = tmp_path / "dtfperf" / "data" / "set"
-        assert told == {"event": "staged", "host": 3, "folder": str(folder), "fetched": 1, "bytes": len(CONTENT)}
+        assert message == {"event": "staged", "host": 3, "folder": str(folder), "fetched": 1, "bytes": len(CONTENT)}
         assert _read_files(folder) == {"a/b": CONTENT}
         assert hand.process.poll() is None
         assert hand.read_output() == ""
@@ -293,9 +293,9 @@ def test_process_reports_progress_and_failure(server: FileServer, tmp_path: Path
         progress = hand.next_event("progress")
         assert {"bytes", "moved", "waiting"} < set(progress)
         held.set()
-        told = hand.next_event("staged", "failed")
-        assert (told["event"], told["reason"]) == ("failed", "slow: HTTP 404")
-        assert SECRET not in hand.read_output() + str(told)
+        message = hand.next_event("staged", "failed")
+        assert (message["event"], message["reason"]) == ("failed", "slow: HTTP 404")
+        assert SECRET not in hand.read_output() + str(message)
 
 
 @pytest.mark.parametrize("how", ["closed", "silent"])

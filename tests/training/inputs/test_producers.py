@@ -34,12 +34,12 @@ def test_failing_python_producer_ends_the_step(deliver: Deliver, how: str, cause
     """A step fails with the producer's own error, the number of delivered batches, and the delay."""
     delivery = deliver(Ask(spec(data), STEPS, input=f"{FAILING}:{how}{kind}"))
     assert delivery.error == "InfrastructureError"
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"the producer of worker:0's images failed after 3 batches, and the next step that wanted one was ended "
         rf"\d+\.\d{{3}} s later: {cause}",
         delivery.message,
     )
-    assert told, delivery.message
+    assert match, delivery.message
     assert len(delivery.steps) <= 3
 
 
@@ -82,16 +82,16 @@ def test_a_producer_may_be_any_program_and_ends_with_its_worker(deliver: Deliver
 def test_task_starts_its_producers(driver: Driver, data: str) -> None:
     """A task starts its producers itself, and trains on their batches from the first step on."""
     ask = Ask(spec(data).replace(warmup_steps=1, steps=3))
-    told = driver.ask({**ask.to_json(), "train": True})
-    assert len(told["loss"]) == 3, told
+    answer = driver.ask({**ask.to_json(), "train": True})
+    assert len(answer["loss"]) == 3, answer
 
 
 def test_a_task_ends_when_its_producer_dies(driver: Driver) -> None:
     """The error that a run's culprit is quoted with is the producer's end, not TensorFlow's closed queue."""
     ask = Ask(spec("zmq").replace(steps=STEPS), environment={ZMQ_PRODUCER: shlex.join([*OTHER, "killed"])})
-    told = driver.ask({**ask.to_json(), "train": True})
-    assert told["error"] == "InfrastructureError"
-    assert re.match(r"the producer of worker:0's images failed after \d batches, and .* was killed by SIGKILL", told["message"])
+    data = driver.ask({**ask.to_json(), "train": True})
+    assert data["error"] == "InfrastructureError"
+    assert re.match(r"the producer of worker:0's images failed after \d batches, and .* was killed by SIGKILL", data["message"])
 
 
 def test_a_producer_that_cannot_be_started_is_named(deliver: Deliver) -> None:

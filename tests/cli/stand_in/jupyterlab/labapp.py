@@ -68,8 +68,8 @@ class Handler(socketserver.StreamRequestHandler):
                 left -= len(data)
             self._answer(200, found.hexdigest().encode())
         elif url.path == "/about":
-            told: dict[str, Any] = {"folder": os.getcwd(), "environment": dict(os.environ)}
-            self._answer(200, json.dumps(told).encode())
+            about: dict[str, Any] = {"folder": os.getcwd(), "environment": dict(os.environ)}
+            self._answer(200, json.dumps(about).encode())
         elif url.path == "/echo":  # not HTTP any more, as a websocket is not
             self._answer(101, b"")
             while data := self.request.recv(1 << 16):

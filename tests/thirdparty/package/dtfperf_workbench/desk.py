@@ -12,8 +12,8 @@ from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 class Desk(Local):
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        with super().allocate(resources) as lent:
-            yield LocalAllocation([Host(f"desk-{number}", ADDRESS) for number, _ in enumerate(lent.hosts)])
+        with super().allocate(resources) as allocation:
+            yield LocalAllocation([Host(f"desk-{number}", ADDRESS) for number, _ in enumerate(allocation.hosts)])
 
 
 class DeskBackend(Backend):
