@@ -1,4 +1,4 @@
-"""Words that were given up for those of docs/glossary.md do not come back: not in names, and not in messages, help and docs."""
+"""Tests that names, messages, help and docs use the words of docs/glossary.md and not those that these have replaced."""
 
 import ast
 import re
@@ -10,10 +10,10 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("pytest_dtfperf", "tests", "benchmarks", "perf_tests", "ci", "docs", ".github")
-TOLD_HERE = ("tests/test_words.py",)  # which have to say them
+EXEMPT_FILES = ("tests/test_words.py",)  # it has the replaced words in its tables
 
-# What has been given up altogether, as names have it in them, as files are called and as sentences say it.
-EVERYWHERE: Mapping[str, str] = {
+# Replaced terms, to what has replaced them: allowed neither in names nor in file names nor in sentences.
+TERMS: Mapping[str, str] = {
     "rehearsal|rehears(e|ed|es)": "dry run",
     "planted": "injected",
     "drills?": "injected slow-down",
@@ -28,8 +28,8 @@ EVERYWHERE: Mapping[str, str] = {
     "bury|buried|buries": "reap",
 }
 
-# What is an ordinary word in a sentence, the names of tests among them, and was given up as a term.
-IN_NAMES: Mapping[str, str] = {
+# Words that are replaced in names, and allowed in sentences and in the names of tests.
+NAME_WORDS: Mapping[str, str] = {
     "places?": "cluster_settings, backend_keys, fingerprint, machines, barrier, position, index",
     "said": "given, output, reported_rate",
     "tells?": "on_status, notify, send",
@@ -50,8 +50,8 @@ IN_NAMES: Mapping[str, str] = {
     "conversation": "RunController, Examination",
 }
 
-# Whole names that were given up.
-NAMES: Mapping[str, str] = {
+# Whole names that are replaced.
+WHOLE_NAMES: Mapping[str, str] = {
     "freedom": "degrees_of_freedom",
     "by_chance": "p_value",
     "PART": "FRACTION",
@@ -59,8 +59,8 @@ NAMES: Mapping[str, str] = {
     "Estimate": "CostEstimate, RatioEstimate",
 }
 
-# Terms, where a sentence may have their words in another sense.
-IN_TEXTS: Mapping[str, str] = {
+# Phrases that are replaced in texts, whose single words are allowed in another sense.
+PHRASES: Mapping[str, str] = {
     "How to go on:": "Hint:",
     r"\bonce more\b": "again, or the label `rerun`",
     r"\bMend\b": "Fix",
@@ -72,57 +72,62 @@ IN_TEXTS: Mapping[str, str] = {
     r"(--[a-z-]+[ =])PART\b": "FRACTION",
 }
 
-# Functions that are called so and may: the reason. A variable or parameter may not.
-MAY_BE_CALLED: Mapping[str, str] = {
+# Names with a replaced word that functions may have, but variables and parameters may not, with the reason.
+ALLOWED_FUNCTION_NAMES: Mapping[str, str] = {
     "place": "the verb of placement: tasks are placed on hosts, variables on devices",
     "tell": "Python's own, of files",
 }
 
-# What names and docstrings of tests do not have.
+# Words and beginnings of names that tests do not have in names and docstrings.
 PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"
 QUESTIONS = ("test_what_", "test_who_", "test_where_", "test_how_", "test_if_", "test_of_")
-# Names that are kept: a test that overrides one of the public suite of backends.
-KEPT_NAMES = frozenset(("test_what_a_dead_controller_left_is_swept",))
+# Allowed names: tests that override one of the public suite of backends.
+ALLOWED_TEST_NAMES = frozenset(("test_what_a_dead_controller_left_is_swept",))
 
-# Texts in which such a word may stand: a part of the line, and the reason.
-MAY_SAY: Mapping[str, str] = {}
+# Lines in which a replaced word is allowed: a part of the line, to the reason.
+ALLOWED_TEXTS: Mapping[str, str] = {}
 
 
 @cache
-def files() -> list[Path]:
-    """Everything that people write here."""
+def list_files() -> list[Path]:
+    """Return the paths of all files that are written by hand."""
     found = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*") if path.is_file()]
     found += [path for path in REPOSITORY.iterdir() if path.suffix in (".md", ".py", ".toml") or path.name == "Makefile"]
     unread = {".pyc", ".png", ".gz", ".jpg"}
-    made = ("docs/_build/", "docs/reference/")  # by a build of the site, of what is read where it comes from
-    written = (path for path in found if not called(path).startswith(made))
-    return [path for path in written if path.suffix not in unread and called(path) not in TOLD_HERE]
+    generated = ("docs/_build/", "docs/reference/")  # by a build of the site, from files that are read
+    written = (path for path in found if not get_relative_path(path).startswith(generated))
+    return [path for path in written if path.suffix not in unread and get_relative_path(path) not in EXEMPT_FILES]
 
 
-def called(path: Path) -> str:
+def list_files_in(folder: str) -> list[Path]:
+    """Return the paths of the files in a folder of the repository; for an empty name, those beside the folders."""
+    return [path for path in list_files() if get_relative_path(path).rpartition("/")[0].partition("/")[0] == folder]
+
+
+def get_relative_path(path: Path) -> str:
     return path.relative_to(REPOSITORY).as_posix()
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, ""], ids=lambda folder: folder or "the root")
 def test_names_are_of_the_glossary(folder: str) -> None:
-    """No name of a module, class, function, parameter or variable has a word that was given up."""
-    own = [path for path in files() if path.suffix == ".py" and called(path).rpartition("/")[0].partition("/")[0] == folder]
-    found = [f"{called(path)}:{line}" for path in own for line in wrong_names(names_of(path), path.stem)]
+    """No name of a module, class, function, parameter or variable has a replaced word."""
+    own = [path for path in list_files_in(folder) if path.suffix == ".py"]
+    found = [f"{get_relative_path(path)}:{line}" for path in own for line in find_wrong_names(list_names(path), path.stem)]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, ""], ids=lambda folder: folder or "the root")
 def test_texts_are_of_the_glossary(folder: str) -> None:
-    """No message, help, docstring, comment or page of the docs says a term that was given up."""
-    own = [path for path in files() if called(path).rpartition("/")[0].partition("/")[0] == folder]
-    found = [f"{called(path)}:{line}" for path in own for line in wrong_texts(path.read_text(errors="replace"))]
+    """No message, help, docstring, comment or page of the docs has a replaced term."""
+    own = list_files_in(folder)
+    found = [f"{get_relative_path(path)}:{line}" for path in own for line in find_wrong_texts(path.read_text(errors="replace"))]
     assert not found, "\n".join(found)
 
 
 def test_names_and_docstrings_of_tests_are_plain() -> None:
     """Tests and their helpers are named by subject and behaviour, and their docstrings have no private word."""
-    own = [path for path in files() if path.suffix == ".py" and called(path).startswith("tests/")]
-    found = [f"{called(path)}:{line}" for path in own for line in private_words(path.read_text())]
+    own = [path for path in list_files() if path.suffix == ".py" and get_relative_path(path).startswith("tests/")]
+    found = [f"{get_relative_path(path)}:{line}" for path in own for line in find_private_words(path.read_text())]
     assert own
     assert not found, "\n".join(found)
 
@@ -139,18 +144,18 @@ def test_names_and_docstrings_of_tests_are_plain() -> None:
 )
 def test_private_words_are_found(source: str, expected: list[str]) -> None:
     """A question as a name, and a private word in a name or docstring, are found with their line."""
-    assert list(private_words(source)) == expected
+    assert list(find_private_words(source)) == expected
 
 
 def test_exceptions_are_needed() -> None:
-    """What may be called so, or said, is: an exception goes with its reason."""
-    texts = [path.read_text(errors="replace") for path in files()]
-    assert [said for said in MAY_SAY if not any(said in text for text in texts)] == []
-    names = {name for path in files() if path.suffix == ".py" for _, name, _ in names_of(path)}
-    assert sorted((MAY_BE_CALLED.keys() | KEPT_NAMES) - names) == []
+    """Each exception in the tables is used."""
+    texts = [path.read_text(errors="replace") for path in list_files()]
+    assert [part for part in ALLOWED_TEXTS if not any(part in text for text in texts)] == []
+    names = {name for path in list_files() if path.suffix == ".py" for _, name, _ in list_names(path)}
+    assert sorted((ALLOWED_FUNCTION_NAMES.keys() | ALLOWED_TEST_NAMES) - names) == []
 
 
-NAMED = {
+NAME_CASES = {
     "a class": ("class Vigil: pass", "1: Vigil: vigil is called run monitor"),
     "a constant": ("KEEPER_S = 1", "1: KEEPER_S: keeper is called watchdog"),
     "a parameter": ("def f(*, places): pass", "1: places: places is called cluster_settings"),
@@ -166,11 +171,11 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("what", NAMED)
-def test_names_that_come_back_are_found(what: str) -> None:
-    """Whatever has such a name, with its line and the word to take."""
-    source, expected = NAMED[what]
-    (found,) = wrong_names(names_in(source))
+@pytest.mark.parametrize("what", NAME_CASES)
+def test_replaced_names_are_found(what: str) -> None:
+    """A replaced name of any kind is found with its line and the word to use."""
+    source, expected = NAME_CASES[what]
+    (found,) = find_wrong_names(find_names(source))
     assert found.startswith(expected)
 
 
@@ -183,12 +188,12 @@ def test_names_that_come_back_are_found(what: str) -> None:
         "forward, steward, foretell = 1, 2, 3",
     ],
 )
-def test_ordinary_names_are_not(source: str) -> None:
-    """A test's name is a sentence, and a word within another one is none."""
-    assert list(wrong_names(names_in(source))) == []
+def test_ordinary_names_are_allowed(source: str) -> None:
+    """A replaced word is allowed in the name of a test, in an allowed name, and within another word."""
+    assert list(find_wrong_names(find_names(source))) == []
 
 
-SAID = {
+TEXT_CASES = {
     'raise E("no. How to go on: try again")': "How to go on: is called Hint:",
     "# the warden's last words": "warden is called supervisor",
     "It is measured once more.": "once more is called again",
@@ -200,11 +205,11 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("text", SAID)
-def test_terms_that_come_back_are_found(text: str) -> None:
-    """In any text, with the word to take."""
-    (found,) = wrong_texts(f"\n{text}")
-    assert found.startswith(f"2: {SAID[text]}")
+@pytest.mark.parametrize("text", TEXT_CASES)
+def test_replaced_terms_are_found(text: str) -> None:
+    """A replaced term in a text is found with its line and the word to use."""
+    (found,) = find_wrong_texts(f"\n{text}")
+    assert found.startswith(f"2: {TEXT_CASES[text]}")
 
 
 @pytest.mark.parametrize(
@@ -214,43 +219,43 @@ def test_terms_that_come_back_are_found(text: str) -> None:
         "forward, release, housekeeper, the warehouse's departments",
     ],
 )
-def test_ordinary_sentences_are_not(text: str) -> None:
-    """Ordinary words are, and so is what has its reason."""
-    assert list(wrong_texts(text)) == []
+def test_ordinary_sentences_are_allowed(text: str) -> None:
+    """Ordinary words are allowed in sentences."""
+    assert list(find_wrong_texts(text)) == []
 
 
-def wrong_names(names: Iterable[tuple[int, str, bool]], module: str = "") -> Iterator[str]:
-    """A line for each name that has a word that was given up: its line, the name, the word, and what took its place."""
+def find_wrong_names(names: Iterable[tuple[int, str, bool]], module: str = "") -> Iterator[str]:
+    """Yield the line, the name, the word and its replacement for each name with a replaced word."""
     for line, name, is_variable in dict.fromkeys([(1, module, False), *names]):
-        if name in MAY_BE_CALLED and not is_variable:
+        if name in ALLOWED_FUNCTION_NAMES and not is_variable:
             continue
-        if name in NAMES:
-            yield f"{line}: {name}: is called {NAMES[name]}"
-        for word in words_of(name):
-            for now in called_now(word, in_test=name.startswith("test_")):
-                yield f"{line}: {name}: {word} is called {now}"
+        if name in WHOLE_NAMES:
+            yield f"{line}: {name}: is called {WHOLE_NAMES[name]}"
+        for word in split_words(name):
+            for new in find_replacements(word, in_test=name.startswith("test_")):
+                yield f"{line}: {name}: {word} is called {new}"
 
 
 @cache
-def called_now(word: str, *, in_test: bool) -> list[str]:
-    """What has taken the place of a word, if something has."""
-    tables = (EVERYWHERE,) if in_test else (EVERYWHERE, IN_NAMES)
-    found = (next((now for old, now in table.items() if re.fullmatch(old, word)), None) for table in tables)
-    return [now for now in found if now]
+def find_replacements(word: str, *, in_test: bool) -> list[str]:
+    """Return the replacements of a word; empty for an ordinary one."""
+    tables = (TERMS,) if in_test else (TERMS, NAME_WORDS)
+    found = (next((new for old, new in table.items() if re.fullmatch(old, word)), None) for table in tables)
+    return [new for new in found if new]
 
 
-def words_of(name: str) -> list[str]:
-    """`_of_ChildBells` is of, child and bells."""
+def split_words(name: str) -> list[str]:
+    """Return the words of a name in lower case: of, child and bells for `_of_ChildBells`."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
 @cache
-def names_of(path: Path) -> list[tuple[int, str, bool]]:
-    return [*names_in(path.read_text())]
+def list_names(path: Path) -> list[tuple[int, str, bool]]:
+    return [*find_names(path.read_text())]
 
 
-def names_in(source: str) -> Iterator[tuple[int, str, bool]]:
-    """Every name in a program, f-strings' included: its line, the name, and whether a variable or a parameter gets it here."""
+def find_names(source: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield the line of each name in a program, the name, and whether it is given to a variable or parameter there."""
     for node in ast.walk(ast.parse(source)):
         line = getattr(node, "lineno", 1)
         match node:
@@ -271,28 +276,28 @@ def names_in(source: str) -> Iterator[tuple[int, str, bool]]:
                 yield line, other or name.rpartition(".")[2], False
 
 
-def private_words(source: str) -> Iterator[str]:
+def find_private_words(source: str) -> Iterator[str]:
     """Yield "line: name" of each function or class with such a name, and "line: name: word" of each such docstring."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             continue
         name, line = getattr(node, "name", "module"), getattr(node, "lineno", 1)
-        has_word = any(re.fullmatch(PRIVATE_WORDS, word) for word in words_of(name))
-        if name not in KEPT_NAMES and (has_word or name.startswith(QUESTIONS)):
+        has_word = any(re.fullmatch(PRIVATE_WORDS, word) for word in split_words(name))
+        if name not in ALLOWED_TEST_NAMES and (has_word or name.startswith(QUESTIONS)):
             yield f"{line}: {name}"
         if word := re.search(rf"(?i)\b({PRIVATE_WORDS})\b", ast.get_docstring(node) or ""):
             yield f"{line}: {name}: {word[0]}"
 
 
-def wrong_texts(text: str) -> Iterator[str]:
-    """A line for each term that was given up: its line, the term, and what took its place."""
-    everywhere = rf"(?i:(?<![\w-])({'|'.join(EVERYWHERE)})(?![\w-]))"
-    terms = {old: now for old, now in IN_TEXTS.items() if re.search(old, text)}
-    if re.search(everywhere, text):
-        terms |= {rf"(?i:(?<![\w-])({old})(?![\w-]))": now for old, now in EVERYWHERE.items()}
+def find_wrong_texts(text: str) -> Iterator[str]:
+    """Yield the line, the term and its replacement for each replaced term in a text."""
+    terms_pattern = rf"(?i:(?<![\w-])({'|'.join(TERMS)})(?![\w-]))"
+    terms = {old: new for old, new in PHRASES.items() if re.search(old, text)}
+    if re.search(terms_pattern, text):
+        terms |= {rf"(?i:(?<![\w-])({old})(?![\w-]))": new for old, new in TERMS.items()}
     for number, line in enumerate(text.splitlines(), start=1):
-        if not terms or any(may in line for may in MAY_SAY):
+        if not terms or any(part in line for part in ALLOWED_TEXTS):
             continue
-        for old, now in terms.items():
+        for old, new in terms.items():
             if found := re.search(old, line):
-                yield f"{number}: {found[0]} is called {now}"
+                yield f"{number}: {found[0]} is called {new}"
