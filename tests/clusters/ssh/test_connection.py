@@ -45,7 +45,9 @@ def test_hosts_that_fail_for_one_reason_are_one_error(new_lab: NewLab) -> None:
     fits = {"m1": {"programs": {"succeed-on-m1": "#!/bin/sh\nexit 0\n"}}}
     lab = new_lab(3, each=fits, programs={"succeed-on-m1": "#!/bin/sh\nexit 3\n"})
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3") as raised:
-        cluster.open_processes(Handshake.of(lab.config(setup=["succeed-on-m1"])), list(enumerate(list_endpoints(lab.config()))))
+        cluster.open_processes(
+            Handshake.from_config(lab.config(setup=["succeed-on-m1"])), list(enumerate(list_endpoints(lab.config())))
+        )
     assert raised.value.hosts == ["m2", "m3"]
     assert str(raised.value).count("setup line 1") == 1
     assert str(raised.value).endswith(" (likewise m3)")
