@@ -70,14 +70,24 @@ def find_slow_transfers(
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
         if found:  # a breakdown has the busiest links only: the remaining seconds of the same part are its, too
-            is_all = part.location is None or is_server(part.location)
-            theirs = {cell: s for cell, s in untraced.items() if is_all or hosts.get(cell[0]) == part.location}
+            location = _widen(part.location, {worker for worker, _ in untraced}, slow, {worker for worker, _ in cells}, hosts)
+            is_all = location is None or is_server(location)
+            theirs = {cell: s for cell, s in untraced.items() if is_all or hosts.get(cell[0]) == location}
             found = {**found, **theirs}
             untraced = {cell: seconds for cell, seconds in untraced.items() if cell not in theirs}
-            yield CandidateCause(CandidateKind.TRANSFER, found, location=part.location)
+            yield CandidateCause(CandidateKind.TRANSFER, found, location=location)
     if untraced:
         waiting, everyone = ({worker for worker, _ in each} for each in (untraced, cells))
         yield CandidateCause(CandidateKind.TRANSFER, untraced, location=_locate_unknown(waiting, everyone, hosts))
+
+
+def _widen(
+    location: str | None, untraced: Collection[str], slow: Collection[str], everyone: Collection[str], hosts: Mapping[str, str]
+) -> str | None:
+    """Return the host of a slow worker if all workers there are slow, some of them without a link in the breakdown."""
+    host = hosts.get(location or "")
+    there = {worker for worker in everyone if hosts.get(worker) == host}
+    return host if host and location in there and not there.isdisjoint(untraced) and there <= {*slow} else location
 
 
 def _locate_unknown(slow: Collection[str], everyone: Collection[str], hosts: Mapping[str, str]) -> str | None:

@@ -144,13 +144,16 @@ def test_servers_without_variables_have_no_operations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "num_ps"), [(2, 1), (2, 2), (16, 3)], ids=["one server", "two servers", "more links than a breakdown has"]
+    ("hosts", "devices", "num_ps"),
+    [(4, 2, 1), (4, 2, 2), (4, 16, 3), (18, 2, 16)],
+    ids=["one server", "two servers", "more links than a breakdown has", "a breakdown with links of one worker only"],
 )
-def test_slow_link_of_workers_is_the_cause(tmp_path: Path, devices: int, num_ps: int) -> None:
+def test_slow_link_of_workers_is_the_cause(tmp_path: Path, hosts: int, devices: int, num_ps: int) -> None:
     """A slow link of a host with workers only is the only cause, at this host."""
-    training, hosts = make_spec(gpus=4 * devices, num_ps=num_ps, steps=30), {"gpus_per_host": devices}
-    usual = train_on_cluster(make_config(**hosts), training, tmp_path, explain=True)
-    slow = train_on_cluster(make_config(**hosts, slow_links=[{"host": 3, "link": "1gbit"}]), training, tmp_path, explain=True)
+    training, keys = make_spec(gpus=hosts * devices, num_ps=num_ps, steps=30), {"hosts": hosts, "gpus_per_host": devices}
+    slow_links = [{"host": hosts - 1, "link": "1gbit"}]
+    usual = train_on_cluster(make_config(**keys), training, tmp_path, explain=True)
+    slow = train_on_cluster(make_config(**keys, slow_links=slow_links), training, tmp_path, explain=True)
     then, now = (
         MeasurementProfile(
             step_s=[run.elapsed_s / training.steps],
@@ -162,7 +165,7 @@ def test_slow_link_of_workers_is_the_cause(tmp_path: Path, devices: int, num_ps:
     )
     found = explain(then, now)
     assert found
-    assert [(cause.kind, cause.location) for cause in found.causes] == [("link", "sim-0003")]
+    assert [(cause.kind, cause.location) for cause in found.causes] == [("link", f"sim-{hosts - 1:04}")]
     assert found.causes[0].seconds == pytest.approx(now.step_s[0] - then.step_s[0], rel=0.05)
 
 
