@@ -98,12 +98,12 @@ def find_probed_location(case: ExplainCase) -> str | None:
 
 
 def _find_slower_links(case: ExplainCase) -> Collection[tuple[str, str]]:
-    """Return the links that are slower when probed, as source and target."""
+    """Return the links that are slower when probed, as source and target. A baseline of many hosts lacks some of them."""
     then, now = case.then.probes, case.now.probes
     if not then or not now:
         return ()
     slower = {each.location for each in find_slower(then, now) if each.name == LINK}
-    return {(source, target) for name in slower & then.links.keys() & now.links.keys() for source, target in [name.split(">")]}
+    return {(source, target) for name in slower & now.links.keys() for source, target in [name.split(">")]}
 
 
 def _task_at(host: str, hosts: Mapping[str, str]) -> str:

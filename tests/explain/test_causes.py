@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_dtfperf.baselines.entry import keep_probes
 from pytest_dtfperf.datamodel.explanation import Cause, CauseKind, Explanation
 from pytest_dtfperf.datamodel.host_state import Disturbance
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
@@ -18,7 +19,15 @@ from pytest_dtfperf.datamodel.step_times import MAX_LINKS
 from pytest_dtfperf.datamodel.step_times import LinkTraffic as Traced
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
-from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
+from pytest_dtfperf.explain.measurement_profile import (
+    CandidateCause,
+    CandidateKind,
+    ComparedTimes,
+    MeasurementProfile,
+    Times,
+)
+from pytest_dtfperf.explain.merge_causes import ExplainCase
+from pytest_dtfperf.explain.reasons import find_probed_location
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import load_linked_traces
 from tests.explain.made import load_real_traces as traced
@@ -1190,3 +1199,17 @@ def test_own_program_without_steps_is_advised_to_report_them() -> None:
         f"no step of {side} was taken apart: a program can report its steps with pytest_dtfperf.steps"
         for side in ("the baseline", "this training")
     ]
+
+
+def test_slow_host_of_a_ring_is_found_against_a_baseline_of_many_hosts() -> None:
+    """Of a ring of 40 hosts, of which a baseline has not all links, the host is found that has all slow links."""
+    hosts = [f"h{number:02}" for number in range(40)]
+    ring = [way for here, there in zip(hosts, [*hosts[1:], hosts[0]], strict=True) for way in ((here, there), (there, here))]
+    links = {f"{source}>{target}": Link(per_s=1e9, spread=0.01, repeats=4) for source, target in ring}
+    slow = {name: replace(link, per_s=1e8) if "h39" in name else link for name, link in links.items()}
+    then, now = (MeasurementProfile(probes=probes) for probes in (keep_probes(Probes(links=links)), Probes(links=slow)))
+    assert then.probes
+    assert len(then.probes.links) < len(ring)
+    nothing = Times({}, 1.0)
+    case = ExplainCase(then, now, ComparedTimes(nothing, nothing, "traces"), CandidateCause(CandidateKind.FLOOR, {}))
+    assert find_probed_location(case) == "h39"
