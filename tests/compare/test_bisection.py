@@ -88,7 +88,7 @@ def test_minor_second_change_ends_a_search() -> None:
     found = compute_posterior(32, seen)
     decision = decide_bisection(found, POLICY, len(seen))
     assert decision.end is BisectionEnd.FOUND
-    assert "a second change of less than 25% of its size is not excluded" in decision.reason
+    assert "a second change of less than 25 % of its size is not excluded" in decision.reason
     assert found.changes[1] < POLICY.confidence
     (change,) = found.describe_changes(POLICY.confidence)
     assert (change.first, change.last) == (21, 21)
