@@ -121,6 +121,7 @@ def test_image_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
     """Agents and tasks of hosts over ssh run in a container image, and its digest is in the fingerprint."""
     container = make_image(tmp_path / "image")
     setup = [*SEES_FILES, "export USER=root"]  # Charliecloud asks for it
-    with on_two(lab, tmp_path, entry=TOY, container=container, container_python=sys.executable, setup=setup) as stage:
-        assert stage.run(num_ps=1).images_per_sec > 0
+    keys = {"entry": TRAINING.entry, "container": container, "container_python": sys.executable, "setup": setup}
+    with on_two(lab, tmp_path, hosts=["m1"], **keys) as stage:
+        assert stage.run(gpus=1, num_ps=1).images_per_sec > 0
         assert str(stage.launcher.fingerprint.software["container"]).startswith("folder sha256:")
