@@ -15,7 +15,7 @@ have come (Shapley's value), which add up; adding and removing are its two ends.
 import math
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -281,14 +281,29 @@ def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
     return ComparedTimes(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
 
 
+def find_medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
+    """Return for each name the median of the values of all others, of which there is at least one."""
+    order = sorted(values, key=lambda name: values[name])
+    ordered = [values[name] for name in order]
+    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2  # in the middle of the others
+    return {name: (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2 for at, name in enumerate(order)}
+
+
 def make_peer_times(now: Times) -> Times:
     """Return the times that each worker would have if it were no slower than the others' median. Used without a baseline."""
+    workers = dict(now.own)
+    have = Counter(kind for parts in workers.values() for kind in parts)
+    others = {
+        kind: find_medians_of_others({worker: parts.get(kind, 0.0) for worker, parts in workers.items()})
+        for kind in sorted(have)
+    }
     best = {
         worker: {
-            kind: min(seconds, now.own[worker].get(kind, 0.0))
-            for kind, seconds in _get_median_worker(parts for other, parts in now.own.items() if other != worker).items()
+            kind: min(medians[worker], parts.get(kind, 0.0))
+            for kind, medians in others.items()
+            if have[kind] > (kind in parts)  # others have it, too
         }
-        for worker in now.own
+        for worker, parts in workers.items()
     }
     step_s = compute_step_s([sum(parts.values()) for parts in best.values()], now.coordinated)
     return Times(best, step_s + now.residual_s, now.error_s, now.coordinated)

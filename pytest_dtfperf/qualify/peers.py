@@ -28,6 +28,7 @@ from itertools import pairwise
 
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
+from pytest_dtfperf.explain.measurement_profile import find_medians_of_others
 from pytest_dtfperf.formats import format_count, percent
 from pytest_dtfperf.stats.noise import compute_t_quantile, count_most_rare
 
@@ -338,7 +339,7 @@ def _measure_group(peers: Mapping[str, _Series], policy: QualifyPolicy) -> _Grou
     allowed = -math.log1p(-policy.tolerance) + 2 * of_level + spread
     return _Group(
         readings=found,
-        centres=_find_medians_of_others(levels),
+        centres=find_medians_of_others(levels),
         noise=noise,
         degrees=degrees,
         spread=spread,
@@ -361,18 +362,10 @@ def _compare_rounds(rates: Mapping[str, Mapping[int, float]]) -> dict[str, dict[
             relative[host][number] = each - median
     levels = {host: _find_level(list(each.values())) for host, each in relative.items()}
     for number, found in rounds.items():
-        common = _find_medians_of_others({host: each - levels[host] for host, each in found.items()})
+        common = find_medians_of_others({host: each - levels[host] for host, each in found.items()})
         for host, each in found.items():
             relative[host][number] = each - common[host]
     return relative
-
-
-def _find_medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
-    """Return for each host the median of the values of all others."""
-    order = sorted(values, key=lambda host: values[host])
-    ordered = [values[host] for host in order]
-    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2  # in the middle of the others
-    return {host: (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2 for at, host in enumerate(order)}
 
 
 def _measure_noise(series: Sequence[Sequence[float]]) -> tuple[float, float]:

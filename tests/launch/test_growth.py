@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes, Reading
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, TaskTime, WorkKind
 from pytest_dtfperf.explain.candidate_causes import find_slow_transfers
-from pytest_dtfperf.explain.measurement_profile import CandidateCause, CandidateKind
+from pytest_dtfperf.explain.measurement_profile import CandidateCause, CandidateKind, Times, make_peer_times
 from pytest_dtfperf.explain.probes import find_slower
 from pytest_dtfperf.explain.step_events import align_clocks
 from pytest_dtfperf.launch.launcher import Launcher
@@ -136,6 +136,16 @@ def test_candidate_causes_read_each_change_a_few_times() -> None:
     assert candidate.largest_s == pytest.approx(0.2)
     assert candidate.largest_of(("forward",)) == pytest.approx(0.1)
     assert cells.reads <= 4 * len(cells)
+
+
+def test_times_of_peers_read_each_worker_a_few_times() -> None:
+    """The median of the other workers is found without a search in all of them for each worker."""
+    own = CountedReads({f"worker:{number}": {"forward": 0.1, "backward": 0.2} for number in range(64)})
+    own["worker:3"] = {"forward": 0.3, "backward": 0.1, "input": 0.1}
+    found = make_peer_times(Times(own, 0.4, {}))
+    assert found.own["worker:3"] == {"forward": 0.1, "backward": 0.1}
+    assert found.own["worker:0"] == {"forward": 0.1, "backward": 0.2, "input": 0.0}
+    assert own.reads <= 8 * len(own)
 
 
 def test_slow_transfers_read_each_task_a_few_times() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.qualify import QualifyCase, measure_rates
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostVerdict
+from pytest_dtfperf.explain.measurement_profile import find_medians_of_others
 from pytest_dtfperf.qualify.peers import PeerComparison, QualifyPolicy, find_impossible
 from tests import campaign
 
@@ -204,3 +206,12 @@ def test_reading_of_a_thousand_times_its_peers_is_impossible(rates: Mapping[str,
     found = find_impossible({host: {MEMORY: rate} for host, rate in rates.items()}, kinds)
     assert list(found) == impossible
     assert all("impossible memory of 1e+13 per second" in text for text in found.values())
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_medians_of_others_leave_out_one_value_each(count: int) -> None:
+    """Each name gets the median of the values of all others, also if values are equal."""
+    random = Random(count)
+    values = {str(number): float(random.randrange(5)) for number in range(count)}
+    expected = {name: statistics.median(each for other, each in values.items() if other != name) for name in values}
+    assert find_medians_of_others(values) == expected
