@@ -35,13 +35,24 @@ def rate(images_per_sec: float) -> str:
     return f"{images_per_sec:.{decimals}f}"
 
 
+MOST_FRACTION = 100.0  # of which percentages are printed
+
+
 def percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
+    """Format `4.1 %`, or of the end of a very wide interval `above 10000 %`."""
+    return _describe_extreme(fraction) or f"{100 * fraction:.1f} %"
 
 
 def change(fraction: float) -> str:
     """Format a fraction with its sign: `-4.1 %`."""
-    return f"{100 * fraction:+.1f} %"
+    return _describe_extreme(fraction) or f"{100 * fraction:+.1f} %"
+
+
+def _describe_extreme(fraction: float) -> str:
+    """Return text for a fraction with digits that mean nothing; empty for any other. Two runs may have such an interval."""
+    if not abs(fraction) > MOST_FRACTION:  # also NaN
+        return ""
+    return f"below -{100 * MOST_FRACTION:g} %" if fraction < 0 else f"above {100 * MOST_FRACTION:g} %"
 
 
 def format_ms(seconds: float) -> str:

@@ -184,6 +184,13 @@ def test_overhead_reason_has_its_interval() -> None:
     assert "): no interval yet, allowed at most 10.0 %; 1 run against 1" in single.reason
 
 
+def test_overhead_of_few_scattered_runs_has_no_digits_without_meaning() -> None:
+    """The end of an interval that is wider than any effect is stated as a bound, and not with twenty digits."""
+    judgement = judge_overhead(measurement_of([250, 360]), measurement_of([280, 400]), make_policy(0.25))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert ": below -10000 % to " in judgement.reason
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_threshold_on_wrong_hosts_is_incomparable(which: int) -> None:
     """Efficiency and overhead are INCOMPARABLE if one of the two measurements had wrong hosts."""
