@@ -238,7 +238,7 @@ def compute_step_breakdown(
     With `lockstep`, a step of all workers is one step; else each worker has its own, and the path is the slowest's. `clocks`
     bounds how far tasks' clocks are apart, where that is known from elsewhere. `aligned` are the clocks of all traces, if they
     were computed before. Traces without edges have no path, and each worker has its own times; a worker that had too little to
-    do is left out. A worker whose clock is not tied to the chief's has its own times, too, beside the path.
+    do is left out. A worker with a clock that is not tied to the chief's has its own times, too, beside the path.
     """
     edges = all(trace.edges for trace in traces)
     if not edges:

@@ -52,7 +52,7 @@ class GroupTrainer:
         spec: Spec,
         test: str,
         *,
-        hosts: int,
+        hosts: int = 1,
         on_status: Callable[[str], object] = lambda text: None,
     ) -> None:
         """Prepare trainings.
@@ -60,7 +60,7 @@ class GroupTrainer:
         Args:
             spec: the training on all hosts, with equal numbers of devices.
             test: the name of the log folders.
-            hosts: how many hosts that training has.
+            hosts: how many hosts that training has, if that is known before they are allocated; else set it before `shrink`.
             on_status: called with a line about each lost host.
         """
         self.lost: dict[str, str] = {}

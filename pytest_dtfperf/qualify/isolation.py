@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.clusters.capacity import compute_need, count_hosts_for, count_server_hosts
+from pytest_dtfperf.clusters.capacity import count_server_hosts
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
@@ -163,10 +163,8 @@ class HostIsolation:
     def _choose_hosts(self) -> None:
         """Note the hosts with workers. Those that cannot be reached are left out, and the training gets fewer devices."""
         if self._trainer is None:
-            config = self._session.config
-            count = count_hosts_for(config, compute_need(config, self._spec.gpus, 0))
-            self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
-            self._server_hosts = count_server_hosts(config, self._spec.num_ps)
+            self._trainer = GroupTrainer(self._session, self._spec, TEST, on_status=self._on_status)
+            self._server_hosts = count_server_hosts(self._session.config, self._spec.num_ps)
         launcher, lost = self._trainer.get_launcher(), self._trainer.lost
         if lost:
             self._trainer.hosts = len(launcher.hosts) + len(lost) - self._server_hosts

@@ -178,7 +178,7 @@ def dtfperf(*arguments: object, cwd: Path | None = None, **more: str) -> subproc
 
 
 def make_command(*arguments: str) -> list[str]:
-    """Return the command of a process that stands for a fork of `dtfperf ARGUMENTS`, for `subprocess.Popen`."""
+    """Return the command of a process that takes the place of a fork of `dtfperf ARGUMENTS`, for `subprocess.Popen`."""
     return [zygote().python, "-m", COMMANDS, *arguments]
 
 
