@@ -9,5 +9,5 @@ LIMIT_S=57                     # Slurm ends a HealthCheckProgram after 60 second
 
 cd "$FOLDER" || exit 0
 timeout --kill-after=2 "$LIMIT_S" \
-    dtfperf qualify --host --no-training --drain --time-limit=45s --results=results --history=history.sqlite >>qualify.log 2>&1
+    dtfperf qualify --host --drain --time-limit=45s --results=results --history=history.sqlite >>qualify.log 2>&1
 exit 0

@@ -91,11 +91,12 @@ Find the hosts of a cluster that are slower than the other hosts of the same har
     dtfperf qualify --cluster=lab mnist steps=100 --json
     dtfperf qualify --cluster=daint --hosts=8 --no-training --time-limit=2min
     dtfperf qualify --host --json                  # this host alone, by the history: in a Slurm prolog
+    dtfperf qualify --host mnist --time-limit=3min     # with a training
 
 In several rounds all hosts are probed side by side (arithmetic of cores or GPUs, memory), stream to each other in pairs, and
 train a small model by themselves and in pairs. Hosts of one kind are compared with each other. At most 2 % of qualifications
-call any fit host slow. Baselines are neither read nor changed. The readings enter the history: `dtfperf history hosts`
-(docs/qualify.md).
+call any fit host slow. --host only trains if a model is given. Baselines are neither read nor changed. The readings enter the
+history: `dtfperf history hosts` (docs/qualify.md).
 """
 HOST_LIMIT_S = 45.0  # of a host alone: Slurm ends a HealthCheckProgram after 60 s
 QUALIFY_ENDS = {
@@ -295,7 +296,7 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(
         commands, "qualify", help="find the slow hosts of a cluster before a job", text=QUALIFY_TEXT, ends=QUALIFY_ENDS
     )
-    text = "the training of each host: a model and its fields; by default mnist"
+    text = "the training of each host: a model and its fields; by default mnist, and with --host none"
     parser.add_argument("specs", metavar="MODEL|FIELD=VALUE", nargs="*", help=text)
     add_cluster(parser)
     text = "measure this host alone, and compare it with the history: with its own sessions and with hosts of its hardware"
@@ -353,7 +354,7 @@ def _qualify(args: argparse.Namespace) -> int:
             session,
             make_all_hosts_spec(session, make_spec(session, wanted[0]), hosts, devices),
             policy=policy,
-            trains=not args.no_training,
+            trains=not args.no_training and (bool(args.specs) or not args.host),  # too long for the limit of a host alone
             time_limit_s=HOST_LIMIT_S if args.host and args.time_limit is None else get_time_limit_s(args),
             recorded=_load_recorded(session) if args.host else None,
             names=[_get_node_name()],

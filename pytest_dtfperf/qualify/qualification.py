@@ -71,7 +71,7 @@ class HostQualification:
         Args:
             spec: a training on all hosts. Each host makes its own part of it.
             policy: the error rates and the losses; of links, the losses are those of `LINK_POLICY`.
-            trains: whether hosts train at all.
+            trains: whether hosts train.
             time_limit_s: no round begins that would end later.
             seed: of the pairs; by default drawn.
             recorded: readings of hosts in the history, by which a host that is measured alone is judged, instead of by peers.
@@ -181,7 +181,7 @@ class HostQualification:
             began_s = time.monotonic()
             if began_s - self._began_s + longest_s > self._time_limit_s:
                 if self._recorded is None or self._own.is_screening:  # otherwise the reason is that of the capacity
-                    self._why_stopped = "the time limit was reached"
+                    self._why_stopped = self._describe_time_limit(longest_s)
                 return
             self._on_status(f"round {max(self._own.rounds, self._links.rounds) + 1}: {self._describe_round()}")
             try:
@@ -191,6 +191,15 @@ class HostQualification:
                 return
             longest_s = max(longest_s, time.monotonic() - began_s)
         self._measure_suspects()
+
+    def _describe_time_limit(self, longest_s: float) -> str:
+        """Return that the time limit was reached, and for too few rounds also what they need."""
+        reached = "the time limit was reached"
+        made, needed = self._own.rounds, self._policy.screening
+        if made >= needed:
+            return reached
+        missing = f"{format_count(needed, 'round')} are needed, and one takes up to {math.ceil(longest_s)} s"
+        return f"{reached} after {format_count(made, 'round')}: {missing} (--time-limit)"
 
     @property
     def _is_open_own(self) -> bool:

@@ -169,7 +169,8 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
     deaths = "deaths = [{ host = 2, step = 5, run = 1 }]\n"
     assert run_qualify(folder, deaths, "--hosts=4", "--time-limit=45s") == 3
     out = capsys.readouterr().out
-    assert re.search(r"(?m)^sim-0000, sim-0001, sim-0003: the time limit was reached$", out)
+    reached = "the time limit was reached after 2 rounds: 3 rounds are needed, and one takes up to 10 s (--time-limit)"
+    assert f"\nsim-0000, sim-0001, sim-0003: {reached}\n" in out
     assert re.search(r"(?m)^sim-0002: .*died", out)
 
 
@@ -215,10 +216,11 @@ def test_qualify_of_this_host_without_history_is_not_judged(
     """--host measures this host alone. Without readings in the history it makes all rounds, and ends with exit code 3."""
     if readings == "measured":
         (host / "clusters.toml").unlink()
-    assert main(["qualify", "--host", "--no-training", "--json", "--max-rounds=1", "--time-limit=10min"]) == 3
+    assert main(["qualify", "--host", "--json", "--max-rounds=1", "--time-limit=10min"]) == 3
     found = Qualification.from_json(read("qualify", capsys.readouterr().out))
     (result,) = found.hosts.values()
     assert found.rounds == 4
+    assert "training" not in result.capacities
     assert result.verdict is HostVerdict.NOT_JUDGED
     reasons = ["the history has fewer than 5 sessions", *(["undisturbed reading"] if readings == "measured" else [])]
     assert any(reason in result.reason for reason in reasons)
@@ -228,7 +230,7 @@ def test_qualify_of_this_host_without_history_is_not_judged(
 def test_qualify_of_this_host_that_fails_is_not_judged(host: Path, what: str) -> None:
     """A failure of the program itself is exit code 3, never 1, so that it drains no node."""
     (host / "history.sqlite").write_text("no database" * 100 if what == "damaged history" else "")
-    command = ["-m", zygote.COMMANDS, "qualify", "--host", "--no-training", "--json"]
+    command = ["-m", zygote.COMMANDS, "qualify", "--host", "--json"]
     # The first round of readings is enough: the output is written at any end.
     command += ["--history=history.sqlite"] if what == "damaged history" else ["--time-limit=1s"]
     env = {**os.environ, **zygote.SEARCH_PATH}

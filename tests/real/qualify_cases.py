@@ -2,6 +2,8 @@
 
     python -m tests.real.qualify_cases --minutes=30 --output=FILE    all cases in a drawn order, a line for each, then a table
 
+Cases that have a result in FILE are not run again: to go on with a campaign, use the same seed and file.
+
 Machines of cases without links have CPU quotas, so that all of them together do not need more cores than this machine has.
 """
 
@@ -15,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -114,6 +116,12 @@ def run_case(case: MachineCase, folder: Path) -> CaseOutcome:
         {host for host, each in found["hosts"].items() if each["verdict"] == "FIT"},
         {host: each["reason"] for host, each in found["hosts"].items() if "reason" in each},
     )
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of an output file whose cases have a result: neither failed nor skipped."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [each for each in lines if "right" in each]
 
 
 def summarise(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -222,12 +230,15 @@ def main() -> int:
     args = parser.parse_args()
     cases = [each for each in list_cases() if not args.kinds or each.kind in args.kinds.split(";")]
     ends_s = time.monotonic() + 60 * args.minutes
-    lines: list[dict[str, Any]] = []
+    lines = read_results(args.output)
+    done = {MachineCase(each["kind"], each["hosts"], each["loss"], each["draw"]) for each in lines}
     for case in order_cases(cases, args.seed):
+        if case in done:
+            continue
         if time.monotonic() > ends_s:
             break
         began_s = time.monotonic()
-        line: dict[str, Any] = {"kind": case.kind, "hosts": case.hosts, "loss": case.loss, "draw": case.draw}
+        line: dict[str, Any] = asdict(case)
         if reason := why_no_case(case):
             line |= {"skipped": reason}
         else:

@@ -54,7 +54,7 @@ def test_health_check_drains_no_node_where_dtfperf_fails(new_site: NewSite, tmp_
         assert site.run("srun", "--nodes=1", "echo", "ran").strip() == "ran"
         wait_until("the node is idle", lambda: "State=IDLE " in get_state(site, "n1"))
     log = (folder / "qualify.log").read_text()
-    assert [what for what in FAILURES if f"called: {what} qualify --host --no-training --drain" not in log] == [], log
+    assert [what for what in FAILURES if f"called: {what} qualify --host --drain" not in log] == [], log
 
 
 def test_draining_needs_a_permission(new_site: NewSite) -> None:
