@@ -193,11 +193,13 @@ class HostQualification:
         self._measure_suspects()
 
     def _describe_time_limit(self, longest_s: float) -> str:
-        """Return that the time limit was reached, and for too few rounds also what they need."""
+        """Return that the time limit was reached, and after too few rounds how many are needed."""
         reached = "the time limit was reached"
         made, needed = self._own.rounds, self._policy.screening
         if made >= needed:
             return reached
+        if not made:
+            return f"{reached} before the first round"
         missing = f"{format_count(needed, 'round')} are needed, and one takes up to {math.ceil(longest_s)} s"
         return f"{reached} after {format_count(made, 'round')}: {missing} (--time-limit)"
 
