@@ -119,7 +119,7 @@ def run_case(case: MachineCase, folder: Path) -> CaseOutcome:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of an output file whose cases have a result: neither failed nor skipped."""
+    """Return the lines of an output file that have a result: their cases neither failed nor were skipped."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [each for each in lines if "right" in each]
 
