@@ -1,4 +1,4 @@
-"""The cases of the campaign (`causes.py`): what is trained and what is done to it, and what was said of it."""
+"""The cases of the campaign (`causes.py`): the training and the injected cause of each, and the result of its explanation."""
 
 import random
 import re
@@ -24,11 +24,11 @@ LAYOUTS = (  # mode, parameter servers, workers
     ("distributed_all_reduce", 0, 2),
     ("parameter_server_v2", 1, 2),
 )
-# Of workers that a coordinator gives steps it is counted how many each has done: of 15 by two workers one more or less is 7 %.
+# More steps, by whether a coordinator distributes them: of 15 steps of two workers, one step more or less is 7 %.
 STEPS = {False: 15, True: 60}
 NOTHING = "nothing"
 QUIET = 1 / 5  # of all cases have nothing injected
-LEAST_LONGER = 0.1  # of a step: what was to be injected and made less than this says nothing about explanations
+MIN_INCREASE = 0.1  # fraction of a step: a case whose injected cause had less effect is left out
 WITHIN = 0.2  # of the measured seconds
 
 
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def only_peer(self) -> set[str] | None:
-        """Of the task at which it is injected, a server or worker:1, if it talks to but one other."""
+        """The only task that the server or worker:1 with the injected cause communicates with; None if there are several."""
         servers, workers = {f"ps:{i}" for i in range(self.num_ps)}, {f"worker:{i}" for i in range(self.workers)}
         where = set(INJECTED[self.injected].where)
         peers = workers if where <= servers else servers or workers - {"worker:1"}
@@ -77,38 +77,40 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Told:
-    """One case, and what was said of it."""
+class CaseResult:
+    """A case, with the top cause of its explanation."""
 
     case: Case
-    then_s: float  # of a step
-    now_s: float
-    named: str  # the kind of the top cause; "" if none is claimed
+    baseline_s: float  # of a step
+    current_s: float
+    cause_kind: str  # the kind of the top cause; "" if none is claimed
     location: str
     seconds: float  # of that cause
     error: str = ""  # why there was no explanation
-    disturbed: str = ""  # by whom else, where nothing was injected
+    disturbance: str = ""  # other load, where nothing was injected
 
     @property
-    def longer(self) -> float:
-        """As a part of the step."""
-        return self.now_s / self.then_s - 1
+    def increase(self) -> float:
+        """The increase of the step's time, as a fraction of the baseline's."""
+        return self.current_s / self.baseline_s - 1
 
     @property
     def counts(self) -> bool:
-        """Whether what was injected made any difference, and nobody else did: else there is nothing to explain, or more."""
-        return not self.disturbed and (self.case.injected == NOTHING or self.longer >= LEAST_LONGER)
+        """Whether the injected cause had an effect and nothing else disturbed the runs: an answer can be right only then."""
+        return not self.disturbance and (self.case.injected == NOTHING or self.increase >= MIN_INCREASE)
 
     @property
     def is_right(self) -> bool:
         """Whether the top cause is of the kind that was injected, or none is claimed where nothing was."""
         kinds = INJECTED[self.case.injected].kinds
-        return self.named in kinds if kinds else not self.named
+        return self.cause_kind in kinds if kinds else not self.cause_kind
 
     @property
     def is_there(self) -> bool:
-        """Whether it is named where it was injected: by its tasks, or their hosts. A task that talks to one
-        other alone has a link that is its pair with that one."""
+        """Whether the location of the top cause has the tasks of the injected one, or their hosts.
+
+        The link of a task that communicates with only one other task is their pair.
+        """
         where = INJECTED[self.case.injected].where
         named = {self.case.hosts.get(end, end) for end in re.split("[<>]+", self.location) if end}
         missing, more = set(where) - named, named - set(where)
@@ -117,21 +119,25 @@ class Told:
 
     @property
     def is_within(self) -> bool:
-        true_s = self.now_s - self.then_s
+        """Whether the seconds of the top cause are close to the measured increase."""
+        true_s = self.current_s - self.baseline_s
         return abs(self.seconds - true_s) <= WITHIN * true_s
 
 
-def told(case: Case, then_s: float, now_s: float, found: Explanation | None, disturbed: str = "") -> Told:
-    if found is None:
-        return Told(case, then_s, now_s, "", "", 0.0, error="no explanation")
-    if not found.causes:
-        return Told(case, then_s, now_s, "", "", 0.0, disturbed=disturbed)
-    top = found.causes[0]
-    return Told(case, then_s, now_s, top.kind, top.location or "", top.seconds, disturbed=disturbed)
+def make_result(
+    case: Case, baseline_s: float, current_s: float, explanation: Explanation | None, disturbance: str = ""
+) -> CaseResult:
+    """Return the result of a case from its explanation."""
+    if explanation is None:
+        return CaseResult(case, baseline_s, current_s, "", "", 0.0, error="no explanation")
+    if not explanation.causes:
+        return CaseResult(case, baseline_s, current_s, "", "", 0.0, disturbance=disturbance)
+    top = explanation.causes[0]
+    return CaseResult(case, baseline_s, current_s, top.kind, top.location or "", top.seconds, disturbance=disturbance)
 
 
-def drawn(count: int) -> list[Case]:
-    """The first so many of all cases there may be, in the order of a seed: each cause, mode and strength among them."""
+def draw_cases(count: int) -> list[Case]:
+    """Return the first `count` cases of a random sequence with a fixed seed: a shorter campaign is a part of a longer one."""
     draw = random.Random(SEED)
     causes = [name for name in INJECTED if name != NOTHING]
     cases: list[Case] = []
@@ -143,13 +149,13 @@ def drawn(count: int) -> list[Case]:
     return cases
 
 
-# -- what came of it
+# -- the results of all cases
 
 
-def matrix(told: Sequence[Told]) -> str:
+def matrix(results: Sequence[CaseResult]) -> str:
     """Return a line for each injected slow-down with the counts of the named causes, as Markdown."""
-    counted = [each for each in told if each.counts and not each.error]
-    named = sorted({each.named for each in counted})
+    counted = [each for each in results if each.counts and not each.error]
+    named = sorted({each.cause_kind for each in counted})
     lines = [
         "| Injected | Cases | "
         + " | ".join(name or "no cause" for name in named)
@@ -159,7 +165,7 @@ def matrix(told: Sequence[Told]) -> str:
     for injected in INJECTED:
         of_it = [each for each in counted if each.case.injected == injected]
         if of_it:
-            count = Counter(each.named for each in of_it)
+            count = Counter(each.cause_kind for each in of_it)
             right = [each for each in of_it if each.is_right]
             within = f"{sum(each.is_within for each in right)} of {len(right)}" if INJECTED[injected].kinds else ""
             cells = [str(count[name] or "") for name in named]
@@ -171,9 +177,9 @@ def matrix(told: Sequence[Told]) -> str:
     return "\n".join(lines)
 
 
-def summary(told: Sequence[Told]) -> Iterator[str]:
-    injected = [each for each in told if each.counts and not each.error and INJECTED[each.case.injected].kinds]
-    quiet = [each for each in told if each.counts and not each.error and not INJECTED[each.case.injected].kinds]
+def summary(results: Sequence[CaseResult]) -> Iterator[str]:
+    injected = [each for each in results if each.counts and not each.error and INJECTED[each.case.injected].kinds]
+    quiet = [each for each in results if each.counts and not each.error and not INJECTED[each.case.injected].kinds]
     right = [each for each in injected if each.is_right]
     yield f"right kind: {_share(len(right), len(injected))}"
     yield f"right location, of those: {_share(sum(each.is_there for each in right), len(right))}"
@@ -183,23 +189,30 @@ def summary(told: Sequence[Told]) -> Iterator[str]:
         of_mode = [each for each in injected if each.case.mode == mode]
         if of_mode:
             yield f"  {mode}: right kind {_share(sum(each.is_right for each in of_mode), len(of_mode))}"
-    broken = [each for each in told if each.error]
-    disturbed = [each for each in told if each.disturbed and not each.error]
-    weak = [each for each in told if not (each.counts or each.error or each.disturbed)]
+    broken = [each for each in results if each.error]
+    disturbed = [each for each in results if each.disturbance and not each.error]
+    weak = [each for each in results if not (each.counts or each.error or each.disturbance)]
     yield (
         f"left out: {len(weak)} with a step less than 10 % longer, {len(disturbed)} with a disturbance, "
         f"{len(broken)} without an end"
     )
 
 
-def line_of(told: Told) -> str:
+def format_line(result: CaseResult) -> str:
     """Return a line for one case."""
-    case, true_s = told.case, told.now_s - told.then_s
-    right = "right" if told.is_right and told.is_there else "right, not there" if told.is_right else "WRONG"
-    found = f"{told.named} {told.location} {1000 * told.seconds:.0f} of {1000 * true_s:.0f} ms" if told.named else "no cause"
-    words = told.error or (f"{found}: {right}" if told.counts else f"{found}: left out{', disturbed' * bool(told.disturbed)}")
-    return f"{case.injected:18} {case.mode} {case.num_ps}+{case.workers} {told.longer:+.0%}: {words}"
+    case, true_s = result.case, result.current_s - result.baseline_s
+    answer = "no cause"
+    if result.cause_kind:
+        answer = f"{result.cause_kind} {result.location} {1000 * result.seconds:.0f} of {1000 * true_s:.0f} ms"
+    if not result.counts:
+        rating = f"left out{', disturbed' * bool(result.disturbance)}"
+    else:
+        rating = "right" if result.is_right and result.is_there else "right, not there" if result.is_right else "WRONG"
+    return (
+        f"{case.injected:18} {case.mode} {case.num_ps}+{case.workers} {result.increase:+.0%}: "
+        f"{result.error or f'{answer}: {rating}'}"
+    )
 
 
-def _share(count: int, of: int) -> str:
-    return f"{count} of {of}" + (f" ({100 * count / of:.1f} %)" if of else "")
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total}" + (f" ({100 * count / total:.1f} %)" if total else "")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.cases import Case, Told, drawn, line_of, matrix, summary
+from benchmarks.cases import Case, CaseResult, draw_cases, format_line, matrix, summary
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.datamodel.explanation import CauseKind
 
@@ -11,16 +11,16 @@ PS2 = ("parameter_server", 2, 2)
 
 
 def make_answer(
-    injected: str, named: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1
-) -> Told:
-    return Told(Case(*layout, injected, 0.5), then_s=0.2, now_s=0.3, named=named, location=location, seconds=seconds)
+    injected: str, cause_kind: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1
+) -> CaseResult:
+    return CaseResult(Case(*layout, injected, 0.5), 0.2, 0.3, cause_kind, location, seconds)
 
 
 def test_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
     """Of 250 cases the first 40 are those of a campaign of 40, each cause occurs, and causes of servers occur only with
     servers."""
-    cases = drawn(250)
-    assert drawn(40) == cases[:40]
+    cases = draw_cases(250)
+    assert draw_cases(40) == cases[:40]
     assert {case.injected for case in cases} == set(INJECTED)
     assert [case for case in cases if INJECTED[case.injected].servers and not case.num_ps] == []
     assert 30 <= sum(case.injected == "nothing" for case in cases) <= 70
@@ -58,9 +58,9 @@ def test_pair_location_is_its_worker_beside_one_server(location: str, layout: tu
 
 def test_case_with_too_small_an_increase_does_not_count() -> None:
     """A case with an injected cause and a step 5 % longer does not count, and one without an injected cause does."""
-    weak = Told(Case(*PS1, "packing off", 0.5), 0.2, 0.21, "", "", 0.0)
+    weak = CaseResult(Case(*PS1, "packing off", 0.5), baseline_s=0.2, current_s=0.21, cause_kind="", location="", seconds=0.0)
     assert not weak.counts
-    assert Told(Case(*PS1, "nothing", 0.5), 0.2, 0.21, "", "", 0.0).counts
+    assert CaseResult(Case(*PS1, "nothing", 0.5), 0.2, 0.21, "", "", 0.0).counts
 
 
 def test_matrix_and_summary_count_answers() -> None:
@@ -91,4 +91,4 @@ def test_matrix_and_summary_count_answers() -> None:
 def test_case_is_printed_in_one_line() -> None:
     """The line of a case has its cause, layout, increase and answer."""
     answer = make_answer("sleeping worker", "straggler", "worker:1", layout=PS1)
-    assert line_of(answer) == "sleeping worker    parameter_server 1+2 +50%: straggler worker:1 100 of 100 ms: right"
+    assert format_line(answer) == "sleeping worker    parameter_server 1+2 +50%: straggler worker:1 100 of 100 ms: right"

@@ -1,13 +1,13 @@
-"""Cases of the campaign as files: all that each has measured, so that it can be judged again without being run again.
+"""Store the cases of the campaign with all their measurements, so that they can be explained again without another run.
 
-    DIR/017.json.gz     {"case": ..., "strength": ..., "then": ..., "now": ..., "sent": {"then": [...], "now": [...]}}
+    DIR/017.json.gz     {"case": ..., "strength": ..., "then": {"measurement": ..., "sent": [...]}, "now": {...}}
 
-`then` and `now` are measurements as a session's records have them; `sent` is what tasks traced and timestamped in each of their
-runs, as they sent it, so that steps are taken apart anew. Every third case is held out: rules are found on the others, and what
-they are worth is told by those that nobody has looked at meanwhile.
+`then` is the baseline and `now` the current training. `measurement` has the form of a session's records. `sent` has the traces
+and step timestamps of each run as the tasks sent them, from which step breakdowns are computed again. Every third case is held
+out: rules are developed on the other cases and evaluated on these.
 
-`causes.jsonl.xz` beside this file has the campaign that docs/causes.md tells of, a line for each case, without `sent`: a tenth
-of the size. Its steps stay as they were taken apart when it was made.
+`causes.jsonl.xz` beside this file has the campaign of docs/causes.md: a line for each case, without `sent`, in a tenth of the
+size. Its step breakdowns are those of the day on which it was written.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Case, Told, told
+from benchmarks.cases import Case, CaseResult, make_result
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
@@ -38,23 +38,23 @@ Sent = Mapping[str, Mapping[str, str]]  # "traces", "timestamps" -> task -> text
 
 @dataclass(frozen=True)
 class Side:
-    """A training before or after, with what its tasks have sent of each run."""
+    """A training before or after the injection, with the traces and timestamps that its tasks sent in each run."""
 
     measurement: Measurement
     sent: Sequence[Sent]
 
     @property
     def step_s(self) -> float:
-        """Of the runs that count."""
+        """The seconds of a step, from the rate of the measurement."""
         spec = self.measurement.spec
         return spec.gpus * (spec.batch_size or 0) / self.measurement.images_per_sec
 
-    def again(self) -> Measurement:
-        """Return the run with its breakdown and scores computed anew from `sent`; unchanged, where there is none."""
+    def recompute(self) -> Measurement:
+        """Return the measurement with breakdowns and worker timings computed from `sent`, or unchanged if there is none."""
         if not self.sent:
             return self.measurement
         spec = self.measurement.spec
-        runs = [_again(spec, run, sent) for run, sent in zip(self.measurement.runs, self.sent, strict=True)]
+        runs = [_recompute_run(spec, run, sent) for run, sent in zip(self.measurement.runs, self.sent, strict=True)]
         return replace(self.measurement, runs=runs)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Side:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Side":
-        # Stored disturbances have the form of the day on which they were recorded: they are found anew in the state of hosts.
+        # Stored disturbances have the form of an older version. They are computed again from the state of hosts.
         stored = [{name: value for name, value in run.items() if name != "disturbances"} for run in data["measurement"]["runs"]]
         found = Measurement.from_json({**data["measurement"], "runs": stored})
         runs = [replace(run, disturbances=find_disturbances(run.state)) for run in found.runs]
         return cls(replace(found, runs=runs), data.get("sent", ()))
 
 
-def _again(spec: Any, run: Run, sent: Sent) -> Run:
+def _recompute_run(spec: Any, run: Run, sent: Sent) -> Run:
     tracing, scoring = Tracing(spec, run.task_hosts, bool(sent["traces"])), Scoring(spec, run.task_hosts)
     for task, text in sent["traces"].items():
         tracing.receive(task, text, None)
@@ -81,41 +81,43 @@ def _again(spec: Any, run: Run, sent: Sent) -> Run:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One case, and all that it has measured."""
+class StoredCase:
+    """A case and its measurements."""
 
     case: Case
-    strength: float  # that it was injected with, for its effect to be the case's
-    then: Side
-    now: Side
+    strength: float  # with which the cause was injected, to have the effect of the case
+    baseline: Side
+    current: Side
 
     @property
     def explanation(self) -> Explanation | None:
-        """As the package explains it today."""
-        then, now = self.then.again(), self.now.again()
-        return explain(profile_measurement(then), add_changes(profile_measurement(now), then.fingerprint, now.fingerprint))
+        """The explanation by the current code."""
+        baseline, current = self.baseline.recompute(), self.current.recompute()
+        profile = add_changes(profile_measurement(current), baseline.fingerprint, current.fingerprint)
+        return explain(profile_measurement(baseline), profile)
 
     @cached_property
-    def told(self) -> Told:
-        return told(self.case, self.then.step_s, self.now.step_s, self.explanation, self.disturbed)
+    def result(self) -> CaseResult:
+        return make_result(self.case, self.baseline.step_s, self.current.step_s, self.explanation, self.disturbance)
 
     @property
-    def disturbed(self) -> str:
-        """Who else was at work in all runs of a side, on cores where nothing was injected; empty: nobody."""
+    def disturbance(self) -> str:
+        """The other load in all runs of a side, on cores without an injected load; empty if there was none."""
         tasks = INJECTED[self.case.injected].busy
-        found = self.then.measurement.disturbances
-        run = self.now.measurement.runs[-1]
+        found = self.baseline.measurement.disturbances
+        run = self.current.measurement.runs[-1]
         taken = {core for task in tasks for core in run.state[run.task_hosts[task]].core_numbers}
-        for each in self.now.measurement.disturbances:
-            if each.host and each.host in run.state and not taken & run.state[each.host].core_numbers:  # others tell of clocks
+        for each in self.current.measurement.disturbances:
+            if each.host and each.host in run.state and not taken & run.state[each.host].core_numbers:  # others are of clocks
                 found = [*found, each]
         return "; ".join(map(str, found))
 
     def to_json(self) -> dict[str, Any]:
-        return {"case": asdict(self.case), "strength": self.strength, "then": self.then.to_json(), "now": self.now.to_json()}
+        sides = {"then": self.baseline.to_json(), "now": self.current.to_json()}
+        return {"case": asdict(self.case), "strength": self.strength, **sides}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Kept":
+    def from_json(cls, data: Mapping[str, Any]) -> "StoredCase":
         return cls(Case(**data["case"]), data["strength"], Side.from_json(data["then"]), Side.from_json(data["now"]))
 
     def write(self, path: Path) -> None:
@@ -123,7 +125,7 @@ class Kept:
             file.write(gzip.compress(json.dumps(self.to_json()).encode(), mtime=0))
 
     @classmethod
-    def read(cls, path: Path) -> "Kept":
+    def read(cls, path: Path) -> "StoredCase":
         return cls.from_json(json.loads(gzip.decompress(path.read_bytes())))
 
 
@@ -131,8 +133,8 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / f"{number:03}.json.gz"
 
 
-def numbers(folder: Path) -> list[int]:
-    """Of the cases that are there."""
+def list_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the cases in a folder."""
     return sorted(int(path.name[:3]) for path in folder.glob("[0-9][0-9][0-9].json.gz"))
 
 
@@ -140,31 +142,31 @@ def is_held_out(number: int) -> bool:
     return number % HELD_OUT == 0
 
 
-def kept(source: Path, part: str = "all") -> Iterator[tuple[int, Kept]]:
-    """Those of a folder, or of an archive, with their numbers."""
-    for number, one in _in_folder(source) if source.is_dir() else _archived(source):
+def load_cases(source: Path, part: str = "all") -> Iterator[tuple[int, StoredCase]]:
+    """Yield the number and content of each case in a folder or archive."""
+    for number, one in _load_folder(source) if source.is_dir() else _load_archive(source):
         if part == "all" or (part == "held-out") == is_held_out(number):
             yield number, one
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[int, Kept]]:
-    for number in numbers(folder):
-        yield number, Kept.read(path_of(folder, number))
+def _load_folder(folder: Path) -> Iterator[tuple[int, StoredCase]]:
+    for number in list_numbers(folder):
+        yield number, StoredCase.read(path_of(folder, number))
 
 
-def _archived(path: Path) -> Iterator[tuple[int, Kept]]:
+def _load_archive(path: Path) -> Iterator[tuple[int, StoredCase]]:
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             data = json.loads(line)
-            yield data["number"], Kept.from_json(data)
+            yield data["number"], StoredCase.from_json(data)
 
 
-def archive(cases: Iterable[tuple[int, Kept]], path: Path) -> None:
-    """Write them as one file, with steps as they are taken apart today and without what they were taken from."""
+def archive(cases: Iterable[tuple[int, StoredCase]], path: Path) -> None:
+    """Write cases as one file, with step breakdowns by the current code and without what tasks sent."""
     lines = [json.dumps({"number": number, **_without_sent(one).to_json()}) + "\n" for number, one in cases]
     with replace_file(path) as file:
         file.write(lzma.compress("".join(lines).encode(), preset=9))
 
 
-def _without_sent(one: Kept) -> Kept:
-    return replace(one, then=Side(one.then.again(), ()), now=Side(one.now.again(), ()))
+def _without_sent(one: StoredCase) -> StoredCase:
+    return replace(one, baseline=Side(one.baseline.recompute(), ()), current=Side(one.current.recompute(), ()))
