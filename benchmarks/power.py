@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.simulation import ASSUMED, WORSE, Known, NoiseModel, judged
+from benchmarks.simulation import ASSUMED, WORSE, CaseNoises, NoiseModel, judge
 from pytest_dtfperf.stats import comparison
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import runs_to_confirm
@@ -23,21 +23,21 @@ TABLE = Path(comparison.__file__).with_name("power.json")
 SPREAD = ASSUMED.run  # the least that is assumed, which makes the interval widest where nothing was calibrated
 
 
-def smallest_loss(calibrated: bool, baseline: int, runs: int, level: float) -> float:
-    """The loss beyond the margin that is found in 95 of 100 cases, in standard errors of the difference of means."""
+def find_smallest_loss(calibrated: bool, baseline_runs: int, runs: int, level: float) -> float:
+    """Return the loss beyond the margin that is found in 95 of 100 cases, in standard errors of the difference of means."""
     random = np.random.default_rng(SEED)
     model = NoiseModel(cv=SPREAD)
-    then, now = model.sessions(random, CASES, baseline), model.sessions(random, CASES, runs)
-    known = Known.alike(ASSUMED, CASES)
+    baseline, current = model.draw_sessions(random, CASES, baseline_runs), model.draw_sessions(random, CASES, runs)
+    noises = CaseNoises.repeat(ASSUMED, CASES)
     if calibrated:
-        known = model.calibrated(random, CASES)
-        known = Known(known.run, np.zeros(CASES), known.degrees)
+        noises = model.calibrate(random, CASES)
+        noises = CaseNoises(noises.run, np.zeros(CASES), noises.degrees)
     question = Question(floor=0.95, false_alarm=level, least=1 if calibrated else 2, most=runs)
-    error = SPREAD * np.sqrt(1 / runs + 1 / baseline)
+    error = SPREAD * np.sqrt(1 / runs + 1 / baseline_runs)
     low, high = 2.0, 40.0
     while high > 1.02 * low:
         middle = float(np.sqrt(low * high))
-        ended = judged(now + np.log(question.floor) - middle * error, then, known, question)
+        ended = judge(current + np.log(question.floor) - middle * error, baseline, noises, question)
         low, high = (low, middle) if ended.fraction(WORSE) >= FOUND else (middle, high)
     return round(high, 2)
 
@@ -49,7 +49,7 @@ def main() -> None:
             "baseline": baseline,
             "runs": runs,
             "false_alarm": level,
-            "errors": smallest_loss(calibrated, baseline, runs, level),
+            "errors": find_smallest_loss(calibrated, baseline, runs, level),
         }
         for calibrated in (True, False)
         for baseline in BASELINES

@@ -1,6 +1,6 @@
-"""Many measurements at once, judged as `stats.comparison` judges one: for error rates that no single measurement shows.
+"""Simulate and judge many measurements at once by the rules of `stats.comparison`, to count the errors of its answers.
 
-`tests/stats/test_error_rates.py` holds the two against each other, run by run.
+`tests/stats/test_error_rates.py` compares both implementations, run by run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,15 +32,15 @@ NAMES = ("open", "unconfirmed", "worse", "holds", "better")  # as `stats.compari
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the noise, of each case. As `stats.noise.Noise`, with arrays."""
+class CaseNoises:
+    """The known noise of each case: the fields of `stats.noise.Noise` as arrays."""
 
     run: Floats
     session: Floats
     degrees: Floats
 
     @classmethod
-    def alike(cls, noise: Noise, cases: int) -> "Known":
+    def repeat(cls, noise: Noise, cases: int) -> "CaseNoises":
         return cls(np.full(cases, noise.run), np.full(cases, noise.session), np.full(cases, noise.degrees_of_freedom))
 
     @property
@@ -55,8 +55,8 @@ class Known:
     def noise(self, case: int) -> Noise:
         return Noise(run=float(self.run[case]), session=float(self.session[case]), degrees_of_freedom=float(self.degrees[case]))
 
-    def of(self, some: Bools | slice) -> "Known":
-        return Known(self.run[some], self.session[some], self.degrees[some])
+    def select(self, chosen: Bools | slice) -> "CaseNoises":
+        return CaseNoises(self.run[chosen], self.session[chosen], self.degrees[chosen])
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,31 @@ class Outcomes:
         return float(self.runs.mean())
 
 
-def judged(
-    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True, then_known: Known | None = None
+def judge(
+    current: Floats,
+    baseline: Floats,
+    noises: CaseNoises,
+    question: Question,
+    *,
+    is_stored: bool = True,
+    baseline_noises: CaseNoises | None = None,
 ) -> Outcomes:
-    """Measure until the answer is there or the runs are spent. `now`, `then`: logarithms of rates, (case, run).
+    """Return how each case ends: with its first final answer, or after its last run.
 
-    `apart`: in two sessions, where `then` is complete from the start. Otherwise in turn, where it grows with `now`.
-    `then_known`: what is known of the noise of `then`; None: both sides are the same training and scatter alike.
+    Args:
+        current: Logarithms of rates, (case, run).
+        baseline: Likewise.
+        noises: The known noise of the current training.
+        question: The question, of all cases.
+        is_stored: Whether the baseline is from another session and complete from the start. Otherwise runs alternate.
+        baseline_noises: The known noise of the baseline; None: both sides are the same training and scatter alike.
     """
-    cases = len(now)
+    cases = len(current)
     answers, runs = np.full(cases, OPEN), np.full(cases, question.most)
     is_open = np.ones(cases, dtype=bool)
-    for run, answers_now in analysed(now, then, known, question, apart=apart, then_known=then_known):
+    for run, answers_now in iterate_answers(
+        current, baseline, noises, question, is_stored=is_stored, baseline_noises=baseline_noises
+    ):
         decided = is_open & (answers_now >= WORSE)
         answers[is_open] = answers_now[is_open]
         runs[decided] = run
@@ -93,21 +106,29 @@ def judged(
     return Outcomes(answers, runs)
 
 
-def analysed(
-    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True, then_known: Known | None = None
+def iterate_answers(
+    current: Floats,
+    baseline: Floats,
+    noises: CaseNoises,
+    question: Question,
+    *,
+    is_stored: bool = True,
+    baseline_noises: CaseNoises | None = None,
 ) -> Iterator[tuple[int, Counts]]:
-    """The answers after each run, whether or not there was one before."""
+    """Yield the number of runs and the answers after each run, also of cases with an earlier final answer."""
     floor, ceiling = np.log(question.floor), np.log(question.ceiling)
-    was_worse = np.zeros(len(now), dtype=bool)
+    was_worse = np.zeros(len(current), dtype=bool)
     needed = runs_to_confirm(question.false_alarm)
     few = question.most < max(needed, question.least + 1)
-    degrees = min(known.least_degrees, (then_known or known).least_degrees)
-    stored = _slow(then, then_known or known, question.missed) if apart else None
+    degrees = min(noises.least_degrees, (baseline_noises or noises).least_degrees)
+    stored = _slow(baseline, baseline_noises or noises, question.missed) if is_stored else None
     for run in range(question.least, question.most + 1):
-        compared = _Compared.of(now[:, :run], then if apart else then[:, :run], known, then_known, question, apart, stored)
-        low, high = compared.interval()
+        comparison = _Comparison.from_runs(
+            current[:, :run], baseline if is_stored else baseline[:, :run], noises, baseline_noises, question, is_stored, stored
+        )
+        low, high = comparison.interval()
         worse = high < floor
-        last = compared.now.kept[:, -1] & (now[:, run - 1] - compared.then.mean < floor)
+        last = comparison.current.counted[:, -1] & (current[:, run - 1] - comparison.baseline.mean < floor)
         if few:
             confirmed = worse & (high + np.log(RARE_SLOWDOWN) < floor)
             confirmed &= (run >= question.most) and (degrees >= DEGREES_FOR_ONE_RUN)
@@ -122,31 +143,31 @@ def analysed(
 
 @dataclass(frozen=True)
 class _Sample:
-    """The runs of one side that count, of each case."""
+    """The runs of one side of each case, and which of them count."""
 
     rates: Floats
-    kept: Bools
+    counted: Bools
 
     @cached_property
     def count(self) -> Counts:
-        count: Counts = self.kept.sum(axis=1)
+        count: Counts = self.counted.sum(axis=1)
         return count
 
     @cached_property
     def mean(self) -> Floats:
-        mean: Floats = np.where(self.kept, self.rates, 0.0).sum(axis=1) / self.count
+        mean: Floats = np.where(self.counted, self.rates, 0.0).sum(axis=1) / self.count
         return mean
 
     @cached_property
     def squares(self) -> Floats:
-        squares: Floats = (np.where(self.kept, self.rates - self.mean[:, None], 0.0) ** 2).sum(axis=1)
+        squares: Floats = (np.where(self.counted, self.rates - self.mean[:, None], 0.0) ** 2).sum(axis=1)
         return squares
 
-    def of(self, some: Bools) -> "_Sample":
-        return _Sample(self.rates[some], self.kept[some])
+    def select(self, chosen: Bools) -> "_Sample":
+        return _Sample(self.rates[chosen], self.counted[chosen])
 
 
-def _slow(rates: Floats, known: Known, level: float, other: _Sample | None = None) -> tuple[_Sample, _Sample]:
+def _slow(rates: Floats, noises: CaseNoises, level: float, other: _Sample | None = None) -> tuple[_Sample, _Sample]:
     """The runs without rare ones, and without those that may be such, as `stats.noise.slow_runs` finds them."""
     cases, runs = rates.shape
     slow, doubtful = np.zeros(cases, dtype=np.int64), np.zeros(cases, dtype=np.int64)
@@ -155,11 +176,11 @@ def _slow(rates: Floats, known: Known, level: float, other: _Sample | None = Non
     fastest_first = np.take_along_axis(rates, order, axis=1)
     for slowest in range(1, runs):
         rest = fastest_first[:, : runs - slowest]
-        squares, degrees = known.squares + _squares(rest), known.degrees + rest.shape[1] - 1
+        squares, degrees = noises.squares + _squares(rest), noises.degrees + rest.shape[1] - 1
         if other:
             squares, degrees = squares + other.squares, degrees + other.count - 1
         is_known = degrees > 0
-        spread = np.maximum(np.sqrt(squares / np.maximum(degrees, 1)), known.run)
+        spread = np.maximum(np.sqrt(squares / np.maximum(degrees, 1)), noises.run)
         distance = (rest.mean(axis=1) - fastest_first[:, runs - slowest]) / (spread * np.sqrt(1 + 1 / rest.shape[1]))
         clearly, perhaps = (_limits(part, degrees) for part in (CLEARLY, PERHAPS))
         slow[is_known & (distance > clearly)] = slowest
@@ -177,60 +198,68 @@ def _limits(part: float, degrees: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """Both sides of each case after some run."""
+class _Comparison:
+    """Both sides of each case after a number of runs."""
 
-    now: _Sample
-    then: _Sample
-    now_certain: _Sample  # without those that may be rare
-    then_certain: _Sample
-    known: Known
-    then_known: Known | None
+    current: _Sample
+    baseline: _Sample
+    current_certain: _Sample  # without runs that may be rare
+    baseline_certain: _Sample
+    noises: CaseNoises
+    baseline_noises: CaseNoises | None
     question: Question
-    apart: bool
+    is_stored: bool
 
     @classmethod
-    def of(
+    def from_runs(
         cls,
-        now: Floats,
-        then: Floats,
-        known: Known,
-        then_known: Known | None,
+        current: Floats,
+        baseline: Floats,
+        noises: CaseNoises,
+        baseline_noises: CaseNoises | None,
         question: Question,
-        apart: bool,
+        is_stored: bool,
         stored: tuple[_Sample, _Sample] | None,
-    ) -> "_Compared":
-        before, before_certain = stored or _slow(then, then_known or known, question.missed)
-        after, after_certain = _slow(now, known, question.false_alarm, before_certain if then_known is None else None)
-        return cls(after, before, after_certain, before_certain, known, then_known, question, apart)
+    ) -> "_Comparison":
+        before, before_certain = stored or _slow(baseline, baseline_noises or noises, question.missed)
+        after, after_certain = _slow(current, noises, question.false_alarm, before_certain if baseline_noises is None else None)
+        return cls(after, before, after_certain, before_certain, noises, baseline_noises, question, is_stored)
 
     def interval(self) -> tuple[Floats, Floats]:
-        low, high = self._interval(self.now, self.then, slice(None))
-        some = self.now_certain.count < self.now.count
-        if some.any():
-            high[some] = np.maximum(high[some], self._interval(self.now_certain.of(some), self.then.of(some), some)[1])
-        some = self.then_certain.count < self.then.count
-        if some.any():
-            low[some] = np.minimum(low[some], self._interval(self.now.of(some), self.then_certain.of(some), some)[0])
+        low, high = self._interval(self.current, self.baseline, slice(None))
+        chosen = self.current_certain.count < self.current.count
+        if chosen.any():
+            high[chosen] = np.maximum(
+                high[chosen], self._interval(self.current_certain.select(chosen), self.baseline.select(chosen), chosen)[1]
+            )
+        chosen = self.baseline_certain.count < self.baseline.count
+        if chosen.any():
+            low[chosen] = np.minimum(
+                low[chosen], self._interval(self.current.select(chosen), self.baseline_certain.select(chosen), chosen)[0]
+            )
         return low, high
 
-    def _interval(self, now: _Sample, then: _Sample, some: Bools | slice) -> tuple[Floats, Floats]:
-        question, run = self.question, now.rates.shape[1]
-        known = self.known.of(some)
-        then_known = self.then_known and self.then_known.of(some)
-        one, two, degrees_of_freedom, cautious = _spreads(now, then, known, then_known)
-        sessions = known.session**2 + (then_known or known).session ** 2 if self.apart else np.zeros(len(now.rates))
-        centre = now.mean - then.mean
-        error = np.sqrt(one**2 / now.count + two**2 / then.count + sessions)
+    def _interval(self, current: _Sample, baseline: _Sample, chosen: Bools | slice) -> tuple[Floats, Floats]:
+        question, run = self.question, current.rates.shape[1]
+        noises = self.noises.select(chosen)
+        baseline_noises = self.baseline_noises and self.baseline_noises.select(chosen)
+        one, two, degrees_of_freedom, cautious = _spreads(current, baseline, noises, baseline_noises)
+        sessions = (
+            noises.session**2 + (baseline_noises or noises).session ** 2 if self.is_stored else np.zeros(len(current.rates))
+        )
+        centre = current.mean - baseline.mean
+        error = np.sqrt(one**2 / current.count + two**2 / baseline.count + sessions)
         unit = (one**2 + two**2) / 2
-        parts = _rounded(one**2 / unit) if then_known else np.ones(len(centre))
-        extras = _rounded(sessions / unit)
+        parts = _round(one**2 / unit) if baseline_noises else np.ones(len(centre))
+        extras = _round(sessions / unit)
         _, kind = np.unique(parts + 1j * extras, return_inverse=True)
-        kinds, first, kind = np.unique((kind * 100 + now.count) * 100 + then.count, return_index=True, return_inverse=True)
+        kinds, first, kind = np.unique(
+            (kind * 100 + current.count) * 100 + baseline.count, return_index=True, return_inverse=True
+        )
         below, above = np.empty(len(kinds)), np.empty(len(kinds))
         for i, case in enumerate(first.tolist()):
-            sides = int(now.count[case]), int(then.count[case]), float(parts[case]), float(extras[case])
-            information, here = _information(run, *sides, question, self.apart)
+            sides = int(current.count[case]), int(baseline.count[case]), float(parts[case]), float(extras[case])
+            information, here = _information(run, *sides, question, self.is_stored)
             so_far, total = information[: here + 1], information[-1]
             below[i] = _critical(so_far, question.missed, MISSED_GAMMA, total)
             above[i] = _critical(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)
@@ -248,39 +277,43 @@ def _quantiles_of(critical: Floats, kind: Counts, degrees_of_freedom: Floats) ->
 
 @cache
 def _information(
-    run: int, runs: int, baseline: int, part: float, extra: float, question: Question, apart: bool
+    run: int, runs: int, baseline_runs: int, part: float, extra: float, question: Question, is_stored: bool
 ) -> tuple[tuple[float, ...], int]:
-    """At every analysis, and which of them this is, which has so many runs left of `run`."""
+    """Return the information at each analysis, and the index of the current one, which has `runs` of `run` runs."""
 
-    def information(now: int, then: int) -> float:
-        return 1 / ((2 / now if now == then else part / now + (2 - part) / then) + extra)
+    def information(current: int, baseline: int) -> float:
+        return 1 / ((2 / current if current == baseline else part / current + (2 - part) / baseline) + extra)
 
-    this = information(runs, baseline)
-    planned = {count: information(count, baseline if apart else count) for count in range(question.least, question.most + 1)}
+    this = information(runs, baseline_runs)
+    planned = {
+        count: information(count, baseline_runs if is_stored else count) for count in range(question.least, question.most + 1)
+    }
     before = [each for count, each in planned.items() if count < run and each < this]
     after = [each for count, each in planned.items() if count > run and each > this]
     return (*before, this, *after), len(before)
 
 
-def _spreads(now: _Sample, then: _Sample, known: Known, then_known: Known | None) -> tuple[Floats, Floats, Floats, Floats]:
-    """Of single runs of each side, and both kinds of degrees of freedom of the difference."""
-    if then_known is None:
-        spread, degrees = _spread([now, then], known)
+def _spreads(
+    current: _Sample, baseline: _Sample, noises: CaseNoises, baseline_noises: CaseNoises | None
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the spreads of single runs of either side, and both kinds of degrees of freedom of the difference."""
+    if baseline_noises is None:
+        spread, degrees = _spread([current, baseline], noises)
         return spread, spread, degrees, degrees
-    (one, least), (two, other) = _spread([now], known), _spread([then], then_known)
-    parts = np.stack([one**2 / now.count, two**2 / then.count, least, other])
+    (one, least), (two, other) = _spread([current], noises), _spread([baseline], baseline_noises)
+    parts = np.stack([one**2 / current.count, two**2 / baseline.count, least, other])
     degrees, cautious = np.array([welch((a, b), (c, d)) for a, c, b, d in parts.T.tolist()]).T
     return one, two, degrees, cautious
 
 
-def _spread(samples: Sequence[_Sample], known: Known) -> tuple[Floats, Floats]:
-    degrees: Floats = known.degrees + sum(sample.count - 1 for sample in samples)
-    squares = known.squares + sum(sample.squares for sample in samples)
-    return np.maximum(np.where(degrees > 0, np.sqrt(squares / np.maximum(degrees, 1)), 0.0), known.run), degrees
+def _spread(samples: Sequence[_Sample], noises: CaseNoises) -> tuple[Floats, Floats]:
+    degrees: Floats = noises.degrees + sum(sample.count - 1 for sample in samples)
+    squares = noises.squares + sum(sample.squares for sample in samples)
+    return np.maximum(np.where(degrees > 0, np.sqrt(squares / np.maximum(degrees, 1)), 0.0), noises.run), degrees
 
 
-def _rounded(extra: Floats) -> Floats:
-    """To three digits, as `stats.comparison` does."""
+def _round(extra: Floats) -> Floats:
+    """Round to three digits, as `stats.comparison` does."""
     return np.array([float(f"{each:.3g}") for each in extra.tolist()]) if extra.any() else extra
 
 
@@ -301,7 +334,7 @@ def _squares(rates: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseModel:
-    """What rates do where they are measured: logarithms of them around 0."""
+    """A distribution of logarithms of rates around 0."""
 
     cv: float = 0.02  # standard deviation of single runs
     shape: str = "normal"  # one of SHAPES
@@ -310,21 +343,21 @@ class NoiseModel:
     slower: float = 0.0
     drift: float = 0.0  # what a rate loses over a night, evenly; a session's place in it is any
 
-    def sessions(self, random: np.random.Generator, cases: int, runs: int) -> Floats:
-        """One session of each case: (case, run)."""
+    def draw_sessions(self, random: np.random.Generator, cases: int, runs: int) -> Floats:
+        """Return the runs of one session of each case: (case, run)."""
         common = random.normal(0, self.session, cases) if self.session else np.zeros(cases)
         began = self.drift * random.uniform(0, 1, cases)
         slower = began[:, None] + self.drift / RUNS_OF_A_NIGHT * np.arange(runs)
         rates = SHAPES[self.shape](random, cases, runs) * self.cv + common[:, None] - slower
         return rates + np.log1p(-self.slower) * (random.uniform(size=rates.shape) < self.rare) if self.rare else rates
 
-    def calibrated(self, random: np.random.Generator, cases: int, sessions: int = 5, runs: int = 5) -> Known:
-        """What `stats.noise.estimate_noise` finds, for each case, in so many sessions of so many runs."""
-        found = np.stack([self.sessions(random, cases, runs) for _ in range(sessions)], axis=1)  # (case, session, run)
-        kept = _kept(found)
-        count = kept.sum(axis=2)
-        mean = np.where(kept, found, 0.0).sum(axis=2) / count
-        squares = (np.where(kept, found - mean[:, :, None], 0.0) ** 2).sum(axis=(1, 2))
+    def calibrate(self, random: np.random.Generator, cases: int, sessions: int = 5, runs: int = 5) -> CaseNoises:
+        """Return the noise that `stats.noise.estimate_noise` finds for each case from `sessions` sessions of `runs` runs."""
+        found = np.stack([self.draw_sessions(random, cases, runs) for _ in range(sessions)], axis=1)  # (case, session, run)
+        counted = _find_counted(found)
+        count = counted.sum(axis=2)
+        mean = np.where(counted, found, 0.0).sum(axis=2) / count
+        squares = (np.where(counted, found - mean[:, :, None], 0.0) ** 2).sum(axis=(1, 2))
         total = count.sum(axis=1)
         degrees = total - sessions
         within = squares / degrees
@@ -332,11 +365,11 @@ class NoiseModel:
         between = (count * (mean - overall[:, None]) ** 2).sum(axis=1) / (sessions - 1)
         size = (total - (count**2).sum(axis=1) / total) / (sessions - 1)
         of_session = np.sqrt(np.maximum(0.0, (between - within) / size))
-        return Known(np.sqrt(within), of_session, degrees.astype(float))
+        return CaseNoises(np.sqrt(within), of_session, degrees.astype(float))
 
 
-def _kept(found: Floats) -> Bools:
-    """Which runs count, of each case's sessions, as `stats.noise.estimate_noise` has it."""
+def _find_counted(found: Floats) -> Bools:
+    """Return which runs of each case's sessions count, by the rule of `stats.noise.estimate_noise`."""
     cases, sessions, runs = found.shape
     distances = (found - np.median(found, axis=2, keepdims=True)).reshape(cases, -1)
     order = np.argsort(distances, axis=1, kind="stable")
@@ -362,22 +395,22 @@ def _kept(found: Floats) -> Bools:
 RUNS_OF_A_NIGHT = 240  # 24 cases of 10 runs
 
 
-def _normal(random: np.random.Generator, cases: int, runs: int) -> Floats:
+def _draw_normal(random: np.random.Generator, cases: int, runs: int) -> Floats:
     return random.normal(size=(cases, runs))
 
 
-def _heavy(random: np.random.Generator, cases: int, runs: int) -> Floats:
+def _draw_heavy(random: np.random.Generator, cases: int, runs: int) -> Floats:
     values: Floats = random.standard_t(3, size=(cases, runs)) / np.sqrt(3)
     return values
 
 
-def _slowed(random: np.random.Generator, cases: int, runs: int) -> Floats:
-    """A run in twenty is slower, by five standard deviations: 10 % where the coefficient of variation is 2 %."""
+def _draw_slow_runs(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    """Return runs of which one in twenty is slower, by five standard deviations: 10 % for a coefficient of variation of 2 %."""
     return random.normal(size=(cases, runs)) - 5 * (random.uniform(size=(cases, runs)) < 0.05)
 
 
-def _correlated(random: np.random.Generator, cases: int, runs: int) -> Floats:
-    """Each run resembles the one before: autoregressive of the first order, 0.5."""
+def _draw_correlated(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    """Return runs that are correlated with the previous one: autoregressive of the first order, 0.5."""
     steps = random.normal(size=(cases, runs)) * np.sqrt(1 - 0.5**2)
     values = [random.normal(size=cases)]
     for run in range(1, runs):
@@ -385,33 +418,33 @@ def _correlated(random: np.random.Generator, cases: int, runs: int) -> Floats:
     return np.stack(values, axis=1)
 
 
-SHAPES = {"normal": _normal, "heavy tails": _heavy, "slow runs": _slowed, "correlated": _correlated}
+SHAPES = {"normal": _draw_normal, "heavy tails": _draw_heavy, "slow runs": _draw_slow_runs, "correlated": _draw_correlated}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Cases of one kind: what is true, what is known, what is asked."""
+    """Cases of one kind: the true ratio and noise, the calibration, and the question."""
 
     noise_model: NoiseModel
     ratio: float
     question: Question
-    baseline: int = 10  # runs that it has
+    baseline_runs: int = 10
     calibrated: str = "no"  # or "runs": sessions are known not to differ; or "sessions", by 5 of them; or "many sessions"
 
     def outcomes(self, random: np.random.Generator, cases: int) -> Outcomes:
-        then = self.noise_model.sessions(random, cases, self.baseline)
-        now = self.noise_model.sessions(random, cases, self.question.most) + np.log(self.ratio)
-        return judged(now, then, self.known(random, cases), self.question)
+        baseline = self.noise_model.draw_sessions(random, cases, self.baseline_runs)
+        current = self.noise_model.draw_sessions(random, cases, self.question.most) + np.log(self.ratio)
+        return judge(current, baseline, self.draw_noises(random, cases), self.question)
 
-    def known(self, random: np.random.Generator, cases: int) -> Known:
+    def draw_noises(self, random: np.random.Generator, cases: int) -> CaseNoises:
         if self.calibrated == "no":
-            return Known.alike(ASSUMED, cases)
+            return CaseNoises.repeat(ASSUMED, cases)
         if self.calibrated == "many sessions":
-            return self.noise_model.calibrated(random, cases, sessions=20, runs=2)
-        found = self.noise_model.calibrated(random, cases)
+            return self.noise_model.calibrate(random, cases, sessions=20, runs=2)
+        found = self.noise_model.calibrate(random, cases)
         return found if self.calibrated == "sessions" else replace(found, session=np.zeros(cases))
 
-    def but(self, ratio: float) -> "Trial":
+    def with_ratio(self, ratio: float) -> "Trial":
         return replace(self, ratio=ratio)
 
 

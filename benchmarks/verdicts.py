@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.nights import BUDGET, CASES, NightPlan
-from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Outcomes, Trial, judged
+from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, CaseNoises, Floats, NoiseModel, Outcomes, Trial, judge
 from pytest_dtfperf.baselines.compare import VERDICTS
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import compare_in_turns
@@ -43,7 +43,7 @@ def trial(cv: float, margin: float, calibrated: str = "runs", baseline: int = 10
         noise_model=NoiseModel(cv=cv, shape=shape),
         ratio=1 - margin,
         question=question,
-        baseline=baseline,
+        baseline_runs=baseline,
         calibrated=calibrated,
     )
 
@@ -59,9 +59,11 @@ def error_rates(random: np.random.Generator, cases: int) -> Iterator[str]:
         for cv in SPREADS:
             for margin in MARGINS:
                 limit = trial(cv, margin, calibrated, baseline)
-                at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (1 - margin, 1.0, 1 - 2 * margin))
-                known = Noise(run=cv, degrees_of_freedom=20) if calibrated == "runs" else Noise(run=max(cv, ASSUMED.run))
-                needed = runs_needed(baseline, known, margin, FALSE_ALARM)
+                at, same, worse = (
+                    limit.with_ratio(ratio).outcomes(random, cases) for ratio in (1 - margin, 1.0, 1 - 2 * margin)
+                )
+                noise = Noise(run=cv, degrees_of_freedom=20) if calibrated == "runs" else Noise(run=max(cv, ASSUMED.run))
+                needed = runs_needed(baseline, noise, margin, FALSE_ALARM)
                 yield _row(
                     f"{cv:.1%}",
                     f"{margin:.0%}",
@@ -98,7 +100,7 @@ def shapes(random: np.random.Generator, cases: int) -> Iterator[str]:
                 yield _row(name, f"{cv:.0%}", KNOWLEDGE[calibrated], *_ends(limit, random, cases))
 
 
-def rare(random: np.random.Generator, cases: int) -> Iterator[str]:
+def rare_runs(random: np.random.Generator, cases: int) -> Iterator[str]:
     """Runs that are slow once in a while, on both sides and in the calibration. Margin 5 %, baselines of 10."""
     yield from _head(
         "runs that are slower | by | CV | calibrated | false alarms at the margin | missed at the margin "
@@ -122,7 +124,13 @@ def rare_nights(random: np.random.Generator, cases: int) -> Iterator[str]:
             kind = trial(0.01, 0.05, calibrated)
             kind = replace(kind, noise_model=replace(kind.noise_model, rare=part, slower=slower))
             ended = NightPlan(trial=kind, ratios=[1.0] * 200).nights(random, cases // 20)
-            yield _row(f"{part:.0%}", f"{slower:.0%}", KNOWLEDGE[calibrated], f"{ended.red:.2%}", f"{ended.undecided:.1%}")
+            yield _row(
+                f"{part:.0%}",
+                f"{slower:.0%}",
+                KNOWLEDGE[calibrated],
+                f"{ended.fraction_red:.2%}",
+                f"{ended.fraction_undecided:.1%}",
+            )
 
 
 def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
@@ -140,7 +148,7 @@ def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
 
 def _ends(limit: Trial, random: np.random.Generator, cases: int) -> Iterator[str]:
     margin = 1 - limit.ratio
-    at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (limit.ratio, 1.0, 1 - 2 * margin))
+    at, same, worse = (limit.with_ratio(ratio).outcomes(random, cases) for ratio in (limit.ratio, 1.0, 1 - 2 * margin))
     yield f"{at.fraction(WORSE):.3%}"
     yield f"{at.fraction(HOLDS, BETTER):.1%}"
     yield f"{same.fraction(WORSE):.3%}"
@@ -155,7 +163,7 @@ def cost(random: np.random.Generator, cases: int) -> Iterator[str]:
     for calibrated in ("runs", "sessions", "many sessions", "no"):
         for baseline in (20, 10, 5, 2):
             kind = trial(0.02, 0.05, calibrated, baseline)
-            runs = [kind.but(ratio).outcomes(random, cases).mean_runs for ratio in (1.0, 0.9, 1.1)]
+            runs = [kind.with_ratio(ratio).outcomes(random, cases).mean_runs for ratio in (1.0, 0.9, 1.1)]
             yield _row(KNOWLEDGE[calibrated], str(baseline), *(f"{each * STEPS / (FIXED_RUNS * STEPS):.0%}" for each in runs))
 
 
@@ -176,12 +184,12 @@ def nights(random: np.random.Generator, cases: int) -> Iterator[str]:
                 f"{cv:.0%}",
                 f"{margin:.0%}",
                 KNOWLEDGE[calibrated],
-                f"{same.red:.2%}",
-                f"{same.undecided:.1%}",
+                f"{same.fraction_red:.2%}",
+                f"{same.fraction_undecided:.1%}",
                 f"{same.runs_of_a_night:.0f}",
-                f"{limit.red:.2%}",
-                f"{worse.found(0):.1%}",
-                f"{worse.passed(0):.2%}",
+                f"{limit.fraction_red:.2%}",
+                f"{worse.fraction_found(0):.1%}",
+                f"{worse.fraction_passed(0):.2%}",
             )
 
 
@@ -195,12 +203,12 @@ def fixed_baselines(random: np.random.Generator, cases: int) -> Iterator[str]:
                 plan = NightPlan(
                     trial=replace(kind, noise_model=replace(kind.noise_model, session=session)), ratios=[ratio] * CASES
                 )
-                red = [plan.nights(random, 1000, plan.baselines(random)).red for _ in range(max(1, cases // 1000))]
+                red = [plan.nights(random, 1000, plan.baselines(random)).fraction_red for _ in range(max(1, cases // 1000))]
                 parts = float(np.mean(red)), *(float(np.quantile(red, part)) for part in (0.5, 0.95, 1.0))
                 yield _row(str(baseline), where, f"{session:.0%}", *(f"{part:.1%}" for part in parts))
 
 
-def several(random: np.random.Generator, cases: int) -> Iterator[str]:
+def several_losses(random: np.random.Generator, cases: int) -> Iterator[str]:
     """Losses in several cases: what the order of Holm adds. CV 3 %, margin 5 %, baselines of 10, calibrated."""
     count = cases // 4
     yield from _head(
@@ -219,15 +227,15 @@ def in_turn(random: np.random.Generator, cases: int) -> Iterator[str]:
     question = replace(trial(0.01, 0.05).question, false_alarm=BUDGET)
     yield from _head("drift over the session | in turn: worse | holds | better | one after the other: worse | holds | better")
     for lost in (0.0, 0.05, 0.10, 0.20):
-        rates: Floats = NoiseModel(cv=0.01).sessions(random, cases, 20) - lost * np.arange(20) / 20
-        known = Known.alike(Noise(run=0.01, degrees_of_freedom=20), cases)
-        turns = judged(rates[:, 1::2], rates[:, ::2], known, question, apart=False, then_known=known)
-        after = judged(rates[:, 10:], rates[:, :10], known, question)
+        rates: Floats = NoiseModel(cv=0.01).draw_sessions(random, cases, 20) - lost * np.arange(20) / 20
+        noises = CaseNoises.repeat(Noise(run=0.01, degrees_of_freedom=20), cases)
+        turns = judge(rates[:, 1::2], rates[:, ::2], noises, question, is_stored=False, baseline_noises=noises)
+        after = judge(rates[:, 10:], rates[:, :10], noises, question)
         parts = [f"{each.fraction(answer):.1%}" for each in (turns, after) for answer in (WORSE, HOLDS, BETTER)]
         yield _row(f"{lost:.0%}", *parts)
 
 
-def unlike(random: np.random.Generator, cases: int) -> Iterator[str]:
+def unlike_spreads(random: np.random.Generator, cases: int) -> Iterator[str]:
     """Two trainings in turn whose runs scatter unlike, as n devices and their anchor. Asked: 90 %, of 24 tests."""
     yield from _head(
         "CV of n devices | CV of the anchor | calibrated | red at 90 % | passed at 90 % | passed at 95 % | runs of each "
@@ -249,7 +257,7 @@ def unlike(random: np.random.Generator, cases: int) -> Iterator[str]:
             )
 
 
-def earlier(random: np.random.Generator, cases: int) -> Iterator[str]:
+def earlier_anchor(random: np.random.Generator, cases: int) -> Iterator[str]:
     """An anchor that was measured earlier in the session than n devices. Asked: 90 %, CV 1 %, one test, 10 runs at most."""
     count = max(1, cases // 20)
     yield from _head(
@@ -332,16 +340,16 @@ def unlike_pair(
     """How checks of an efficiency of at least 90 % end where it is `ratio`."""
     models = NoiseModel(cv=cv), NoiseModel(cv=anchor_cv)
     is_known = calibrated in ("both", "n devices"), calibrated in ("both", "the anchor")
-    known, anchor_known = (
-        replace(model.calibrated(random, cases), session=np.zeros(cases)) if each else Known.alike(ASSUMED, cases)
+    noises, anchor_noises = (
+        replace(model.calibrate(random, cases), session=np.zeros(cases)) if each else CaseNoises.repeat(ASSUMED, cases)
         for model, each in zip(models, is_known, strict=True)
     )
     question = Question(floor=0.9, false_alarm=false_alarm, least=1 if all(is_known) else 2)
-    now, then = (model.sessions(random, cases, question.most) for model in models)
-    return judged(now + np.log(ratio), then, known, question, apart=False, then_known=anchor_known)
+    current, baseline = (model.draw_sessions(random, cases, question.most) for model in models)
+    return judge(current + np.log(ratio), baseline, noises, question, is_stored=False, baseline_noises=anchor_noises)
 
 
-def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
+def steady_runs(random: np.random.Generator, cases: int) -> Iterator[str]:
     """Runs that are flagged as unsteady; at most 1 % is stated where nothing drifts. Step times with a CV of 2 %."""
     count = min(cases, 10_000)
     yield from _head(
@@ -350,13 +358,13 @@ def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
     for steps in (30, 50, 100, 300):
         jump, ramp = np.where(np.arange(steps) < steps // 2, 1.0, 1.05), np.linspace(1, 1.1, steps)
         for resemblance in (0.0, 0.5, 0.8):
-            step_s = np.exp(0.02 * resembling(random, count, steps, resemblance))
+            step_s = np.exp(0.02 * draw_correlated_steps(random, count, steps, resemblance))
             some = step_s[: count // 5]
-            drifting = (f"{_flagged(some * pattern):.1%}" for pattern in (jump, ramp))
-            yield _row(str(steps), f"{resemblance:.1f}", f"{_flagged(step_s):.2%}", *drifting)
+            drifting = (f"{_measure_flagged_fraction(some * pattern):.1%}" for pattern in (jump, ramp))
+            yield _row(str(steps), f"{resemblance:.1f}", f"{_measure_flagged_fraction(step_s):.2%}", *drifting)
 
 
-def resembling(random: np.random.Generator, cases: int, steps: int, resemblance: float) -> Floats:
+def draw_correlated_steps(random: np.random.Generator, cases: int, steps: int, resemblance: float) -> Floats:
     """Standard normal steps, each correlated with the one before: (case, step)."""
     values: Floats = random.normal(size=(cases, steps))
     for step in range(1, steps):
@@ -364,7 +372,7 @@ def resembling(random: np.random.Generator, cases: int, steps: int, resemblance:
     return values
 
 
-def _flagged(step_s: Floats) -> float:
+def _measure_flagged_fraction(step_s: Floats) -> float:
     found = [compute_drift(each) for each in step_s.tolist()]
     return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
 
@@ -382,17 +390,17 @@ Table = Callable[[np.random.Generator, int], Iterator[str]]
 TABLES: dict[str, Table] = {
     "error-rates": error_rates,
     "shapes": shapes,
-    "rare": rare,
+    "rare": rare_runs,
     "rare-nights": rare_nights,
     "sessions": sessions,
     "cost": cost,
     "nights": nights,
     "fixed-baselines": fixed_baselines,
-    "several": several,
+    "several": several_losses,
     "in-turn": in_turn,
-    "unlike": unlike,
-    "earlier": earlier,
-    "steady": steady,
+    "unlike": unlike_spreads,
+    "earlier": earlier_anchor,
+    "steady": steady_runs,
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.verdicts import resembling
+from benchmarks.verdicts import draw_correlated_steps
 from pytest_dtfperf.stats.noise import FALSE_FLAGS, LEAST_STEPS, compute_drift
 from tests import campaign
 
@@ -17,7 +17,7 @@ RAMP = np.linspace(1, 1.1, 100)
 def compute_flagged_share(resemblance: float, pattern: "np.ndarray | float" = 1.0, runs: int = RUNS, steps: int = 100) -> float:
     """Return the share of runs called unsteady, with steps that have a coefficient of variation of 2 %."""
     random = np.random.default_rng(7)
-    step_s = 0.1 * np.exp(0.02 * resembling(random, runs, steps, resemblance)) * pattern
+    step_s = 0.1 * np.exp(0.02 * draw_correlated_steps(random, runs, steps, resemblance)) * pattern
     found = [compute_drift(each) for each in step_s.tolist()]
     return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.nights import BUDGET, CASES, NightPlan
-from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, NoiseModel, analysed
+from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, CaseNoises, NoiseModel, iterate_answers
 from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial, unlike_pair
 from pytest_dtfperf.stats.comparison import Question, compare_alternating, compare_with_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate_noise
@@ -23,29 +23,31 @@ def compute_tolerance(rate: float, cases: int = SIMULATED) -> float:
 
 
 @pytest.mark.parametrize(
-    "apart, alike",
+    "is_stored, same_training",
     [(True, True), (True, False), (False, False)],
     ids=["against stored", "against published", "in turn"],
 )
 @pytest.mark.parametrize("calibrated", ["no", "runs", "sessions"])
-def test_simulation_has_the_answers_of_the_plugin(calibrated: str, apart: bool, alike: bool) -> None:
+def test_simulation_has_the_answers_of_the_plugin(calibrated: str, is_stored: bool, same_training: bool) -> None:
     """Many simulated cases at once have, run by run, the answer that each one has alone."""
     random, cases = np.random.default_rng(SEED), 40
     kind = trial(0.02, 0.05, calibrated, baseline=5)
     question = replace(kind.question, false_alarm=0.05, most=6)
     noise_model = replace(kind.noise_model, session=0.01)
     ratios = np.log(random.choice([0.88, 0.92, 0.95, 0.97, 1.0, 1.1], cases))
-    now = noise_model.sessions(random, cases, 6) + ratios[:, None]
-    then = noise_model.sessions(random, cases, 5 if apart else 6)
-    known = replace(kind, noise_model=noise_model).known(random, cases)
-    then_known = None if alike else replace(kind, noise_model=replace(noise_model, cv=0.03)).known(random, cases)
+    now = noise_model.draw_sessions(random, cases, 6) + ratios[:, None]
+    then = noise_model.draw_sessions(random, cases, 5 if is_stored else 6)
+    noises = replace(kind, noise_model=noise_model).draw_noises(random, cases)
+    baseline_noises = (
+        None if same_training else replace(kind, noise_model=replace(noise_model, cv=0.03)).draw_noises(random, cases)
+    )
     seen = set()
-    for run, answers in analysed(now, then, known, question, apart=apart, then_known=then_known):
+    for run, answers in iterate_answers(now, then, noises, question, is_stored=is_stored, baseline_noises=baseline_noises):
         for case in range(cases):
-            noise = known.noise(case)
-            then_noise = then_known.noise(case) if then_known else None
-            one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if apart else then[case, :run]).tolist()
-            if apart:
+            noise = noises.noise(case)
+            then_noise = baseline_noises.noise(case) if baseline_noises else None
+            one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if is_stored else then[case, :run]).tolist()
+            if is_stored:
                 alone = compare_with_stored(one, other, noise, question, then_noise=then_noise)
             else:
                 assert then_noise
@@ -58,13 +60,13 @@ def test_simulation_has_the_answers_of_the_plugin(calibrated: str, apart: bool, 
 def test_simulation_has_the_noise_of_the_plugin() -> None:
     """The simulated noise of many places is that of each place's sessions alone."""
     noise_model, cases = NoiseModel(cv=0.02, session=0.01), 20
-    known = noise_model.calibrated(np.random.default_rng(SEED), cases)
+    noises = noise_model.calibrate(np.random.default_rng(SEED), cases)
     random = np.random.default_rng(SEED)
-    sessions = [noise_model.sessions(random, cases, 5) for _ in range(5)]
+    sessions = [noise_model.draw_sessions(random, cases, 5) for _ in range(5)]
     for case in range(cases):
         noise, _ = estimate_noise([np.exp(each[case]).tolist() for each in sessions])
         assert (noise.run, noise.session, noise.degrees_of_freedom) == pytest.approx(
-            (known.run[case], known.session[case], known.degrees[case])
+            (noises.run[case], noises.session[case], noises.degrees[case])
         )
 
 
@@ -95,7 +97,7 @@ def test_errors_of_unequal_sides_are_as_rare_as_stated(cv: float, anchor_cv: flo
 def test_false_alarms_without_a_change_are_ten_times_rarer(calibrated: str) -> None:
     """Without a change, false alarms are at least ten times rarer than stated."""
     random = np.random.default_rng(SEED)
-    found = [trial(cv, margin, calibrated).but(1.0).outcomes(random, SIMULATED) for cv in SPREADS for margin in MARGINS]
+    found = [trial(cv, margin, calibrated).with_ratio(1.0).outcomes(random, SIMULATED) for cv in SPREADS for margin in MARGINS]
     assert sum(each.fraction(WORSE) for each in found) / len(found) <= FALSE_ALARM / 10
 
 
@@ -109,7 +111,7 @@ def test_loss_of_twice_the_margin_is_found(calibrated: str, baseline: int) -> No
     for cv in SPREADS:
         for margin in MARGINS:
             kind = trial(cv, margin, calibrated, baseline)
-            ended = kind.but(1 - 2 * margin).outcomes(random, SIMULATED)
+            ended = kind.with_ratio(1 - 2 * margin).outcomes(random, SIMULATED)
             spread = max(cv, ASSUMED.run) if calibrated == "no" else cv
             noise = Noise(run=spread, degrees_of_freedom=0 if calibrated == "no" else 20)
             needed = runs_needed(baseline, noise, margin, FALSE_ALARM)
@@ -124,7 +126,7 @@ def test_loss_of_twice_the_margin_is_found(calibrated: str, baseline: int) -> No
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 def test_gain_of_twice_the_margin_passes(calibrated: str) -> None:
     """A gain of twice the margin passes, after few runs."""
-    ended = trial(0.02, 0.05, calibrated).but(1.1).outcomes(np.random.default_rng(SEED), SIMULATED)
+    ended = trial(0.02, 0.05, calibrated).with_ratio(1.1).outcomes(np.random.default_rng(SEED), SIMULATED)
     assert ended.fraction(HOLDS, BETTER) >= 0.999
     assert ended.mean_runs <= 2.1
 
@@ -133,8 +135,8 @@ def test_decision_costs_two_fifths_of_a_fixed_protocol() -> None:
     """An unchanged case takes at most 42 % of the runs of a fixed protocol with calibrated noise, and at most half without."""
     random = np.random.default_rng(SEED)
     for baseline in (10, 5):
-        assert trial(0.02, 0.05, "runs", baseline).but(1.0).outcomes(random, SIMULATED).mean_runs <= 0.42 * FIXED_RUNS
-    assert trial(0.02, 0.05, "no").but(1.0).outcomes(random, SIMULATED).mean_runs <= 0.5 * FIXED_RUNS
+        assert trial(0.02, 0.05, "runs", baseline).with_ratio(1.0).outcomes(random, SIMULATED).mean_runs <= 0.42 * FIXED_RUNS
+    assert trial(0.02, 0.05, "no").with_ratio(1.0).outcomes(random, SIMULATED).mean_runs <= 0.5 * FIXED_RUNS
 
 
 @pytest.mark.parametrize("shape", ["heavy tails", "slow runs"])
@@ -153,7 +155,7 @@ def test_rare_slow_runs_make_no_more_errors(slower: float, calibrated: str) -> N
     kind = trial(0.01, 0.05, calibrated)
     kind = replace(kind, noise_model=replace(kind.noise_model, rare=0.05, slower=slower))
     random = np.random.default_rng(SEED)
-    ended, found = (kind.but(ratio).outcomes(random, SIMULATED) for ratio in (0.95, 0.9))
+    ended, found = (kind.with_ratio(ratio).outcomes(random, SIMULATED) for ratio in (0.95, 0.9))
     assert ended.fraction(WORSE) <= FALSE_ALARM + compute_tolerance(FALSE_ALARM)
     assert ended.fraction(HOLDS, BETTER) <= 0.05 + compute_tolerance(0.05)
     assert found.fraction(WORSE) >= 0.9
@@ -165,9 +167,9 @@ def test_nights_without_a_change_are_rarely_red(cv: float, margin: float, calibr
     """Of nights of 24 cases without a change, no more are red than the budget allows, also at the margin."""
     random = np.random.default_rng(SEED)
     plan = NightPlan(trial=trial(cv, margin, calibrated))
-    assert plan.nights(random, NIGHTS).red <= BUDGET / 5
+    assert plan.nights(random, NIGHTS).fraction_red <= BUDGET / 5
     limit = replace(plan, ratios=[1 - margin] * CASES)
-    assert limit.nights(random, NIGHTS).red <= BUDGET + compute_tolerance(BUDGET, NIGHTS)
+    assert limit.nights(random, NIGHTS).fraction_red <= BUDGET + compute_tolerance(BUDGET, NIGHTS)
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
@@ -176,8 +178,8 @@ def test_slow_case_of_24_is_found(calibrated: str) -> None:
     ended = NightPlan(trial=trial(0.02, 0.05, calibrated), ratios=[0.9, *[1.0] * (CASES - 1)]).nights(
         np.random.default_rng(SEED), NIGHTS
     )
-    assert ended.found(0) >= 0.94
-    assert ended.passed(0) <= 0.001
+    assert ended.fraction_found(0) >= 0.94
+    assert ended.fraction_passed(0) <= 0.001
     assert (ended.answers[:, 1:] == WORSE).any(axis=1).mean() <= BUDGET / 5
 
 
@@ -193,10 +195,14 @@ def test_holm_finds_more_slow_cases() -> None:
 def test_runs_in_turn_remove_drift() -> None:
     """On a machine that loses 20 % in a session, two equal specs are equal in turn, and not one after the other."""
     cases, noise = SIMULATED // 5, Noise(run=0.01, degrees_of_freedom=20)
-    rates = NoiseModel(cv=0.01).sessions(np.random.default_rng(SEED), SIMULATED, 20) - 0.2 * np.arange(20) / 20
-    question, few, all_known = Question(floor=0.95, false_alarm=0.05), Known.alike(noise, cases), Known.alike(noise, SIMULATED)
+    rates = NoiseModel(cv=0.01).draw_sessions(np.random.default_rng(SEED), SIMULATED, 20) - 0.2 * np.arange(20) / 20
+    question, few, all_known = (
+        Question(floor=0.95, false_alarm=0.05),
+        CaseNoises.repeat(noise, cases),
+        CaseNoises.repeat(noise, SIMULATED),
+    )
     now, then = rates[:cases, 1::2], rates[:cases, ::2]
-    in_turn = [answers for _, answers in analysed(now, then, few, question, apart=False, then_known=few)]
-    afterwards = [answers for _, answers in analysed(rates[:, 10:], rates[:, :10], all_known, question)]
+    in_turn = [answers for _, answers in iterate_answers(now, then, few, question, is_stored=False, baseline_noises=few)]
+    afterwards = [answers for _, answers in iterate_answers(rates[:, 10:], rates[:, :10], all_known, question)]
     assert (np.stack(in_turn) == WORSE).any(axis=0).mean() <= 0.05
     assert (np.stack(afterwards) == WORSE).any(axis=0).mean() >= 0.9
