@@ -40,7 +40,7 @@ LIMITS: Mapping[str, CauseKind] = {
 
 
 def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[HostPressure]:
-    found = [*_find_starved_hosts(then, now), *_find_disturbances(now.disturbances)]
+    found = [*_find_cpu_starved_hosts(then, now), *_find_disturbances(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
         found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
@@ -51,7 +51,7 @@ def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Se
     return found
 
 
-def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
+def _find_cpu_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
     """Yield the hosts where the run's processes had to wait for cores, by the kernel's counts."""
     longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
@@ -132,8 +132,8 @@ def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
     """Return whether a link lost no more than the arithmetic of one of its hosts without a free core during the probe."""
     ends = list_ends(found.location)
-    starved = (each for each in slower if each.location in ends and _has_no_core(each))
-    return found.name == LINK and any(found.loss < each.loss for each in starved)
+    without_core = (each for each in slower if each.location in ends and _has_no_core(each))
+    return found.name == LINK and any(found.loss < each.loss for each in without_core)
 
 
 def _has_no_core(found: Slower) -> bool:

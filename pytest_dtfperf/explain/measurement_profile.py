@@ -106,7 +106,7 @@ class CandidateKind(StrEnum):
     # Merged by `merge_causes.merge_causes`.
     PROGRAM = "program"
     SERVER = "server"
-    STARVED = "starved"  # a host without free cores
+    CPU_STARVED = "CPU-starved"  # a host without free cores
     DECODING = "decoding"  # of the input, on the cores that compute
 
 

@@ -262,7 +262,7 @@ def merge_causes(
         rest = CandidateCause(rest.kind, {})
     else:
         found = _merge_decoding(found, both, then, now)
-    found, rest = _merge_starved(found, rest, both, then, now)
+    found, rest = _merge_cpu_starved(found, rest, both, then, now)
     for transfer in _select(found, CandidateKind.TRANSFER):
         server = _server_of(transfer, both)
         if server and is_server_late(server, transfer, then, now):
@@ -272,17 +272,19 @@ def merge_causes(
     found = _join(CandidateKind.SERVER, find_slowest_server(then, now), _select(found, CandidateKind.APPLY), found)
     residual_s = sum(each.residual_s for each in _select(found, CandidateKind.FLOOR))
     has_slow_links = any(each.kind == CauseKind.LINK for each in find_host_pressures(then, now))
-    starved = [
+    cpu_starved = [
         each
-        for each in _select(found, CandidateKind.STARVED)
-        if not has_slow_links and each.largest_s > thresholds.MIN_STARVED_SHARE_OF_EXCHANGE * residual_s
+        for each in _select(found, CandidateKind.CPU_STARVED)
+        if not has_slow_links and each.largest_s > thresholds.MIN_CPU_STARVED_SHARE_OF_EXCHANGE * residual_s
     ]
     largest = max(
-        _select(found, CandidateKind.TRANSFER, CandidateKind.SERVER) or starved, key=lambda each: each.largest_s, default=None
+        _select(found, CandidateKind.TRANSFER, CandidateKind.SERVER) or cpu_starved,
+        key=lambda each: each.largest_s,
+        default=None,
     )
     if largest:
         after = _select(found, CandidateKind.FLOOR)
-        if largest.kind != CandidateKind.STARVED:  # time after the last worker's own work is its, also if it scatters
+        if largest.kind != CandidateKind.CPU_STARVED:  # time after the last worker's own work is its, also if it scatters
             after, rest = [*after, CandidateCause(CandidateKind.FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
         found = _join(largest.kind, largest.location, [largest, *after], found)
     elif not has_slow_links:
@@ -327,7 +329,7 @@ def _merge_decoding(
     )
 
 
-def _merge_starved(
+def _merge_cpu_starved(
     found: Sequence[CandidateCause],
     rest: CandidateCause,
     both: ComparedTimes,
@@ -344,17 +346,17 @@ def _merge_starved(
         task: hosts.get(task, task)
         for task in (*both.now.own, *(now.step_breakdown.tasks if now.step_breakdown else ()), *hosts)
     }
-    starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
+    cpu_starved_hosts = {*_find_cpu_starved_hosts(found, both, then, now)} & {*at.values()}
     slow_links = {host for each in find_host_pressures(then, now) if each.kind == CauseKind.LINK for host in each.hosts}
     left = list(found)
-    if starved and starved >= {at[worker] for worker in both.now.own}:
+    if cpu_starved_hosts and cpu_starved_hosts >= {at[worker] for worker in both.now.own}:
         elsewhere = (CandidateKind.FLOOR, CandidateKind.TRANSFER) if slow_links else (CandidateKind.FLOOR,)
         everywhere = [each for each in left if each.kind not in elsewhere]
-        return _join(CandidateKind.STARVED, None, _select_proportional(everywhere, both), left), rest
-    tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
+        return _join(CandidateKind.CPU_STARVED, None, _select_proportional(everywhere, both), left), rest
+    tasks_at = {host: [task for task in at if at[task] == host] for host in cpu_starved_hosts}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
-    # A server beside a starved worker gets the rest.
-    for host in sorted(starved, key=lambda host: (not workers_at[host], host)):
+    # A server beside a CPU-starved worker gets the rest.
+    for host in sorted(cpu_starved_hosts, key=lambda host: (not workers_at[host], host)):
         tasks, workers = tasks_at[host], workers_at[host]
         there = [
             each
@@ -369,10 +371,11 @@ def _merge_starved(
             )
             if (
                 has_it
-                and sum(each.largest_s for each in there) > thresholds.MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
+                and sum(each.largest_s for each in there)
+                > thresholds.MIN_CPU_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
             ):
                 there, rest = [*there, exchange], without
-            left = _join(CandidateKind.STARVED, workers[0] if len(workers) == 1 else host, there, left)
+            left = _join(CandidateKind.CPU_STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
             update = [*there, *_select(left, CandidateKind.HOST, CandidateKind.APPLY, CandidateKind.FLOOR)]
@@ -413,7 +416,7 @@ def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
     return longer / before if before else math.inf if longer else 0.0
 
 
-def _starved_hosts(
+def _find_cpu_starved_hosts(
     found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
 ) -> Iterator[str]:
     """Yield the hosts without free cores.
@@ -475,8 +478,10 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
-    starved = (ratio or 0.0) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
-    return starved or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
+    is_update_slower = (
+        ratio or 0.0
+    ) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
+    return is_update_slower or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:

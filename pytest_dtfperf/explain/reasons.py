@@ -280,7 +280,7 @@ ROWS: Mapping[CandidateKind, Callable[[ExplainCase], Reason]] = {
     CandidateKind.HOST: _host,
     CandidateKind.FLOOR: _waiting,
     CandidateKind.SERVER: explain_server,
-    CandidateKind.STARVED: merge_causes.explain_starvation,
+    CandidateKind.CPU_STARVED: merge_causes.explain_starvation,
     CandidateKind.DECODING: merge_causes.explain_decoding,
     CandidateKind.PROGRAM: _program,
 }

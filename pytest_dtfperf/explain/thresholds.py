@@ -44,16 +44,16 @@ MIN_RELATIVE_RUN_QUEUE_INCREASE = 0.5  # of the wait in the baseline, likewise
 # to 20 s in quiet runs on cores that were busy for 20 %, so longer waits on idle cores are errors of the counter.
 MAX_BUSY_OF_IDLE_CORES = 0.5  # of the cores' time
 MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES = 3.0  # s for each second on a core
-MIN_SHARE_OF_LONGEST_QUEUE = 0.1  # of the largest increase of run-queue wait. With less, a host is not the starved one
+MIN_SHARE_OF_LONGEST_QUEUE = 0.1  # of the largest increase of run-queue wait. With less, a host is not the CPU-starved one
 MIN_LOSS_BEYOND_ARITHMETIC = 1.5  # times the loss of arithmetic, which a lower clock takes from all
 
 # Causes that lengthen several kinds of work
-MIN_WALL_PER_CPU_RATIO = 1.25  # times. A starved worker computes for longer with the same CPU time
+MIN_WALL_PER_CPU_RATIO = 1.25  # times. A CPU-starved worker computes for longer with the same CPU time
 MAX_SHARE_OF_CPU_WORK = 0.5  # of the increase. If more of it is CPU time, the work has grown, and cores are not scarce
-MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE = 0.25  # of the largest increase of arithmetic. With less, a worker is not starved
+MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE = 0.25  # of the largest increase of arithmetic. With less, a worker is not CPU-starved
 MAX_RATIO_TO_COMPUTE_INCREASE = 3.0  # times. Kinds of work need a core in different parts of their time
-MIN_STARVED_SHARE_OF_EXCHANGE = 0.25  # of an exchange's increase that a starved worker's own work has, too
-MIN_STARVED_SHARE_OF_SINGLE_SESSION = 0.5  # the same, where one session computes on all workers: links have more reasons
+MIN_CPU_STARVED_SHARE_OF_EXCHANGE = 0.25  # of an exchange's increase that a CPU-starved worker's own work has, too
+MIN_CPU_STARVED_SHARE_OF_SINGLE_SESSION = 0.5  # the same, where one session computes on all workers: links have more reasons
 MIN_UPDATE_RATIO = 1.5  # times. A parameter server without a core does all its operations more slowly
 MIN_UPDATE_RATIO_WITHOUT_CORE = 3.0  # times, where a probe of its host lacked a core, too
 MIN_UPDATE_SHARE_OF_TRANSFER = 0.02  # of the transfers' increase: operations of a millisecond vary by chance

@@ -39,7 +39,7 @@ _TICK_S = 0.5
 
 
 def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
-    """Execute orders, end all processes and exit. `borrowed` is a folder to remove at the end."""
+    """Execute orders, end all processes and exit. The temporary folder is removed at the end."""
     leave_on_signals()
     processes.adopt_orphans()
     code, ended = 1, None

@@ -159,7 +159,7 @@ class TaskOrder(JsonData):
         return self.job == "worker" and self.index == 0
 
     @property
-    def lends_devices(self) -> bool:
+    def serves_devices(self) -> bool:
         """Whether the chief's session computes on this worker, which has none of its own."""
         return self.spec.mode.single_session and self.job == "worker" and self.index > 0
 

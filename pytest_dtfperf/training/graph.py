@@ -32,10 +32,10 @@ class GraphTraining:
     _session: tf.compat.v1.Session
     _step: Step
 
-    def __init__(self, order: TaskOrder, *, lends: bool | None = None) -> None:
-        """Make the training. With `lends`, another session computes on this task's devices."""
+    def __init__(self, order: TaskOrder, *, serves_devices: bool | None = None) -> None:
+        """Make the training. With `serves_devices`, another session computes on this task's devices."""
         self._order = order
-        self._lends = order.lends_devices if lends is None else lends
+        self._serves_devices = order.serves_devices if serves_devices is None else serves_devices
         self._graph = tf.Graph()
 
     def serve(self) -> None:
@@ -43,7 +43,7 @@ class GraphTraining:
 
     def build(self) -> None:
         with self._graph.as_default():
-            self._replica = (build_barriers_only if self._lends else build)(self._order, get_devices(self._order))
+            self._replica = (build_barriers_only if self._serves_devices else build)(self._order, get_devices(self._order))
 
     def initialise(self) -> None:
         self._session = v1.Session(self._target, graph=self._graph, config=make_session_config(self._order))
@@ -55,7 +55,7 @@ class GraphTraining:
         self._session.run(self._replica.begin)
         for feed in self._replica.feeds:
             feed.start(self._session)
-        if not self._lends:
+        if not self._serves_devices:
             self._step = Step(self._session, self._replica, self._order)
 
     def step(self) -> float:
@@ -78,10 +78,10 @@ class GraphTraining:
         engine.save_variables(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
-        return self._step.log.get_last_steps(step_s) if not self._lends and all(self._order.timestamped) else ()
+        return self._step.log.get_last_steps(step_s) if not self._serves_devices and all(self._order.timestamped) else ()
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
-        if self._lends:
+        if self._serves_devices:
             return None  # the chief's session has it
         if not self._order.spec.mode.single_session:
             self.barrier("start")  # some workers may have evaluated
@@ -96,7 +96,7 @@ class GraphTraining:
 
     @property
     def devices(self) -> Sequence[str]:
-        return () if self._lends else self._step.devices
+        return () if self._serves_devices else self._step.devices
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
@@ -104,4 +104,4 @@ class GraphTraining:
 
     @property
     def computed(self) -> StepGraph | None:
-        return None if self._lends else describe_computation(self._graph.as_graph_def(), self._step.operations)
+        return None if self._serves_devices else describe_computation(self._graph.as_graph_def(), self._step.operations)

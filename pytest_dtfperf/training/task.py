@@ -116,7 +116,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
     phases.end("session")
     measured = (
         serve_devices(order, training, connection.counters)
-        if order.lends_devices
+        if order.serves_devices
         else _measure(order, training, connection, phases)
     )
     _send_timestamps(training, connection, measured.step_s)

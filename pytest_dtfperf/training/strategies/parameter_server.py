@@ -39,7 +39,7 @@ READ_AHEAD = 16
 
 def make_training(order: TaskOrder) -> Training:
     """Return the training of this task. All workers but the chief serve scheduled batches, and only pass barriers."""
-    return WorkerTraining(order) if order.lends_devices else Coordinator(order)
+    return WorkerTraining(order) if order.serves_devices else Coordinator(order)
 
 
 class WorkerTraining(GraphTraining):
@@ -58,7 +58,7 @@ class Coordinator(StrategyTraining, GraphTraining):
     _traced: tf.Graph
 
     def __init__(self, order: TaskOrder) -> None:
-        super().__init__(order, lends=True)
+        super().__init__(order, serves_devices=True)
         self._scheduled: deque[tf.distribute.experimental.coordinator.RemoteValue] = deque()
         self._steps = 0
         self._traced_left: int | None = None  # steps that are left to trace; None: it measures
