@@ -44,7 +44,7 @@ NAME_WORDS: Mapping[str, str] = {
     "dismiss|dismissed": "cancel",
     "passing": "transient",
     "complain|complaints?": "validate, problem, failure",
-    "patients": "lent_hosts",
+    "patients": "allocated_hosts",
     "unmeasured": "DryRunMeasurement",
     "unjudged": "DryRunBaseline",
     "conversation": "RunController, Examination",

@@ -146,9 +146,9 @@ def test_unknown_cores_leave_other_bounds(changes: dict[str, object], layout: La
 
 def test_limit_without_probes_is_unknown() -> None:
     """Without probes there is no limit and no text; the reasons are those of the probe, and the limit survives JSON."""
-    found = find_limit(make_spec(), TWO, Probes(unknown={"*": "no hosts are lent any more"}))
+    found = find_limit(make_spec(), TWO, Probes(unknown={"*": "the allocation has ended"}))
     assert (found.images_per_sec, found.binding, describe_limit(found, 1.0), found.share(1.0)) == (None, None, "", None)
-    assert found.unknown["memory"] == "a was not probed: no hosts are lent any more"
+    assert found.unknown["memory"] == "a was not probed: the allocation has ended"
     assert Limit.from_json(found.to_json()) == found
 
 

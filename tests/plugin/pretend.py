@@ -1,7 +1,7 @@
-"""A cluster with many simulated hosts: it allocates this machine's, as a batch system would, and notes each allocation.
+"""A cluster with many simulated hosts, which are all this machine: it allocates them as a batch system does.
 
-The notes are lines of JSON in the file PRETEND_LOG, one for each request, allocation and release. PRETEND_DO changes the
-behaviour: "refuse" refuses each request; "take back" ends the allocation, so that no second agent can be started on its hosts.
+The file PRETEND_LOG gets a line of JSON for each request, allocation and release. PRETEND_DO changes the
+behaviour: "refuse" refuses each request; "revoke" ends the allocation, so that no second agent can be started on its hosts.
 """
 
 import json
@@ -23,7 +23,7 @@ from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 
 def register() -> None:
-    """Called in the conftest.py of the perf tests."""
+    """Add the backend. The conftest.py of the perf tests calls it."""
     cast("dict[str, Backend]", named.BACKENDS)["pretend"] = PretendBackend()
 
 
@@ -36,7 +36,7 @@ class PretendBackend(Backend):
         return Pretend(config)
 
     def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
-        return [f"lend --hosts={_hosts(config, resources)} --session={resources.session}"]
+        return [f"allocate --hosts={_hosts(config, resources)} --session={resources.session}"]
 
 
 class Pretend:
@@ -45,16 +45,16 @@ class Pretend:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        _note("asked", resources)
+        _note("requested", resources)
         resources.on_status(f"{self._config.name}: job 17 pending (Priority)")
         if os.environ.get("PRETEND_DO") == "refuse":
-            raise AllocationError("cloud: nobody here may have that many hosts")
+            raise AllocationError("cloud: the limit of hosts is exceeded")
         name = socket.gethostname()
-        _note("lent", resources)
+        _note("allocated", resources)
         try:
             yield PretendAllocation([Host(f"{name}-{i}", ADDRESS) for i in range(_hosts(self._config, resources))])
         finally:
-            _note("given back", resources)
+            _note("released", resources)
 
 
 class PretendAllocation(LocalAllocation):
@@ -64,7 +64,7 @@ class PretendAllocation(LocalAllocation):
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         self._starts += 1
-        if self._starts > 1 and os.environ.get("PRETEND_DO") == "take back":
+        if self._starts > 1 and os.environ.get("PRETEND_DO") == "revoke":
             raise AllocationOver("job 17 ended: node n3 failed")
         return super().start(argv)
 
@@ -73,8 +73,8 @@ def _hosts(config: ClusterConfig, resources: Resources) -> int:
     return -(-resources.devices // (predict_devices_per_host(config) or 1)) + resources.separate_ps_hosts
 
 
-def _note(what: str, resources: Resources) -> None:
+def _note(event: str, resources: Resources) -> None:
     size: dict[str, Any] = {"devices": resources.devices, "ps_hosts": resources.separate_ps_hosts}
     with open(os.environ["PRETEND_LOG"], "a") as file:
-        note = {"what": what, "who": os.getpid(), "at_s": time.monotonic(), "session": resources.session, **size}
+        note = {"event": event, "pid": os.getpid(), "at_s": time.monotonic(), "session": resources.session, **size}
         file.write(json.dumps(note) + "\n")

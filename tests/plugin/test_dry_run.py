@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.placement import place
 from pytest_dtfperf.plugin.dry_run import describe, make_hosts
 from pytest_dtfperf.spec import Spec
 from tests.plugin.conftest import THROUGHPUT, Ended, PerfTests
-from tests.plugin.test_lending import add_keys, cloud
+from tests.plugin.test_allocations import add_keys, cloud
 
 __all__ = ["cloud"]
 
@@ -90,7 +90,7 @@ def test_dry_run_shows_all_trainings_and_starts_none(cloud: PerfTests) -> None:
     assert not (cloud.folder / "pretend.log").exists()
     assert not (cloud.folder / "perf_results").exists()
     lines = section(ended)
-    assert lines[3].startswith("    lend --hosts=2 --session=20")
+    assert lines[3].startswith("    allocate --hosts=2 --session=20")
     assert lines[:3] + lines[4:] == [
         "Nothing was asked of the cluster, allocated or started.",
         "",

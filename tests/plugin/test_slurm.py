@@ -20,7 +20,7 @@ from tests.clusters.slurm import site_files
 from tests.clusters.slurm.conftest import NewSite, new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
-from tests.plugin.test_lending import MANY
+from tests.plugin.test_allocations import MANY
 from tests.plugin.test_verdicts import records, session
 from tests.plugin.zygote import Started
 

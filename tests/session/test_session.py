@@ -13,7 +13,7 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
-from tests.plugin.test_lending import CLOUD
+from tests.plugin.test_allocations import CLOUD
 
 OPEN = """
 import json, sys
@@ -138,8 +138,8 @@ def test_hosts_are_released_at_any_end(project: PerfTests, line: str, code: int,
         f"with opened('cloud') as session:\n    session.measure(session.spec('trivial', gpus=1))\n    {line}\n",
     )
     assert ended.code == code, ended.err
-    events = [json.loads(each)["what"] for each in (project.folder / "pretend.log").read_text().splitlines()]
-    assert events == ["asked", "lent", "given back"]
+    events = [json.loads(each)["event"] for each in (project.folder / "pretend.log").read_text().splitlines()]
+    assert events == ["requested", "allocated", "released"]
     assert session_of(project)["exit_code"] == noted
     assert len(read_records(project)) == 1
 

@@ -99,10 +99,10 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hosts_are_those_of_the_ssh_backend() -> None:
     """Hosts are those of the SSH backend, and their fingerprints also have type, zone, network and image."""
-    lending = make_allocation(Amazon(RUNNING), Line())
-    assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
+    allocation = make_allocation(Amazon(RUNNING), Line())
+    assert [host.address for host in allocation.hosts] == ["10.0.0.0", "10.0.0.1"]
     cloud = {"instance_type": "g5.xlarge", "zone": "us-east-1a", "placement": None, "efa_interfaces": 0, "baseline_gbps": 2.5}
-    assert [host.fingerprint for host in lending.hosts] == [
+    assert [host.fingerprint for host in allocation.hosts] == [
         Fingerprint(hardware=Hardware(cloud=cloud), software={"ami": "ami-1"})
     ] * 2
 

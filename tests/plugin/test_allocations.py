@@ -50,24 +50,24 @@ def add_keys(cloud: PerfTests, *lines: str) -> None:
     clusters.write_text(clusters.read_text() + "\n".join(lines) + "\n")
 
 
-def notes(cloud: PerfTests) -> list[dict[str, Any]]:
+def read_notes(cloud: PerfTests) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (cloud.folder / "pretend.log").read_text().splitlines()]
 
 
 def list_allocations(cloud: PerfTests) -> list[tuple[int, int]]:
     """Return (devices, hosts for parameter servers) of each allocation."""
-    return [(note["devices"], note["ps_hosts"]) for note in notes(cloud) if note["what"] == "lent"]
+    return [(note["devices"], note["ps_hosts"]) for note in read_notes(cloud) if note["event"] == "allocated"]
 
 
-def what(cloud: PerfTests) -> list[str]:
-    return [note["what"] for note in notes(cloud)]
+def list_events(cloud: PerfTests) -> list[str]:
+    return [note["event"] for note in read_notes(cloud)]
 
 
-def most_at_once(found: Sequence[dict[str, Any]]) -> int:
-    """How many allocations were held at the same time."""
+def count_at_once(notes: Sequence[dict[str, Any]]) -> int:
+    """Return the largest number of allocations that were held at the same time."""
     held = most = 0
-    for note in sorted(found, key=lambda note: note["at_s"]):
-        held += {"lent": 1, "given back": -1}.get(note["what"], 0)
+    for note in sorted(notes, key=lambda note: note["at_s"]):
+        held += {"allocated": 1, "released": -1}.get(note["event"], 0)
         most = max(most, held)
     return most
 
@@ -77,7 +77,7 @@ def test_session_has_one_allocation_for_its_largest_test(cloud: PerfTests) -> No
     ended = cloud.run("--gpus=1,2,4", "-k", "not gpus4")
     assert ended.code == 0, ended.out
     assert list_allocations(cloud) == [(2, 0)]
-    assert what(cloud) == ["asked", "lent", "given back"]
+    assert list_events(cloud) == ["requested", "allocated", "released"]
 
 
 @pytest.mark.parametrize("ps_per_host, hosts", [([], 3), (["ps_per_host = 2"], 2)], ids=["one each", "two each"])
@@ -103,7 +103,7 @@ def test_each_measurement_has_its_own_allocation(cloud: PerfTests) -> None:
     ended = cloud.run("--gpus=1,2,4")
     assert ended.code == 0, ended.out
     assert list_allocations(cloud) == [(1, 0), (2, 0), (4, 0)]
-    assert most_at_once(notes(cloud)) == 1
+    assert count_at_once(read_notes(cloud)) == 1
 
 
 def test_hosts_without_a_measurement_are_refused(cloud: PerfTests) -> None:
@@ -122,7 +122,7 @@ def test_test_with_more_devices_gets_a_larger_allocation(cloud: PerfTests) -> No
     ended = cloud.run()
     assert ended.code == 0, ended.out
     assert list_allocations(cloud) == [(1, 0), (3, 0)]
-    assert most_at_once(notes(cloud)) == 1
+    assert count_at_once(read_notes(cloud)) == 1
 
 
 def test_ended_allocation_is_replaced(cloud: PerfTests) -> None:
@@ -137,21 +137,21 @@ def test_b(train):
     train(model="trivial", gpus=2, batch_size=3)
 """
     )
-    ended = cloud.run("-v", PRETEND_DO="take back")
+    ended = cloud.run("-v", PRETEND_DO="revoke")
     ended.line("test_a", "ERROR (INFRASTRUCTURE)")
     ended.line("1 passed, 1 error")
     ended.line("job 17 ended: node n3 failed: asking for other hosts")
     assert list_allocations(cloud) == [(2, 0), (2, 0)]
-    assert most_at_once(notes(cloud)) == 1
+    assert count_at_once(read_notes(cloud)) == 1
 
 
 def test_refused_allocation_is_not_requested_again(cloud: PerfTests) -> None:
     """A refused allocation is requested once, and each test has the cluster's message."""
     cloud.write(MANY)
     ended = cloud.run(PRETEND_DO="refuse")
-    assert what(cloud) == ["asked"]
+    assert list_events(cloud) == ["requested"]
     ended.line("8 errors")
-    assert ended.out.count("\ncloud: nobody here may have that many hosts\n") == 8
+    assert ended.out.count("\ncloud: the limit of hosts is exceeded\n") == 8
 
 
 def test_status_of_the_cluster_is_shown(cloud: PerfTests) -> None:
@@ -167,8 +167,8 @@ def test_xdist_workers_have_their_own_allocations(cloud: PerfTests, allocation: 
     cloud.write(MANY)
     ended = cloud.run("-n4", "--update-baselines", TOY_WALL_S="0.3")
     assert ended.code == 0, ended.out
-    assert most_at_once(notes(cloud)) == 2
-    assert len({note["session"] for note in notes(cloud)}) == 1
+    assert count_at_once(read_notes(cloud)) == 2
+    assert len({note["session"] for note in read_notes(cloud)}) == 1
     ended.line("gw", ": waiting for cloud: held by process")
     ended.line("gw", ": cloud: job 17 pending (Priority)")
     assert len(list((cloud.folder / "perf_results").iterdir())) == 1
@@ -185,7 +185,7 @@ def test_two_names_of_one_machine_take_turns(perf: PerfTests) -> None:
     perf.write("def test_x(train): train(model='trivial')\n")
     tickets = perf.folder / "runtime" / "dtfperf"
     tickets.mkdir(mode=0o700)
-    output = perf.folder / "told"
+    output = perf.folder / "output"
     with output.open("w") as out:
         with lock_hosts(local.get_machine(), 1, LockHolder.make_own("other", "test_of_another_session"), print, folder=tickets):
             process = perf.start("--cluster=twin", out=out.fileno())
