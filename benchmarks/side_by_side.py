@@ -168,15 +168,15 @@ def _tasks(rig: Rig, spec: Spec) -> tuple[PlacedTask, ...]:
 
 def tables(results: Iterable[Result]) -> Iterator[str]:
     """For each rate: seconds of a step, times as fast as the other program, and the part of what the link allows."""
-    of: dict[tuple[Cell, str], dict[int, Result]] = {}
+    results_of: dict[tuple[Cell, str], dict[int, Result]] = {}
     for result in results:
         if result.step_s:
-            of.setdefault((result.turn.cell, result.turn.who), {})[result.turn.number] = result
+            results_of.setdefault((result.turn.cell, result.turn.who), {})[result.turn.number] = result
     for rate in RATES:
         rows = [
-            f"| {model}, batch {BATCH[model]} | `{mode}` | {' | '.join(_row(Cell(model, rate, mode), of))} |"
+            f"| {model}, batch {BATCH[model]} | `{mode}` | {' | '.join(_row(Cell(model, rate, mode), results_of))} |"
             for model, mode in product(BATCH, MODES)
-            if any(cell == Cell(model, rate, mode) for cell, _ in of)
+            if any(cell == Cell(model, rate, mode) for cell, _ in results_of)
         ]
         if rows:
             yield f"At {in_words(rate)}:"
@@ -187,10 +187,10 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
             yield ""
 
 
-def _row(cell: Cell, of: Mapping[tuple[Cell, str], Mapping[int, Result]]) -> Iterator[str]:
-    theirs = of.get((cell, THEIRS), {})
+def _row(cell: Cell, results_of: Mapping[tuple[Cell, str], Mapping[int, Result]]) -> Iterator[str]:
+    theirs = results_of.get((cell, THEIRS), {})
     for who in (THEIRS, *OURS):
-        found = of.get((cell, who), {})
+        found = results_of.get((cell, who), {})
         if not found:
             yield "-"
             continue

@@ -207,13 +207,13 @@ class TaskTrace:
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Read and validate a trace, which may come from a broken or malicious host. Raises `InvalidTrace`."""
-        of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"), may_have="edges")
-        if not isinstance(of.get("edges", True), bool):
+        fields = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"), may_have="edges")
+        if not isinstance(fields.get("edges", True), bool):
             raise InvalidTrace("has edges that are neither true nor false")
-        devices = _read_texts(of["devices"], "devices")
+        devices = _read_texts(fields["devices"], "devices")
         operations = [
             Operation(*_names(name, kind), _get_device_name(devices, number), _read_texts(inputs, "operations"))
-            for name, kind, number, inputs in _rows(of["operations"], "operations", 4)
+            for name, kind, number, inputs in _rows(fields["operations"], "operations", 4)
         ]
         tensors = [
             Tensor(
@@ -222,15 +222,15 @@ class TaskTrace:
                 _get_device_name(devices, destination),
                 _read_whole(size, "tensors"),
             )
-            for name, source, destination, size in _rows(of["tensors"], "tensors", 4)
+            for name, source, destination, size in _rows(fields["tensors"], "tensors", 4)
         ]
-        if not isinstance(of["queues"], dict):
+        if not isinstance(fields["queues"], dict):
             raise InvalidTrace("has queues that are no object")
-        names = _read_texts([*of["queues"], *of["queues"].values()], "queues")
-        steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(of["steps"], "steps")]
+        names = _read_texts([*fields["queues"], *fields["queues"].values()], "queues")
+        steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(fields["steps"], "steps")]
         half = len(names) // 2
         queues = dict(zip(names[:half], names[half:], strict=True))
-        return cls(_read_text(of["task"], "task"), operations, tensors, steps, queues, of.get("edges", True))
+        return cls(_read_text(fields["task"], "task"), operations, tensors, steps, queues, fields.get("edges", True))
 
 
 def pack_trace(trace: TaskTrace) -> str:
@@ -259,16 +259,16 @@ def _step_to_json(step: TracedStep) -> dict[str, Any]:
 
 
 def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
-    of = _keys(data, "steps", ("begin_us", "called_us", "end_us", "cpu_us", "ran", "received"))
-    begin, called, end = (_read_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
-    cpu = None if of["cpu_us"] is None else _read_whole(of["cpu_us"], "cpu_us")
+    fields = _keys(data, "steps", ("begin_us", "called_us", "end_us", "cpu_us", "ran", "received"))
+    begin, called, end = (_read_whole(fields[name], name) for name in ("begin_us", "called_us", "end_us"))
+    cpu = None if fields["cpu_us"] is None else _read_whole(fields["cpu_us"], "cpu_us")
     ran = [
         OperationRun(number, begin + ready, begin + start, begin + last)
-        for number, ready, start, last in _read_numbers(of["ran"], "ran", 4, operations)
+        for number, ready, start, last in _read_numbers(fields["ran"], "ran", 4, operations)
     ]
     received = [
         TensorArrival(number, begin + start, begin + last)
-        for number, start, last in _read_numbers(of["received"], "received", 3, tensors)
+        for number, start, last in _read_numbers(fields["received"], "received", 3, tensors)
     ]
     return TracedStep(begin, begin + called, begin + end, cpu, ran, received)
 

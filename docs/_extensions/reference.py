@@ -144,11 +144,14 @@ def _json(parser: argparse.ArgumentParser) -> str:
 
 def _keys(shape: Shape, before: str) -> Iterator[tuple[str, str]]:
     """Yield each key, as `hosts[].name`, with its description."""
-    for key, of in shape.items():
-        if isinstance(of, str):
-            yield f"{before}{key}", of
+    for key, description in shape.items():
+        if isinstance(description, str):
+            yield f"{before}{key}", description
         else:
-            yield from _keys(of[0] if isinstance(of, list) else of, f"{before}{key}{'[]' if isinstance(of, list) else ''}.")
+            yield from _keys(
+                description[0] if isinstance(description, list) else description,
+                f"{before}{key}{'[]' if isinstance(description, list) else ''}.",
+            )
 
 
 def _all(commands: Commands[argparse.ArgumentParser], depth: int) -> Iterator[tuple[int, argparse.ArgumentParser]]:

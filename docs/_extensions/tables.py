@@ -32,9 +32,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def comments(of: type) -> Mapping[str, str]:
+def comments(cls: type) -> Mapping[str, str]:
     """Return the comment beside each field of a class."""
-    found = re.findall(r"(?m)^    (\w+): [^#\n]*?(?:  # (.*))?$", inspect.getsource(of))
+    found = re.findall(r"(?m)^    (\w+): [^#\n]*?(?:  # (.*))?$", inspect.getsource(cls))
     return {name: _with_links(text) for name, text in found}
 
 

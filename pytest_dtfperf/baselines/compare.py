@@ -115,11 +115,11 @@ def get_noise(measurement: Measurement, entry: Entry | None) -> Noise:
 NO_INTERVAL = "no interval yet"
 
 
-def interval(estimate: RatioEstimate, of: float = 1.0, suffix: str = "") -> str:
-    """Format `95.1 % to 98.2 %` with the suffix, as fractions of `of`."""
+def interval(estimate: RatioEstimate, whole: float = 1.0, suffix: str = "") -> str:
+    """Format `95.1 % to 98.2 %` with the suffix, as fractions of `whole`."""
     if not estimate.has_interval:
         return NO_INTERVAL
-    return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}{suffix}"
+    return f"{percent(estimate.low / whole)} to {percent(estimate.high / whole)}{suffix}"
 
 
 def _format_reason(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
@@ -181,9 +181,8 @@ def describe_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
     for found, suffix in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
         if found.slow:
             were = "was" if found.slow == 1 else "were"
-            text = (
-                f"{found.slow} of {format_count(found.of, 'run')}{suffix} {were} {percent(found.slower)} slower than the others"
-            )
+            slow = f"{found.slow} of {format_count(found.runs, 'run')}{suffix}"
+            text = f"{slow} {were} {percent(found.slower)} slower than the others"
             count = "counts" if found.slow == 1 else "count"
             yield f"{text} and {count} as rare" if found.rare else f"{text}: too many to count as rare"
 

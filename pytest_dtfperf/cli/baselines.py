@@ -365,7 +365,7 @@ def _forget(
     gone = [
         (system, entry)
         for system in dict.fromkeys(system for system, _ in found)
-        for entry in forget(system, [entry for of, entry in found if of == system])
+        for entry in forget(system, [entry for owner, entry in found if owner == system])
     ]
     left = len(found) - len(gone)
     if args.json:

@@ -146,7 +146,7 @@ def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+        yield lambda done, total_bytes: progress.update(task, completed=done, total=total_bytes)
 
 
 def _report_transfer(args: argparse.Namespace, done: "TransferResult", origin: str, goal: str, moved: str, there: str) -> None:

@@ -48,7 +48,7 @@ class FormatWriter(Protocol):
 class ExportFormat:
     """A format of `dtfperf history export --format`."""
 
-    of: Literal["all runs", "one session"]
+    scope: Literal["all runs", "one session"]
     read_by: str  # as in docs/exports.md
     writer: str  # "module:function", a `FormatWriter`
 
@@ -289,7 +289,7 @@ def _write_format(args: argparse.Namespace) -> int:
     if args.format == "parquet" and not args.out and sys.stdout.isatty():
         raise UsageError(NO_TEXT)
     form = EXPORT_FORMATS[args.format]
-    one = form.of == "one session"
+    one = form.scope == "one session"
     found = load_sessions(args.source, print_remark) if args.source else load_history_sessions(find_address(args))
     sessions = select_sessions(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
     if not any(stored.records for stored in sessions):

@@ -111,10 +111,12 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 def format_keys(shape: Shape) -> str:
     """Return `{file, clusters: [{name, ...}]}`."""
 
-    def value(of: "str | Shape | list[Shape]") -> str:
-        return "" if isinstance(of, str) else f": [{format_keys(of[0])}]" if isinstance(of, list) else f": {format_keys(of)}"
+    def format_value(value: "str | Shape | list[Shape]") -> str:
+        if isinstance(value, str):
+            return ""
+        return f": [{format_keys(value[0])}]" if isinstance(value, list) else f": {format_keys(value)}"
 
-    return f"{{{', '.join(f'{key}{value(of)}' for key, of in shape.items())}}}"
+    return f"{{{', '.join(f'{key}{format_value(value)}' for key, value in shape.items())}}}"
 
 
 def add_cluster(

@@ -36,21 +36,21 @@ class CheckupHosts:
 
 @contextmanager
 def allocate_one_by_one(
-    known: Sequence[Host], lenders: Sequence[OpenAllocation], argv: Sequence[str], *, at_once: int, idle: bytes
+    known: Sequence[Host], allocators: Sequence[OpenAllocation], argv: Sequence[str], *, at_once: int, idle: bytes
 ) -> Iterator[CheckupHosts]:
     """Allocate one host per function. Hosts that fail are missing; the others are used.
 
     Args:
         known: The hosts' names before they are connected.
-        lenders: Functions that each allocate one host.
+        allocators: Functions that each allocate one host.
         argv: The command of the checkup.
         at_once: How many hosts are connected at the same time.
         idle: A heartbeat for hosts that wait for slower ones.
     """
     several = HostChannels(at_once, idle)
     try:
-        for host, lender in enumerate(lenders):
-            several.add(host, lender, [*argv, "--host", str(host)])
+        for host, allocate in enumerate(allocators):
+            several.add(host, allocate, [*argv, "--host", str(host)])
         hosts, missing = several.wait()
         yield CheckupHosts([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
     finally:
@@ -75,10 +75,10 @@ class HostChannels:
         self._hosts: dict[int, Host] = {}
         self._missing: dict[int, str] = {}
 
-    def add(self, host: int, lender: OpenAllocation, argv: Sequence[str]) -> None:
+    def add(self, host: int, allocate: OpenAllocation, argv: Sequence[str]) -> None:
         started = threading.Event()
         thread = threading.Thread(
-            target=self._lead, args=(host, lender, argv, started), name=f"dtfperf-host-{host}", daemon=True
+            target=self._lead, args=(host, allocate, argv, started), name=f"dtfperf-host-{host}", daemon=True
         )
         self._started.append(started)
         self._threads.append(thread)
@@ -114,13 +114,13 @@ class HostChannels:
         for thread in self._threads:
             thread.join(_LEAVE_S)
 
-    def _lead(self, host: int, lender: OpenAllocation, argv: Sequence[str], started: threading.Event) -> None:
+    def _lead(self, host: int, allocate: OpenAllocation, argv: Sequence[str], started: threading.Event) -> None:
         with ExitStack() as resources:
             try:
                 with self._may_start:
                     if self._over.is_set():
                         return
-                    allocation = resources.enter_context(lender())
+                    allocation = resources.enter_context(allocate())
                     channel = allocation.start(argv)
                 resources.callback(channel.close)
                 self._hosts[host], self._channels[host] = allocation.hosts[0], channel
@@ -202,9 +202,9 @@ def allocate_over_ssh(config: ClusterConfig, resources: Resources, argv: Sequenc
     chosen = list_endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
     one = Resources(devices=1, session=resources.session)  # without status lines: many allocate at once
     known = [Host(each.name, each.address or each.target) for each in chosen]
-    lenders = [partial(open_allocation, config, [each], one) for each in chosen]
+    allocators = [partial(open_allocation, config, [each], one) for each in chosen]
     at_once = config.backend_keys.get("parallel", _AT_ONCE)
-    with allocate_one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
+    with allocate_one_by_one(known, allocators, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
 
 

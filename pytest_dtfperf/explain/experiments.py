@@ -141,8 +141,8 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
 def compute_own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:
     """Return the own work of the slowest worker in a step: without receiving, sending, exchanging and waiting."""
     kinds = _OWN_WORK - {WorkKind.BACKWARD, WorkKind.APPLY} if forward_only else _OWN_WORK
-    workers = [of for name, of in breakdown.tasks.items() if name.startswith("worker:")]
-    return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
+    workers = [task for name, task in breakdown.tasks.items() if name.startswith("worker:")]
+    return max((sum(s for kind, s in task.parts.items() if kind in kinds) for task in workers), default=0.0)
 
 
 def _describe_subject(subject: ExperimentSubject) -> str:

@@ -308,9 +308,9 @@ class _Session:
     """The events that one worker's session ran in a step."""
 
     def __init__(self, trace: TaskTrace, number: int, clocks: Clocks) -> None:
-        of, ahead = trace.steps[number], clocks.ahead_us
+        step, ahead = trace.steps[number], clocks.ahead_us
         own = ahead[trace.task]
-        self.step = WorkerStep(trace.task, of.begin_us - own, of.called_us - own, of.end_us - own, of.cpu_us)
+        self.step = WorkerStep(trace.task, step.begin_us - own, step.called_us - own, step.end_us - own, step.cpu_us)
         self.queues = trace.queues
         self.blind = False
         self.ran: list[tuple[Operation, Event]] = []
@@ -321,7 +321,7 @@ class _Session:
         described = [
             (operation, ahead.get(get_task(operation.device)), classify_operation(operation)) for operation in trace.operations
         ]
-        for ran in of.ran:
+        for ran in step.ran:
             operation, by, kind = described[ran.operation]
             if by is None:
                 self.blind = True
@@ -332,7 +332,7 @@ class _Session:
             self.ran.append((operation, event))
             self._by_location[operation.device, operation.name] = event
             self._by_name[operation.name] = operation, event
-        for received in of.received:
+        for received in step.received:
             tensor = trace.tensors[received.tensor]
             by = ahead.get(get_task(tensor.destination))
             if by is None:

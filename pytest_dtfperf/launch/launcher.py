@@ -92,7 +92,7 @@ class Launcher:
         *,
         log_dir: Path,
         injected_slowdowns: Mapping[str, float] | None = None,
-        on_progress: OnProgress = lambda task, step, of, images_per_sec: None,
+        on_progress: OnProgress = lambda task, step, total_steps, images_per_sec: None,
         checkpoint: str | None = None,
         explain: bool = False,
         timestamped: Sequence[bool] = (True,),

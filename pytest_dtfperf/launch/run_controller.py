@@ -296,7 +296,7 @@ class MeasuredRun(RunController):
             case TimestampsMessage():
                 self._scoring.receive(event.task, event.data, event.error)
             case ProgressMessage() if not self._is_over:
-                self._on_progress(event.task, event.step, event.of, event.images_per_sec)
+                self._on_progress(event.task, event.step, event.total_steps, event.images_per_sec)
 
 
 def _assign_without(

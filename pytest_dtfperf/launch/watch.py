@@ -85,7 +85,7 @@ class TaskStatus:
     started: bool = False
     ready: bool = False
     step: int = 0
-    of: int = 0  # 0: unknown, and `step` counts the lines and steps of an external command
+    total_steps: int = 0  # 0: unknown, and `step` counts the lines and steps of an external command
     moved: float = 0.0  # time of its last progress
     stopped_beats: int = 0
     report: TaskReport | None = None
@@ -231,7 +231,7 @@ class Watch:
             case ReadyMessage():
                 task.ready = True
             case ProgressMessage():
-                task.step, task.of = event.step, event.of
+                task.step, task.total_steps = event.step, event.total_steps
             case MissingMessage():
                 self._fail(
                     FailureCause.MISSING,
@@ -337,12 +337,12 @@ class Watch:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
-            case "train" if task.step and not task.of:  # an external command: lines and steps are counted
+            case "train" if task.step and not task.total_steps:  # an external command: lines and steps are counted
                 return (
                     f"printed nothing and reported no step for {self._limits.progress_s:g} s after its line or step {task.step}"
                 )
             case "train" if task.step:
-                return f"made no progress for {self._limits.progress_s:g} s after step {task.step} of {task.of}"
+                return f"made no progress for {self._limits.progress_s:g} s after step {task.step} of {task.total_steps}"
             case "train":
                 return f"made no first step within {self._limits.first_step_s:g} s"
             case _:

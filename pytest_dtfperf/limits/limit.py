@@ -152,7 +152,7 @@ def _get_fastest(probes: Probes, host: str, prefix: str) -> float | None:
     A probe that other processes disturbed had only a fraction of its cores' time: its rate is divided by this fraction.
     """
 
-    def of(probe: HostProbe) -> float | None:
+    def get_rate(probe: HostProbe) -> float | None:
         is_shared = is_disturbed(probe)
         return max(
             (
@@ -163,13 +163,13 @@ def _get_fastest(probes: Probes, host: str, prefix: str) -> float | None:
             default=None,
         )
 
-    return _get_own_or_median(probes, host, of)
+    return _get_own_or_median(probes, host, get_rate)
 
 
-def _get_own_or_median(probes: Probes, host: str, of: Callable[[HostProbe], float | None]) -> float | None:
+def _get_own_or_median(probes: Probes, host: str, get_rate: Callable[[HostProbe], float | None]) -> float | None:
     if host in probes.hosts:
-        return of(probes.hosts[host])
-    return _median(filter(None, map(of, probes.hosts.values())))
+        return get_rate(probes.hosts[host])
+    return _median(filter(None, map(get_rate, probes.hosts.values())))
 
 
 def _median(rates: Iterable[float]) -> float | None:

@@ -196,7 +196,7 @@ class ProgressMessage(ForwardedMessage):
     """The number of steps that a task has done."""
 
     step: int = field(metadata=COUNT)
-    of: int = field(metadata=COUNT)
+    total_steps: int = field(metadata=COUNT)
     images_per_sec: float | None = field(default=None, metadata=SECONDS)
 
 

@@ -199,15 +199,15 @@ def _parse_mig_devices(answer: str, names: Mapping[str, str], driver: str) -> di
     Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. `--query-gpu` reports only whole GPUs.
     """
     found: dict[str, list[Gpu]] = {}
-    of = ""
+    gpu_uuid = ""
     for fields in filter(None, map(str.split, answer.splitlines())):
         uuid = fields[-1].rstrip(")")
         if fields[0] == "GPU":
-            of = uuid
-        elif fields[0] == "MIG" and of in names:
+            gpu_uuid = uuid
+        elif fields[0] == "MIG" and gpu_uuid in names:
             gib = re.search(r"([0-9]+)gb", fields[1])
-            part = Gpu(uuid, f"{names[of]} MIG {fields[1]}", 1024 * int(gib[1]) if gib else 0, driver)
-            found.setdefault(of, []).append(part)
+            part = Gpu(uuid, f"{names[gpu_uuid]} MIG {fields[1]}", 1024 * int(gib[1]) if gib else 0, driver)
+            found.setdefault(gpu_uuid, []).append(part)
     return found
 
 

@@ -94,7 +94,7 @@ class GroupRates:
 
     def __init__(self, policy: SearchPolicy, noise: Noise) -> None:
         self.noise = noise
-        self.of: dict[Group, list[float]] = {}
+        self.by_group: dict[Group, list[float]] = {}
         self._policy = policy
 
     def find_fastest(self, questions: Sequence[GroupQuestion]) -> list[float]:
@@ -175,7 +175,7 @@ class GroupRates:
         A group counts with no more than `MOST_OF_USUAL` times the median group: one run in ten may be slow for no reason.
         """
         noise = self.noise
-        repeated = [rates for rates in self.of.values() if len(rates) > 1]
+        repeated = [rates for rates in self.by_group.values() if len(rates) > 1]
         squares = [_sum_squares(rates) for rates in repeated]
         spreads = [math.sqrt(each / (len(rates) - 1)) for each, rates in zip(squares, repeated, strict=True)]
         if noise.degrees_of_freedom or len(spreads) >= GROUPS_OF_MEDIAN:

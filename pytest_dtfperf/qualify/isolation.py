@@ -189,7 +189,7 @@ class HostIsolation:
         """Train on all hosts, and note what step timings show."""
         suspects: list[str] = []
         try:
-            run = self._session.run(self._spec, TEST, number=1, of=1)
+            run = self._session.run(self._spec, TEST, number=1, total=1)
         except (RunFailed, InvalidMeasurement, HostLost) as error:
             self._failures.append(str(error))
             if isinstance(error, HostLost) and error.host in self._hosts:

@@ -80,7 +80,7 @@ def find_impossible(readings: Readings, kinds: Mapping[str, str]) -> dict[str, s
     for host, found in readings.items():
         for name, per_s in found.items():
             rates[kinds[host], name][host] = per_s
-    usual = {key: statistics.median(of.values()) for key, of in rates.items() if len(of) >= LEAST_PEERS}
+    usual = {key: statistics.median(by_host.values()) for key, by_host in rates.items() if len(by_host) >= LEAST_PEERS}
     return {
         host: f"{host} reported an impossible {key[1]} of {per_s:.3g} per second, its peers {median:.3g}"
         for key, median in usual.items()

@@ -161,7 +161,7 @@ class HostSearch:
             log = None if rate is None else math.log(rate)
             self._last[group] = log
             if log is not None:
-                self._rates.of.setdefault(group, []).append(log)
+                self._rates.by_group.setdefault(group, []).append(log)
                 self._pairs.update(combinations(sorted(group), 2))
         self._runs += len(groups)
         self._rounds += 1
@@ -414,7 +414,7 @@ class HostSearch:
             return False
         before = list(self._plain)
         fit, slow = yield from self._screen(groups)
-        together = [rate for group in fit for rate in self._rates.of[group]]
+        together = [rate for group in fit for rate in self._rates.by_group[group]]
         if together and self._rates.is_slower(together, before):
             yield from self._pair_rows(left, 1 - math.exp(statistics.fmean(together) - statistics.fmean(before)))
             return False

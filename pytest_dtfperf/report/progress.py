@@ -91,15 +91,15 @@ class Progress:
         self._short = ("", "")
         self._phase = ""
         self._steps: dict[str, int] = {}  # task -> step
-        self._of = 0
+        self._total_steps = 0
         self._rate: float | None = None
 
     @_ignore_errors
-    def run_started(self, spec: Spec, number: int, of: int, stack: str | None = None) -> None:
-        """Show a run before its tasks are started; `of` is the maximum of runs, and `stack` the software stack's name."""
+    def run_started(self, spec: Spec, number: int, total: int, stack: str | None = None) -> None:
+        """Show a run before its tasks are started; `total` is the maximum of runs, and `stack` the software stack's name."""
         label = f"{spec.label} ({stack})" if stack else spec.label
-        self._title, self._short = f"{label}, run {number} of {of}", (label, f" {number}/{of}: ")
-        self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
+        self._title, self._short = f"{label}, run {number} of {total}", (label, f" {number}/{total}: ")
+        self._phase, self._steps, self._total_steps, self._rate = "starting", {}, 0, None
         self._waits_since = None
         if self._console is not None:
             self._show()
@@ -119,13 +119,13 @@ class Progress:
         self._waited_for = phase
 
     @_ignore_errors
-    def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
+    def step(self, task: str, step: int, total_steps: int, images_per_sec: float | None = None) -> None:
         """Show the step of a task, called up to some times a second. The slowest task is shown.
 
-        `of` is 0 for an external command: its lines are counted.
+        `total_steps` is 0 for an external command: its lines are counted.
         """
         self._steps[task] = step
-        self._of = of
+        self._total_steps = total_steps
         if images_per_sec is not None:
             self._rate = images_per_sec
         if self._clock() - self._drawn_s >= REDRAW_S:
@@ -212,10 +212,10 @@ class Progress:
         if not self._steps:
             return self._make_phase_line()
         step = min(self._steps.values())
-        if not self._of:
+        if not self._total_steps:
             return _make_line(Text("  running", style="dim"), f"line {step}")
-        message = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
-        return _make_line(ProgressBar(total=self._of, completed=step), message)
+        message = f"step {step}/{self._total_steps}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
+        return _make_line(ProgressBar(total=self._total_steps, completed=step), message)
 
     def _make_phase_line(self) -> Table:
         """Return the current phase, with the time that it has lasted if it is a wait."""

@@ -320,7 +320,7 @@ class SessionContext:
         test: str,
         *,
         number: int,
-        of: int,
+        total: int,
         explain: bool = False,
         without: Collection[str] = (),
         stack: str | None = None,
@@ -342,7 +342,7 @@ class SessionContext:
                 try:
                     launcher = self.allocations.get_launcher(spec, stack)
                     self._has_run_since_probe = True
-                    self.progress.run_started(spec, number, of, stack)
+                    self.progress.run_started(spec, number, total, stack)
                     run = launcher.run(
                         spec,
                         log_dir=logs,

@@ -223,7 +223,7 @@ class Experiment:
         number = len(case.runs) + 1
         explain = is_traced(self._session.settings, case.plan, case.spec, case.runs)
         try:
-            run = self._session.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+            run = self._session.run(case.spec, self._name, number=number, total=max(number, case.plan.repeats), explain=explain)
             run = replace(run, round_s=round_s)
             if case.runs:
                 check_repetition(case.spec, case.runs[-1], run)

@@ -75,7 +75,7 @@ def _with_traced_run(session: SessionContext, test: str, record: Record) -> Reco
         if not session.allocations.has_hosts:
             return record
         try:
-            run = session.run(spec, test, number=runs + 1, of=runs + 1, explain=True)
+            run = session.run(spec, test, number=runs + 1, total=runs + 1, explain=True)
         except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress display has shown it
             return record
         if list_forbidden_differences(record.measurement.fingerprint, session.cluster.collect_fingerprint(run)):
@@ -257,12 +257,12 @@ class _Experiments:
             raise SpecError(f"{plan.subject.location} is on no host of this measurement")
         return frozenset([found])
 
-    def _step_s(self, spec: Spec, without: frozenset[str], number: int, of: int) -> float:
+    def _step_s(self, spec: Spec, without: frozenset[str], number: int, total: int) -> float:
         """Return the seconds of a step, computed from the rate, as in explanations."""
         if self._left_s <= 0:
             raise SpecError("no time is left for it: experiments may take twice as long as what they explain")
         if not self._session.can_explain(self._test, self._measurement.runs[-1].wall_s):
             raise SpecError("no time of --time-budget is left for it")
-        run = self._session.run(spec, self._test, number=number, of=of, without=without)
+        run = self._session.run(spec, self._test, number=number, total=total, without=without)
         self._left_s -= run.wall_s
         return spec.gpus * spec.batch_size / run.images_per_sec

@@ -50,7 +50,7 @@ class ResolvedStack:
     fields: Mapping[str, Setting]
 
     @classmethod
-    def of(cls, variant: Variant, config: ClusterConfig) -> Self:
+    def from_variant(cls, variant: Variant, config: ClusterConfig) -> Self:
         """Return a variant on this cluster. Raises `UsageError` if there is no such commit or key."""
         found = variant.apply_to_cluster(config)
         return cls(found, make_recipe(variant, found), dict(sorted(variant.fields.items())))
@@ -92,7 +92,7 @@ class StackRunner:
             UsageError: the cluster cannot have one, or there is no such commit, interpreter or container.
         """
         self.cache = BuildCache()
-        self.stacks = {each.name: ResolvedStack.of(each, session.config) for each in variants}
+        self.stacks = {each.name: ResolvedStack.from_variant(each, session.config) for each in variants}
         self.current = ""
         self._session = session
         self._label = label
@@ -181,7 +181,7 @@ class StackRunner:
                 shorten(side.spec) if traced else side.spec,
                 make_log_name(self._label, side.spec, name),
                 number=side.runs_made,
-                of=max(side.runs_made, runs),
+                total=max(side.runs_made, runs),
                 explain=traced,
                 stack=name,
             )
@@ -216,7 +216,7 @@ def check_variants(variants: Sequence[Variant], config: ClusterConfig) -> None:
     names = [each.name for each in variants]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"variant {twice} is defined twice: give each a name of its own")
-    if equal := find_equal({each.name: ResolvedStack.of(each, config) for each in variants}):
+    if equal := find_equal({each.name: ResolvedStack.from_variant(each, config) for each in variants}):
         raise UsageError(f"variants {' and '.join(equal)} are equal: --same compares a variant with itself")
 
 

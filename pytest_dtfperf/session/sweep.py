@@ -124,11 +124,11 @@ class Sweep:
         """
         if budget := self._session.time_budget:
             budget.require(self._test, self._run_s)
-        run = self._session.run(spec, self._test, number=number, of=number)
+        run = self._session.run(spec, self._test, number=number, total=number)
         self._run_s = run.wall_s
         if not run.disturbances:
             return run.images_per_sec
-        again = self._session.run(spec, self._test, number=number, of=number)
+        again = self._session.run(spec, self._test, number=number, total=number)
         check_repetition(spec, run, again)
         return max(run.images_per_sec, again.images_per_sec)
 

@@ -222,7 +222,9 @@ class SimulatedChannel:
             done = int(np.searchsorted(steps.ends_s[number], since_s, side="right"))
             if done and not task.is_over:
                 rate = spec.gpus * spec.batch_size * done / since_s
-                yield self._make_task_message(run, task, "progress", step=done, of=spec.steps, images_per_sec=round(rate, 3))
+                yield self._make_task_message(
+                    run, task, "progress", step=done, total_steps=spec.steps, images_per_sec=round(rate, 3)
+                )
 
     # Orders
 

@@ -42,17 +42,17 @@ Show = Callable[[int, int], object]  # bytes done, and their total
 class Meter:
     """A thread-safe counter of bytes."""
 
-    def __init__(self, show: Show, of: int) -> None:
-        self.of = of
+    def __init__(self, show: Show, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
         self._show = show
         self._done = 0
         self._lock = threading.Lock()
-        show(0, of)
+        show(0, total_bytes)
 
     def add(self, count: int) -> None:
         with self._lock:
             self._done += count
-            self._show(self._done, self.of)
+            self._show(self._done, self.total_bytes)
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTE
             for path, future in futures:
                 _wait_for(bucket, path, future)
         _verify_sent(bucket, sent)
-    return TransferResult(len(files), meter.of, len(sent))
+    return TransferResult(len(files), meter.total_bytes, len(sent))
 
 
 def pull(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> TransferResult:
@@ -284,7 +284,7 @@ def pull(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTE
                 _wait_for(bucket, file.path, future)
                 _verify_and_rename(bucket, file, part, checksums[file.path], local)
     unverified = tuple(path for path, checksum in checksums.items() if checksum is None)
-    return TransferResult(len(files), meter.of, len(missing), unverified)
+    return TransferResult(len(files), meter.total_bytes, len(missing), unverified)
 
 
 @contextmanager

@@ -148,7 +148,7 @@ PERHAPS = 0.02  # a loss must also be seen without a run less probable than this
 class SlowRuns:
     """The slowest runs of a sample."""
 
-    of: int = 0  # the number of runs
+    runs: int = 0  # the number of runs
     slow: int = 0  # runs that are clearly slower than the rest
     doubtful: int = 0  # slowest runs that may be rare ones, and must not decide alone
     slower: float = 0.0  # how much slower the slow ones are than the rest, as a fraction
@@ -156,7 +156,7 @@ class SlowRuns:
     @property
     def rare(self) -> int:
         """Return the number of the slowest runs that are set aside."""
-        return self.slow if self.slow * RUNS_FOR_EACH <= self.of else 0
+        return self.slow if self.slow * RUNS_FOR_EACH <= self.runs else 0
 
 
 NONE_SLOW = SlowRuns()
@@ -185,8 +185,8 @@ def slow_runs(rates: Sequence[float], noise: Noise, level: float, others: Sequen
     slower = (
         1 - math.exp(math.fsum(logs[runs - slow :]) / slow - math.fsum(logs[: runs - slow]) / (runs - slow)) if slow else 0.0
     )
-    found = SlowRuns(of=runs, slow=slow, slower=slower)
-    return SlowRuns(of=runs, slow=slow, slower=slower, doubtful=max(doubtful, found.rare))
+    found = SlowRuns(runs=runs, slow=slow, slower=slower)
+    return SlowRuns(runs=runs, slow=slow, slower=slower, doubtful=max(doubtful, found.rare))
 
 
 def drop_slowest(rates: Sequence[float], slowest: int) -> list[float]:

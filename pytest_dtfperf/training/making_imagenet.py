@@ -17,11 +17,11 @@ def make_imagenet(
     out: str, images: int, test_images: int, seed: int, classes: int, shards: int, test_shards: int, height: int, width: int
 ) -> str:
     size = height, width
-    for part, (name, count, of) in enumerate((("train", images, shards), ("validation", test_images, test_shards))):
+    for part, (name, count, shard_count) in enumerate((("train", images, shards), ("validation", test_images, test_shards))):
         numbered = list(iterate_labels(count, classes, seed, part))
-        for shard in range(of):
-            first, end = (count * border // of for border in (shard, shard + 1))
-            with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{of:05}"))) as writer:
+        for shard in range(shard_count):
+            first, end = (count * border // shard_count for border in (shard, shard + 1))
+            with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{shard_count:05}"))) as writer:
                 for image, label in numbered[first:end]:
                     chance = np.random.default_rng((seed, part, image))
                     writer.write(_make_example(name, image, 1 + label, size, make_pattern(label, 3, seed), chance))

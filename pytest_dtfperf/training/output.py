@@ -375,7 +375,7 @@ class Output:
         now = perf_counter()
         if now - self._told_at >= PROGRESS_S:
             self._told_at = now
-            self._connection.send("progress", step=self._signs, of=0)  # the number of lines is not known in advance
+            self._connection.send("progress", step=self._signs, total_steps=0)  # the number of lines is not known in advance
 
 
 def _quote_around(line: str, at: int) -> str:

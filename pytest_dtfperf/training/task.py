@@ -169,7 +169,7 @@ def _trace(order: TaskOrder, training: Training, connection: AgentConnection, sl
     steps = order.spec.warmup_steps + order.spec.steps
 
     def report_progress() -> None:
-        connection.send("progress", step=steps, of=steps)
+        connection.send("progress", step=steps, total_steps=steps)
 
     with _reporting_error(connection, "trace"):
         if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, report_progress):
@@ -207,7 +207,7 @@ class TaskProgress:
 
     def __init__(self, order: TaskOrder, connection: AgentConnection) -> None:
         self._connection = connection
-        self._of = order.spec.warmup_steps + order.spec.steps
+        self._total_steps = order.spec.warmup_steps + order.spec.steps
         self._images_per_step = order.spec.gpus * order.spec.batch_size
         self._done = self._reported = 0
         self._reported_at = perf_counter()
@@ -219,5 +219,5 @@ class TaskProgress:
         if passed_s < PROGRESS_S:
             return
         images_per_sec = (self._done - self._reported) * self._images_per_step / passed_s
-        self._connection.send("progress", step=self._done, of=self._of, images_per_sec=images_per_sec)
+        self._connection.send("progress", step=self._done, total_steps=self._total_steps, images_per_sec=images_per_sec)
         self._reported, self._reported_at = self._done, now

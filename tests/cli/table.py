@@ -18,9 +18,9 @@ def get_parsers() -> Mapping[str, argparse.ArgumentParser]:
     return dict(_walk_parsers(make_parser()))
 
 
-def _walk_parsers(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    yield of.prog.removeprefix("dtfperf").strip(), of
-    for action in of._actions:
+def _walk_parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield parser.prog.removeprefix("dtfperf").strip(), parser
+    for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in dict.fromkeys(action.choices.values()):
                 yield from _walk_parsers(each)

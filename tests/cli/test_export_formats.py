@@ -133,7 +133,7 @@ def test_published_rates_are_a_frame() -> None:
 
 def test_formats_are_documented() -> None:
     """docs/exports.md has a row for each format."""
-    rows = [f"| `{name}` | {form.of} | {form.read_by} |" for name, form in EXPORT_FORMATS.items()]
+    rows = [f"| `{name}` | {form.scope} | {form.read_by} |" for name, form in EXPORT_FORMATS.items()]
     assert "\n".join(rows) in DOCUMENTED
 
 

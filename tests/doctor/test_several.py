@@ -109,9 +109,9 @@ def test_waiting_hosts_receive_a_message() -> None:
         assert spoken.wait(PATIENCE_S)
         raise AllocationError("too late")
 
-    lenders: list[OpenAllocation] = [lambda: nullcontext(NotifyingAllocation([Host("a", "127.0.0.1")])), fail_late]
+    allocators: list[OpenAllocation] = [lambda: nullcontext(NotifyingAllocation([Host("a", "127.0.0.1")])), fail_late]
     with allocate_one_by_one(
-        make_hosts("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting"
+        make_hosts("a", "b"), allocators, PARROT_COMMAND, at_once=16, idle=b"echo still waiting"
     ) as lent_hosts:
         assert receive_next(lent_hosts) == (0, b"still waiting")
         assert lent_hosts.missing == {1: "too late"}

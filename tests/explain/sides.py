@@ -63,16 +63,17 @@ def _make_links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str,
     return [LinkTraffic(source, to, BYTES / servers, busy_ms.get((source, to), 15.0) / 1e3, {}) for source, to in ends]
 
 
-def slow_one(worker: int = 1, of: int = 2, **ms: float) -> list[dict[str, float]]:
+def slow_one(worker: int = 1, workers: int = 2, **ms: float) -> list[dict[str, float]]:
     """Return workers of which one takes so many milliseconds longer."""
     return [
-        {kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()} if number == worker else {} for number in range(of)
+        {kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()} if number == worker else {}
+        for number in range(workers)
     ]
 
 
-def slow_all(of: int = 2, **ms: float) -> list[dict[str, float]]:
+def slow_all(workers: int = 2, **ms: float) -> list[dict[str, float]]:
     """Return workers that all take so many milliseconds longer."""
-    return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * of
+    return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * workers
 
 
 def make_timestamped_side(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:

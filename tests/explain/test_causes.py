@@ -979,13 +979,14 @@ def make_batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: f
     return replace(made, step_breakdown=replace(made.step_breakdown, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
 
 
-def set_step_counts(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
+def set_step_counts(profile: MeasurementProfile, *steps: int) -> MeasurementProfile:
     """Return the side with these numbers of steps of its workers under a coordinator."""
-    assert of.worker_timings
+    assert profile.worker_timings
     workers = {
-        name: replace(score, steps=count) for (name, score), count in zip(of.worker_timings.workers.items(), steps, strict=True)
+        name: replace(score, steps=count)
+        for (name, score), count in zip(profile.worker_timings.workers.items(), steps, strict=True)
     }
-    return replace(of, coordinated=True, worker_timings=replace(of.worker_timings, workers=workers))
+    return replace(profile, coordinated=True, worker_timings=replace(profile.worker_timings, workers=workers))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_names_of_tasks_do_not_change_the_breakdown(traces: list[TaskTrace], nam
     before, after = compute_step_breakdown(traces), compute_step_breakdown([rename_tasks(trace, renamed) for trace in traces])
     assert after.wall_s == before.wall_s
     assert sorted(part.seconds for part in after.path) == sorted(part.seconds for part in before.path)
-    assert {renamed.get(task, task): of for task, of in before.tasks.items()} == after.tasks
+    assert {renamed.get(task, task): parts for task, parts in before.tasks.items()} == after.tasks
 
 
 def test_time_of_a_task_counts_as_computing_first() -> None:

@@ -118,7 +118,9 @@ class Agent:
             report: Message = {"job": own["job"], "index": own["index"]}
             if own["job"] == "worker":
                 self.obey_ping(order)
-                self._send_event("task", run=self._run, task=task, kind="progress", step=1, of=self._steps, images_per_sec=9.5)
+                self._send_event(
+                    "task", run=self._run, task=task, kind="progress", step=1, total_steps=self._steps, images_per_sec=9.5
+                )
                 time.sleep(0.01 * self._steps)
                 steps = {"step_s": [0.01] * self._steps, "loss": [1.0] * self._steps, "elapsed_s": 0.01 * self._steps}
                 report |= {"num_devices": own["num_devices"], **steps}

@@ -111,7 +111,7 @@ def make_run_messages() -> list[Message]:
             }
             score = {"images": 10, "loss": 1.0, "total_loss": 1.5, "top_1": 0.5, "top_5": 0.9}
             report["evaluations"] = [{"step": 3, "trained_s": 0.03, "score": score}]
-            progress = {"step": 1, "of": 3, "images_per_sec": 9.5}
+            progress = {"step": 1, "total_steps": 3, "images_per_sec": 9.5}
             output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
             printed = {"lines": ["step 1", "step 2"], "left_out": 3}
             output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "output", **printed})

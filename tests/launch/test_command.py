@@ -58,13 +58,15 @@ def read_log(stage: Stage, task: str) -> str:
 def test_program_has_the_last_printed_rate(stage: Stage) -> None:
     """A program with servers that never end has its last printed rate, counters of all tasks, progress, and complete logs."""
     heard: list[tuple[str, int]] = []
-    found = run_program(stage, make_spec(num_ps=2), on_progress=lambda task, line, of, rate: heard.append((task, of)))
+    found = run_program(
+        stage, make_spec(num_ps=2), on_progress=lambda task, line, total_steps, rate: heard.append((task, total_steps))
+    )
     assert found.images_per_sec == 12.5
     assert found.reported_rates == {"worker:0": "12.5", "worker:1": "13.5"}
     assert set(found.peak_rss_bytes) == {"ps:0", "ps:1", "worker:0", "worker:1"}
     assert min(found.cpu_s.values()) > 0
     assert found.wall_s > found.elapsed_s > 0
-    assert {of for _, of in heard} == {0}
+    assert {total_steps for _, total_steps in heard} == {0}
     assert {"worker:0", "worker:1"} <= {task for task, _ in heard}
     first, *_, last = read_log(stage, "worker-0").splitlines()
     assert first.startswith("$ python other_program.py work --job_name=worker --task_index=0 --ps_hosts=127.0.0.1:")

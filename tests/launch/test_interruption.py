@@ -39,7 +39,7 @@ def test_aborted_run_waits_for_no_host(is_aborted: bool, tmp_path: Path) -> None
         config,
         Spec(model="trivial", gpus=2, variable_update="parameter_server", num_ps=1, batch_size=2),
         injected_slowdowns={},
-        on_progress=lambda task, step, of, images_per_sec: None,
+        on_progress=lambda task, step, total_steps, images_per_sec: None,
         checkpoint=None,
         explain=False,
         timestamped=(True,),

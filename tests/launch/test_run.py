@@ -62,7 +62,9 @@ def test_progress_of_each_step_is_reported(stage: Stage) -> None:
     """The callback for progress receives each step of a task."""
     heard: list[tuple[str, int, int]] = []
     stage.launcher.run(
-        stage.spec(steps=3), log_dir=stage.logs, on_progress=lambda task, step, of, rate: heard.append((task, step, of))
+        stage.spec(steps=3),
+        log_dir=stage.logs,
+        on_progress=lambda task, step, total_steps, rate: heard.append((task, step, total_steps)),
     )
     assert [each for each in heard if each[0] == "worker:1"] == [("worker:1", step, 3) for step in (1, 2, 3)]
 

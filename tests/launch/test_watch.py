@@ -66,7 +66,7 @@ class Story:
         return self
 
     def work(self, task: str, step: int, now: float) -> None:
-        self.receive("task", now, task=task, kind="progress", step=step, of=10)
+        self.receive("task", now, task=task, kind="progress", step=step, total_steps=10)
 
     def finish(self, task: str, now: float) -> None:
         self.receive("task", now, task=task, kind="report", **make_report(task).to_json())

@@ -89,7 +89,7 @@ def _train(order: Mapping[str, Any], script: Mapping[str, Any], connection: Conn
     for step in range(1, steps + 1):
         time.sleep(step_s if step <= BRISK_STEPS else later_s)
         _act("step", script, connection)
-        connection.send("progress", step=step, of=steps)
+        connection.send("progress", step=step, total_steps=steps)
     # By a clock that never errs: toys do not wait for each other, and on a busy machine their real times would differ.
     return {
         "job": "worker",
@@ -151,7 +151,7 @@ def _echo(variable: Any, _: Connection) -> None:
 
 def _ignore_term(_: Any, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    connection.send("progress", step=1, of=1)  # from now on it takes no notice of SIGTERM
+    connection.send("progress", step=1, total_steps=1)  # from now on it takes no notice of SIGTERM
     _hang(None, connection)
 
 

@@ -69,7 +69,7 @@ class Changing:
     def measuring(self, spec: Spec, test: str) -> Iterator[None]:
         yield
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+    def run(self, spec: Spec, test: str, *, number: int, total: int, explain: bool) -> Run:
         rate, self.hardware = next(self.rates)
         return replace(run_of(rate), hosts=["n1"])
 
@@ -97,8 +97,8 @@ class Busy(Changing):
         self.remarks: list[str] = []
         self.progress = SimpleNamespace(show_remark=self.remarks.append)
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
-        run = super().run(spec, test, number=number, of=of, explain=explain)
+    def run(self, spec: Spec, test: str, *, number: int, total: int, explain: bool) -> Run:
+        run = super().run(spec, test, number=number, total=total, explain=explain)
         return replace(run, disturbances=[Disturbance(message="a compiler")]) if number - 1 in self.disturbed else run
 
 
@@ -191,8 +191,8 @@ class Disturbed(Changing):
 
     made: Iterator[Mapping[str, Any]] = field(default_factory=lambda: iter(()))
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
-        return replace(super().run(spec, test, number=number, of=of, explain=explain), **next(self.made))
+    def run(self, spec: Spec, test: str, *, number: int, total: int, explain: bool) -> Run:
+        return replace(super().run(spec, test, number=number, total=total, explain=explain), **next(self.made))
 
 
 def make_disturbed_session(tmp_path: Path, *made: Mapping[str, Any]) -> Disturbed:
@@ -239,20 +239,20 @@ class Drifting(Changing):
     """A session on a machine with a speed that the test sets; its runs differ by at most 0.4 %."""
 
     speed: float = 1.0
-    of: Mapping[Any, float] = field(default_factory=dict)  # images/sec by number of devices, or by input
+    images_per_sec: Mapping[Any, float] = field(default_factory=dict)  # images/sec by number of devices, or by input
     made: list[Any] = field(default_factory=list)
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
-        what = spec.gpus if spec.gpus in self.of else spec.data
+    def run(self, spec: Spec, test: str, *, number: int, total: int, explain: bool) -> Run:
+        what = spec.gpus if spec.gpus in self.images_per_sec else spec.data
         self.hardware = HARDWARE
         self.made.append(what)
         wobble = (0.0, 0.004, 0.002)[len(self.made) % 3]
-        return replace(run_of(self.of[what] * self.speed * (1 + wobble)), hosts=["n1"])
+        return replace(run_of(self.images_per_sec[what] * self.speed * (1 + wobble)), hosts=["n1"])
 
 
-def make_drifting_session(tmp_path: Path, of: Mapping[Any, float]) -> Drifting:
+def make_drifting_session(tmp_path: Path, images_per_sec: Mapping[Any, float]) -> Drifting:
     session = make_changing_session(tmp_path, ())
-    return Drifting(session.folder, session.store, session.rates, of=of)
+    return Drifting(session.folder, session.store, session.rates, images_per_sec=images_per_sec)
 
 
 def judge_session_again(session: Drifting) -> Sequence[tuple[str | None, str | None]]:

@@ -121,7 +121,7 @@ def test_profile_has_disturbances_only_if_all_runs_have() -> None:
 
 def make_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Judgement, Measurement, Measurement]:
     """Return a check of two measurements, of which one has a worker that computes longer."""
-    alone = make_traced_measurement([457.0, 457.0], make_side(*slow_one(of=1, worker=0)).step_breakdown, **changes)
+    alone = make_traced_measurement([457.0, 457.0], make_side(*slow_one(workers=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
     now = make_traced_measurement(
         [336.8, 336.9], make_side(*slow_one(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes

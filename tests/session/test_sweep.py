@@ -52,7 +52,7 @@ class OneHost:
     def measuring(self, spec: Spec, test: str) -> Iterator[None]:
         yield
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+    def run(self, spec: Spec, test: str, *, number: int, total: int) -> Run:
         self.runs.append(spec.num_ps)
         rate = 1000.0 - abs(spec.num_ps - FASTEST)
         if not self.disturbed[spec.num_ps]:
@@ -95,9 +95,9 @@ class Timed(OneHost):
         self.now_s = 0.0
         self.time_budget = TimeBudget(100.0, lambda: 1, lambda: self.now_s)
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+    def run(self, spec: Spec, test: str, *, number: int, total: int) -> Run:
         self.now_s += 40.0
-        return replace(super().run(spec, test, number=number, of=of), wall_s=40.0)
+        return replace(super().run(spec, test, number=number, total=total), wall_s=40.0)
 
 
 def test_sweep_ends_with_the_time_budget(config: ClusterConfig, tmp_path: Path) -> None:

@@ -238,9 +238,9 @@ class Timed(Changing):
     run_s: float = 10.0
     expected_s: float = 0.0  # of a run, before there is one
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+    def run(self, spec: Spec, test: str, *, number: int, total: int, explain: bool) -> Run:
         self.clock.now_s += self.run_s
-        return replace(super().run(spec, test, number=number, of=of, explain=explain), wall_s=self.run_s)
+        return replace(super().run(spec, test, number=number, total=total, explain=explain), wall_s=self.run_s)
 
     def estimate_run_s(self, spec: Spec, test: str) -> float:
         return self.expected_s

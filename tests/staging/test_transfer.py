@@ -33,11 +33,11 @@ SMALL = {"a": b"alpha", "folder/b": b"beta" * 1000, "folder/deep/empty": b"", "f
 
 
 def _push_files(local: Path, url: str = URL) -> TransferResult:
-    return transfer.push(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
+    return transfer.push(Bucket.open(url), local, show=lambda done, total_bytes: None, part_bytes=PART_BYTES)
 
 
 def _pull_files(local: Path, url: str = URL) -> TransferResult:
-    return transfer.pull(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
+    return transfer.pull(Bucket.open(url), local, show=lambda done, total_bytes: None, part_bytes=PART_BYTES)
 
 
 def _write_files(folder: Path, contents: dict[str, bytes]) -> Path:
@@ -146,7 +146,7 @@ def test_progress_grows_to_all_bytes(s3: S3, large: Path, tmp_path: Path) -> Non
         for way in (transfer.push, transfer.pull):
             seen: list[tuple[int, int]] = []
             folder = large if way is transfer.push else tmp_path / "back"
-            way(Bucket.open(URL), folder, show=lambda done, of: seen.append((done, of)), part_bytes=PART_BYTES)  # noqa: B023
+            way(Bucket.open(URL), folder, show=lambda done, total: seen.append((done, total)), part_bytes=PART_BYTES)  # noqa: B023
             assert seen[0] == (0, size)
             assert seen[-1] == (size, size)
             assert seen == sorted(seen)
@@ -206,7 +206,7 @@ import sys
 from pathlib import Path
 from pytest_dtfperf.staging import transfer
 from pytest_dtfperf.staging.bucket import Bucket
-transfer.push(Bucket.open({URL!r}), Path(sys.argv[1]), show=lambda done, of: None, part_bytes={PART_BYTES})
+transfer.push(Bucket.open({URL!r}), Path(sys.argv[1]), show=lambda done, total: None, part_bytes={PART_BYTES})
 """
 
 

@@ -18,7 +18,7 @@ def test_one_slow_run_of_five_is_set_aside(bad: float) -> None:
     for index in range(5):
         rates = [*STEADY[:index], bad, *STEADY[index + 1 :]]
         found = slow_runs(rates, KNOWN, 0.05)
-        assert (found.of, found.slow, found.rare) == (5, 1, 1)
+        assert (found.runs, found.slow, found.rare) == (5, 1, 1)
         assert found.slower == pytest.approx(1 - bad / 100, abs=0.01)
         assert drop_slowest(rates, found.rare) == [rate for rate in rates if rate != bad]
 

@@ -26,7 +26,7 @@ MOST_SHOWN = 4000  # characters of what tasks have written, where one of them fa
 
 Outcome = dict[str, Any]  # {"events": [...], "code": ...} of one task
 RunTasks = Callable[[Sequence[TaskOrder]], list[Outcome]]
-Trained = Callable[..., list[TaskReport]]
+RunTraining = Callable[..., list[TaskReport]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,16 +74,16 @@ def driver(log: Path, **more: str) -> Iterator[RunTasks]:
 
 
 @pytest.fixture(scope="session")
-def trained(run_tasks: RunTasks) -> Trained:
+def run_training(run_tasks: RunTasks) -> RunTraining:
     """Train a spec with so many workers, and return every task's report: parameter servers first, then workers."""
 
-    def of(spec: Spec, *, workers: int = 1, **order: Any) -> list[TaskReport]:
+    def run(spec: Spec, *, workers: int = 1, **order: Any) -> list[TaskReport]:
         with orders_of(spec, workers=workers, **order) as orders:
             outcomes = run_tasks(orders)
         assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
         return [report_of(outcome) for outcome in outcomes]
 
-    return of
+    return run
 
 
 @pytest.fixture(scope="session")

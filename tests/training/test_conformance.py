@@ -12,7 +12,7 @@ import pytest
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS, WIRE_PRECISIONS
 from pytest_dtfperf.training.exchange_plan import assign_servers, make_part_names
-from tests.training.conftest import Trained, assert_same_variables, orders_of
+from tests.training.conftest import RunTraining, assert_same_variables, orders_of
 
 VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"
 IMAGES = 12  # of a whole step, however many devices share them: one process trains with as many
@@ -96,24 +96,24 @@ def momentum(tiny: Spec) -> Spec:
 
 
 @pytest.fixture(scope="module")
-def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(run_training: RunTraining, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the variables that one process on one device learns in the same steps from the same images."""
     path = tmp_path_factory.mktemp("alone") / "variables.npz"
-    trained(momentum.replace(batch_size=IMAGES), checkpoint=str(path))
-    trained(momentum.replace(batch_size=IMAGES, learning_rate=0.0, steps=1), checkpoint=str(path.with_name("start.npz")))
+    run_training(momentum.replace(batch_size=IMAGES), checkpoint=str(path))
+    run_training(momentum.replace(batch_size=IMAGES, learning_rate=0.0, steps=1), checkpoint=str(path.with_name("start.npz")))
     return path
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*list_cases()])
 def test_mode_learns_the_same_as_one_process(
-    trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
+    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
 ) -> None:
     """After three steps of each mode, layout and option all variables are those of one process."""
     spec = momentum.replace(
         variable_update=mode, gpus=layout.gpus, num_ps=layout.num_ps, batch_size=IMAGES // layout.gpus, **option
     )
-    trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
+    run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
     assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
 
 
@@ -136,15 +136,15 @@ def list_exchanges() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, placement, wire, layout, option", [*list_exchanges()])
 def test_placement_learns_the_same_as_one_process(
-    trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, wire: str, layout: Layout,
-    option: dict[str, Any],
+    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, wire: str,
+    layout: Layout, option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Each placement, split or whole, packed or not, learns the same as one process, and the servers hold all variables."""
     spec = momentum.replace(
         variable_update=mode, variable_placement=placement, wire_precision=wire, gpus=layout.gpus, num_ps=layout.num_ps,
         batch_size=IMAGES // layout.gpus, **option,
     )  # fmt: skip
-    reports = trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
+    reports = run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
     assert_learnt(tmp_path / "together.npz", alone, wire)
     held = [size for device, size in reports[layout.num_ps].variable_bytes.items() if device.startswith("/job:ps")]
     assert sum(held) == VARIABLE_BYTES
@@ -166,23 +166,25 @@ def list_reductions() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, algorithm, wire, layout", [*list_reductions()])
 def test_algorithm_learns_the_same_as_one_process(
-    trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
+    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
 ) -> None:
     """Each algorithm learns the same as one process, or nearly the same with bf16 on the wire."""
     spec = momentum.replace(
         variable_update=mode, all_reduce_spec=algorithm, gpus=layout.gpus, batch_size=IMAGES // layout.gpus,
         wire_precision=wire,
     )  # fmt: skip
-    trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
+    run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
     assert_learnt(tmp_path / "together.npz", alone, wire, near=0.02)
 
 
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
-def test_single_process_is_not_rounded(trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str) -> None:
+def test_single_process_is_not_rounded(
+    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str
+) -> None:
     """A single process learns the same with bf16 on the wire, since it sends nothing."""
     devices = 1 if VARIABLE_UPDATES[mode].parameter_servers else 2
     spec = momentum.replace(variable_update=mode, gpus=devices, batch_size=IMAGES // devices, wire_precision="bf16")
-    trained(spec, workers=1, checkpoint=str(tmp_path / "together.npz"))
+    run_training(spec, workers=1, checkpoint=str(tmp_path / "together.npz"))
     assert_learnt(tmp_path / "together.npz", alone, "fp32")
 
 
@@ -216,15 +218,17 @@ def counting(tiny: Spec) -> Spec:
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
-def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Spec, tmp_path_factory: Any) -> tuple[Spec, Path]:
+def counted_alone(
+    request: pytest.FixtureRequest, run_training: RunTraining, counting: Spec, tmp_path_factory: Any
+) -> tuple[Spec, Path]:
     """Return an optimizer's training, and the variables that one process on one device learns in it."""
     spec = counting.replace(optimizer=request.param)
     path = tmp_path_factory.mktemp(spec.optimizer) / "alone.npz"
-    trained(spec, checkpoint=str(path))
+    run_training(spec, checkpoint=str(path))
     return spec, path
 
 
-def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_gradients_sent_in_turn_all_count(run_training: RunTraining, tiny: Spec, tmp_path: Path) -> None:
     """With links between hosts three workers send large gradients in turn to two servers, and learn the same as when they send
     at once, while a loss scale is halved."""
     spec = tiny.replace(
@@ -238,25 +242,25 @@ def test_gradients_sent_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path
     assert sorted(large) == [0, 0, 1, 1]
     losses = []
     for host in ("localhost", "127.0.0.1"):
-        *_, chief, _, _ = trained(spec, workers=3, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
+        *_, chief, _, _ = run_training(spec, workers=3, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
         losses.append(chief.loss)
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     assert 0 < np.count_nonzero(np.diff(losses[0]) == 0) < spec.steps - 2  # steps that the scale was too large for
-    trained(tiny.replace(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
+    run_training(tiny.replace(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
     with np.load(tmp_path / "localhost.npz") as values, np.load(tmp_path / "start.npz") as start:
         assert all(compute_norm(values[name] - start[name]) > 0 for name in start)
 
 
 @pytest.mark.parametrize("wire", WIRE_PRECISIONS)
-def test_delayed_values_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_path: Path, wire: str) -> None:
+def test_delayed_values_are_those_of_the_step(run_training: RunTraining, tiny: Spec, tmp_path: Path, wire: str) -> None:
     """With links between hosts the last values come later, and two workers learn the same as when all come at once."""
     spec = tiny.replace(
         model="heavy", data="synthetic", data_dir=None, variable_update="parameter_server", variable_placement="split",
         gpus=2, num_ps=2, batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire,
     )  # fmt: skip
     for host in ("localhost", "127.0.0.1"):
-        trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
+        run_training(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
 
 
@@ -265,7 +269,7 @@ def test_delayed_values_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "fp32")]
 )
 def test_parts_on_one_server_learn_the_same_as_the_whole(
-    trained: Trained, tiny: Spec, tmp_path: Path, mode: str, wire: str
+    run_training: RunTraining, tiny: Spec, tmp_path: Path, mode: str, wire: str
 ) -> None:
     """A variable that is sent in parts to one server learns the same as when it is whole."""
     spec = tiny.replace(
@@ -277,7 +281,7 @@ def test_parts_on_one_server_learn_the_same_as_the_whole(
             held = assign_servers(order, spec.num_ps)
         assert [name for name in held if name.startswith("dense0/weights")] == names
         assert len({held[name] for name in names}) == 1
-        trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
+        run_training(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
     # Sums in another order differ in their last bit, which may round to the neighbouring bfloat16: 2^-8 of a gradient of up to
     # 0.25, times the learning rate. Processors with AVX-512 sum a part in another order than the whole.
     atol = 1e-7 if wire == "fp32" else 0.25 * 2**-8 * spec.learning_rate
@@ -295,7 +299,7 @@ def list_server_counts() -> Iterator[tuple[str, int, str]]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, num_ps, placement", [*list_server_counts()])
 def test_servers_learn_the_same_with_each_optimizer(
-    trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
+    run_training: RunTraining, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
 ) -> None:
     """With each optimizer, number of servers and placement, workers learn the same as one process, and all servers are used."""
     spec, alone = counted_alone
@@ -306,18 +310,18 @@ def test_servers_learn_the_same_with_each_optimizer(
         variable_update=mode, cross_replica_sync=row.synchronous, num_ps=num_ps, gpus=workers, batch_size=IMAGES // workers,
         variable_placement=placement, **spread,
     )  # fmt: skip
-    reports = trained(together, workers=workers, checkpoint=str(tmp_path / "together.npz"))
+    reports = run_training(together, workers=workers, checkpoint=str(tmp_path / "together.npz"))
     used = {device for report in reports for device in report.variable_bytes if device.startswith("/job:ps")}
     assert len(used) == num_ps
     assert_same_variables(tmp_path / "together.npz", alone, atol=1e-5)
 
 
-def test_adam_on_two_copies_learns_the_same(trained: Trained, counting: Spec, tmp_path: Path) -> None:
+def test_adam_on_two_copies_learns_the_same(run_training: RunTraining, counting: Spec, tmp_path: Path) -> None:
     """Adam with two copies of the variables learns the same as with one."""
     spec = counting.replace(optimizer="adam")
-    trained(spec, checkpoint=str(tmp_path / "alone.npz"))
+    run_training(spec, checkpoint=str(tmp_path / "alone.npz"))
     together = spec.replace(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
-    trained(together, checkpoint=str(tmp_path / "together.npz"))
+    run_training(together, checkpoint=str(tmp_path / "together.npz"))
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz", atol=1e-5)
 
 
@@ -326,10 +330,10 @@ def test_every_option_of_a_mode_is_listed() -> None:
     assert OPTIONS.keys() | BY_ROW | DELAYED | ROUNDS == set(MODE_OPTIONS)
 
 
-def test_independent_worker_learns_the_same_as_alone(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_independent_worker_learns_the_same_as_alone(run_training: RunTraining, tiny: Spec, tmp_path: Path) -> None:
     """The chief beside an independent worker learns the same as alone, to the last bit."""
     spec = tiny.replace(data="synthetic", data_dir=None, batch_size=4)
-    trained(spec, checkpoint=str(tmp_path / "alone.npz"))
+    run_training(spec, checkpoint=str(tmp_path / "alone.npz"))
     beside = spec.replace(variable_update="independent", gpus=2)
-    trained(beside, workers=2, checkpoint=str(tmp_path / "beside.npz"))
+    run_training(beside, workers=2, checkpoint=str(tmp_path / "beside.npz"))
     assert_same_variables(tmp_path / "beside.npz", tmp_path / "alone.npz", rtol=0, atol=0)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
-from tests.training.conftest import Trained, assert_same_variables
+from tests.training.conftest import RunTraining, assert_same_variables
 
 # It takes softmax regression some twenty steps, in all modes, and four or five looks.
 ENOUGH, EVERY = 0.6, 5
@@ -19,10 +19,10 @@ UNTIL_ENOUGH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_score_equals_numpys(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_score_equals_numpys(run_training: RunTraining, tiny: Spec, tmp_path: Path) -> None:
     """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
     spec = tiny.replace(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
-    (report,) = trained(spec, checkpoint=str(tmp_path / "trained.npz"))
+    (report,) = run_training(spec, checkpoint=str(tmp_path / "trained.npz"))
     (evaluation,) = report.evaluations
     images, labels = digits_to_test(Path(str(spec.data_dir)))
     with np.load(tmp_path / "trained.npz") as values:
@@ -39,11 +39,13 @@ def test_score_equals_numpys(trained: Trained, tiny: Spec, tmp_path: Path) -> No
     assert evaluation.score.top_1 < evaluation.score.top_5
 
 
-def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_evaluations_within_training_do_not_change_it(run_training: RunTraining, tiny: Spec, tmp_path: Path) -> None:
     """Two workers that stop three times for an evaluation learn the same as without, and only the chief has evaluated."""
     spec = tiny.replace(gpus=2, num_ps=1, warmup_steps=1, steps=5)
-    trained(spec, workers=2, checkpoint=str(tmp_path / "straight.npz"))
-    reports = trained(spec.replace(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz"))
+    run_training(spec, workers=2, checkpoint=str(tmp_path / "straight.npz"))
+    reports = run_training(
+        spec.replace(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz")
+    )
     _, chief, other = reports
     assert [evaluation.step for evaluation in chief.evaluations] == [3, 5, 6]
     assert other.evaluations == []
@@ -54,12 +56,14 @@ def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Sp
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
-def test_divided_variables_train_as_whole_ones(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_divided_variables_train_as_whole_ones(
+    run_training: RunTraining, tiny: Spec, tmp_path: Path, options: dict[str, Any]
+) -> None:
     """Losses and the test set's score with variables in parts on three servers are those of one process."""
     spec = tiny.replace(batch_size=12, evaluate=not options.get("forward_only", False), **options)
-    (alone,) = trained(spec)
+    (alone,) = run_training(spec)
     together = spec.replace(gpus=2, num_ps=3, batch_size=6, variable_placement="split")
-    *_, chief, other = trained(together, workers=2)
+    *_, chief, other = run_training(together, workers=2)
     found = [(one + two) / 2 for one, two in zip(chief.loss, other.loss, strict=True)]
     np.testing.assert_allclose(found, alone.loss, rtol=1e-5)
     for expected, evaluation in zip(alone.evaluations, chief.evaluations, strict=True):
@@ -68,10 +72,10 @@ def test_divided_variables_train_as_whole_ones(trained: Trained, tiny: Spec, tmp
 
 
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
-def test_all_workers_stop_at_the_target(trained: Trained, tiny: Spec, synchronous: bool) -> None:
+def test_all_workers_stop_at_the_target(run_training: RunTraining, tiny: Spec, synchronous: bool) -> None:
     """All workers stop at the evaluation that reaches the target, with the same number of steps."""
     spec = tiny.replace(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
-    _, chief, other = trained(spec, workers=2)
+    _, chief, other = run_training(spec, workers=2)
     assert len(chief.step_s) == len(other.step_s) < 200
     assert len(chief.step_s) == chief.evaluations[-1].step
     found = [evaluation.score.top_1 >= ENOUGH for evaluation in chief.evaluations]
@@ -90,21 +94,21 @@ def test_all_workers_stop_at_the_target(trained: Trained, tiny: Spec, synchronou
         ("parameter_server_v2", 1),
     ],
 )
-def test_every_mode_stops_at_the_target(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
+def test_every_mode_stops_at_the_target(run_training: RunTraining, tiny: Spec, variable_update: str, num_ps: int) -> None:
     """All workers stop when the target is reached, with sessions of their own and without."""
     synchronous = variable_update != "parameter_server_v2"
     spec = tiny.replace(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
-    *_, chief, other = trained(spec, workers=2)
+    *_, chief, other = run_training(spec, workers=2)
     assert len(chief.step_s) == chief.evaluations[-1].step < 200
     assert chief.evaluations[-1].score.top_1 >= ENOUGH
     assert len(other.step_s) == (0 if VARIABLE_UPDATES[variable_update].single_session else len(chief.step_s))
     assert other.evaluations == []
 
 
-def test_lone_process_stops_at_the_target(trained: Trained, tiny: Spec) -> None:
+def test_lone_process_stops_at_the_target(run_training: RunTraining, tiny: Spec) -> None:
     """A lone process evaluates at each interval, and stops at the evaluation that reaches the target."""
     spec = tiny.replace(**UNTIL_ENOUGH)
-    (report,) = trained(spec)
+    (report,) = run_training(spec)
     assert report.evaluations[-1].score.top_1 >= ENOUGH
     assert [evaluation.step for evaluation in report.evaluations] == list(range(EVERY, len(report.step_s) + 1, EVERY))
     seconds = [evaluation.trained_s for evaluation in report.evaluations]

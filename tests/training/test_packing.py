@@ -8,7 +8,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchange_plan import PACK_BYTES, SMALL_BYTES, plan_packs
 from pytest_dtfperf.training.models import make_default_network
 from pytest_dtfperf.training.models.outline import compute_outline
-from tests.training.conftest import Trained, assert_same_variables
+from tests.training.conftest import RunTraining, assert_same_variables
 
 
 def test_packs_have_small_variables_of_one_kind() -> None:
@@ -39,7 +39,7 @@ def test_limits_of_packs() -> None:
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_packs_train_the_same(trained: Trained, tiny: Spec, tmp_path: Path, optimizer: str) -> None:
+def test_packs_train_the_same(run_training: RunTraining, tiny: Spec, tmp_path: Path, optimizer: str) -> None:
     """Two workers learn the same with packs of all sizes as without any, weight decay and an optimizer's state included."""
     spec = tiny.replace(gpus=2, num_ps=2, optimizer=optimizer, weight_decay=0.01, learning_rate=0.01)
     for name, options in {
@@ -47,6 +47,6 @@ def test_packs_train_the_same(trained: Trained, tiny: Spec, tmp_path: Path, opti
         "all": {},
         "pairs": {"agg_small_grads_max_group": 2},
     }.items():
-        trained(spec.replace(**options), workers=2, checkpoint=str(tmp_path / f"{name}.npz"))
+        run_training(spec.replace(**options), workers=2, checkpoint=str(tmp_path / f"{name}.npz"))
     assert_same_variables(tmp_path / "all.npz", tmp_path / "none.npz")
     assert_same_variables(tmp_path / "pairs.npz", tmp_path / "none.npz")

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pytest_dtfperf.spec import Spec
-from tests.training.conftest import Trained
+from tests.training.conftest import RunTraining
 
 FEW = 12  # images: a step of all devices together has each of them once, in any order
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], np.uint8)
@@ -69,7 +69,7 @@ def cut_off(values: Values) -> Values:
 @pytest.mark.parametrize("placement", ["greedy", "split"])
 @pytest.mark.parametrize("workers, gpus, num_ps, device", [(1, 1, 0, "cpu"), (2, 2, 2, "cpu"), (2, 4, 1, "gpu")])
 def test_training_is_gradient_descent_and_staged_its_delayed_kin(
-    trained: Trained,
+    run_training: RunTraining,
     few: Spec,
     tmp_path: Path,
     staged_vars: bool,
@@ -84,7 +84,7 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
         batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
         agg_small_grads_max_bytes=0, variable_placement=placement,
     )  # fmt: skip
-    trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
+    run_training(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     expected = descend(spec, delay=1 if staged_vars else 0)
     with np.load(tmp_path / "trained.npz") as values:
         for name in expected:
@@ -102,11 +102,11 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     ids=["parameter_server", "asynchronous, split", "distributed_replicated, split"],
 )
 def test_numbers_on_the_wire_are_rounded_to_the_nearest(
-    trained: Trained, few: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
+    run_training: RunTraining, few: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
 ) -> None:
     """Values come and gradients go rounded, masters and updates are not: as numpy does it, and not as if bits were cut off."""
     spec = few.replace(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
-    trained(spec, checkpoint=str(tmp_path / "trained.npz"))
+    run_training(spec, checkpoint=str(tmp_path / "trained.npz"))
     expected, plain, cut = (descend(spec, sent=sent) for sent in (in_bf16, lambda values: values, cut_off))
     with np.load(tmp_path / "trained.npz") as values:
         for name, value in expected.items():
@@ -117,14 +117,14 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("workers, steps", [(2, 150), (3, 50)])
 def test_asynchronous_gradients_are_each_applied_once(
-    trained: Trained, few: Spec, tmp_path: Path, workers: int, steps: int
+    run_training: RunTraining, few: Spec, tmp_path: Path, workers: int, steps: int
 ) -> None:
     """The bias of a network with constant gradients is their exact sum: none is lost or counted twice."""
     spec = few.replace(
         model="saturated", gpus=workers, num_ps=1, cross_replica_sync=False, batch_size=FEW // workers, learning_rate=1e-8,
         steps=steps,
     )  # fmt: skip
-    reports = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"), threads=2)
+    reports = run_training(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"), threads=2)
     assert [len(report.step_s) for report in reports] == [0, *[steps] * workers]
     with np.load(tmp_path / "trained.npz") as values:
         moved = values["dense1/bias"] / spec.learning_rate
@@ -134,27 +134,27 @@ def test_asynchronous_gradients_are_each_applied_once(
     np.testing.assert_allclose(moved, expected, rtol=1e-4)
 
 
-def test_asynchronous_training_ends_with_the_slowest_worker(trained: Trained, tiny: Spec) -> None:
+def test_asynchronous_training_ends_with_the_slowest_worker(run_training: RunTraining, tiny: Spec) -> None:
     """Each does its own steps on the same variables, and the chief's window closes with the slowest."""
     spec = tiny.replace(gpus=2, num_ps=1, cross_replica_sync=False, steps=40, warmup_steps=2)
-    _, chief, other = trained(spec, workers=2)
+    _, chief, other = run_training(spec, workers=2)
     assert [len(worker.step_s) for worker in (chief, other)] == [40, 40]
     assert chief.elapsed_s >= math.fsum(chief.step_s)
     assert sum(chief.loss[-10:]) < sum(chief.loss[:10])
 
 
-def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny: Spec) -> None:
+def test_a_slow_worker_slows_all_when_they_step_together(run_training: RunTraining, tiny: Spec) -> None:
     """A sleep injected into one worker's steps is in the chief's measured time: of five sleeps at least four, for the chief's
     window may begin during the first."""
     spec = tiny.replace(gpus=2, num_ps=1, steps=5)
-    _, chief, other = trained(spec, workers=2, sleep_s={"worker:1": 0.2})
+    _, chief, other = run_training(spec, workers=2, sleep_s={"worker:1": 0.2})
     assert math.fsum(other.step_s) >= 1.0
     assert math.fsum(chief.step_s) >= 0.8
 
 
-def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:
+def test_servers_share_the_bytes(run_training: RunTraining, tiny: Spec) -> None:
     """Two parameter servers share all variables, and the report has the bytes of each."""
-    _, _, alone = trained(tiny.replace(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
+    _, _, alone = run_training(tiny.replace(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
     assert [device.split("/device")[0] for device in sorted(alone.variable_bytes)] == ["/job:ps/task:0", "/job:ps/task:1"]
     trainable = 3 * 3 * 8 + 8 + 3 * 3 * 8 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10
     assert sum(alone.variable_bytes.values()) == 4 * trainable

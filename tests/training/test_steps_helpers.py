@@ -178,7 +178,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[st
     """Return a function that makes all fits of a version of Keras in one program, and returns the steps of each."""
 
     @cache
-    def of(version: int) -> Mapping[str, ReportedSteps]:
+    def run_fits(version: int) -> Mapping[str, ReportedSteps]:
         cases = KERAS_3_CASES if version == 3 else EITHER_CASES
         found = {case: ReportedSteps(None) for case in cases}
         calls = [
@@ -190,7 +190,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[st
             each.end()
         return found
 
-    return of
+    return run_fits
 
 
 @pytest.mark.parametrize(

@@ -7,32 +7,32 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from tests.training.conftest import RunTasks, Trained, assert_same_variables, orders_of, report_of
+from tests.training.conftest import RunTasks, RunTraining, assert_same_variables, orders_of, report_of
 
 
-def test_a_seed_gives_the_same_training_again(trained: Trained, tiny: Spec) -> None:
+def test_a_seed_gives_the_same_training_again(run_training: RunTraining, tiny: Spec) -> None:
     """Input, first values and dropout all follow from the seed: losses are equal to the last bit, and differ under another."""
     spec = tiny.replace(model="tiny_normed", batch_size=4, warmup_steps=1, steps=4)
-    first, again, other = (trained(spec.replace(seed=seed))[0].loss for seed in (7, 7, 8))
+    first, again, other = (run_training(spec.replace(seed=seed))[0].loss for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
-def test_every_strategy_starts_from_the_same_variables(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+def test_every_strategy_starts_from_the_same_variables(run_training: RunTraining, tiny: Spec, tmp_path: Path) -> None:
     """The saved variables of all strategies at a learning rate of zero are equal to the last bit."""
     still = tiny.replace(learning_rate=0.0, steps=1)
-    trained(still, checkpoint=str(tmp_path / "alone.npz"))
-    trained(still.replace(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
-    trained(still.replace(gpus=2, variable_update="replicated"), checkpoint=str(tmp_path / "copies.npz"))
+    run_training(still, checkpoint=str(tmp_path / "alone.npz"))
+    run_training(still.replace(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
+    run_training(still.replace(gpus=2, variable_update="replicated"), checkpoint=str(tmp_path / "copies.npz"))
     for name in ("servers", "copies"):
         assert_same_variables(tmp_path / f"{name}.npz", tmp_path / "alone.npz", rtol=0, atol=0)
     with np.load(tmp_path / "alone.npz") as values:
         assert all(np.ptp(values[name]) > 0 for name in values if name.endswith("weights"))
 
 
-def test_a_report_accounts_for_every_step_and_phase(trained: Trained, tiny: Spec) -> None:
+def test_a_report_accounts_for_every_step_and_phase(run_training: RunTraining, tiny: Spec) -> None:
     """Times and losses are counted, the steps add up to the window, phases and placement are named."""
-    server, chief, other = trained(tiny.replace(gpus=2, num_ps=1, warmup_steps=2, steps=7), workers=2)
+    server, chief, other = run_training(tiny.replace(gpus=2, num_ps=1, warmup_steps=2, steps=7), workers=2)
     for worker in (chief, other):
         assert len(worker.step_s) == len(worker.loss) == 7
         assert math.fsum(worker.step_s) == worker.elapsed_s
@@ -44,16 +44,16 @@ def test_a_report_accounts_for_every_step_and_phase(trained: Trained, tiny: Spec
     assert server.peak_rss_bytes > 0
 
 
-def test_xla_trains_the_same(trained: Trained, tiny: Spec) -> None:
+def test_xla_trains_the_same(run_training: RunTraining, tiny: Spec) -> None:
     """Compiled by XLA, a step has the same losses to the tolerance of fused sums, and its device is still known."""
-    plain, compiled = (trained(tiny.replace(xla=xla))[0] for xla in (False, True))
+    plain, compiled = (run_training(tiny.replace(xla=xla))[0] for xla in (False, True))
     np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
     assert compiled.devices == plain.devices
 
 
-def test_an_injected_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec) -> None:
+def test_an_injected_sleep_is_in_the_measured_steps(run_training: RunTraining, tiny: Spec) -> None:
     """Each step takes at least as long as its sleep."""
-    (report,) = trained(tiny, sleep_s=0.1)
+    (report,) = run_training(tiny, sleep_s=0.1)
     assert min(report.step_s) >= 0.1
 
 
@@ -65,7 +65,7 @@ def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) 
     report = report_of(outcome)
     trained_s = report.startup_s["first_step"] + report.startup_s["warmup"] + report.elapsed_s
     assert 1 <= len(progress) <= 4 * trained_s + 1
-    assert [event["of"] for event in progress] == [15] * len(progress)
+    assert [event["total_steps"] for event in progress] == [15] * len(progress)
     assert progress[0]["step"] <= 5 < progress[-1]["step"]
     assert all(event["images_per_sec"] > 0 for event in progress)
     assert [outcome["events"][0]["kind"], outcome["events"][-1]["kind"]] == ["ready", "report"]

@@ -12,7 +12,7 @@ from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack_trace
-from tests.training.conftest import RunTasks, Trained, driver, orders_of, report_of
+from tests.training.conftest import RunTasks, RunTraining, driver, orders_of, report_of
 from tests.training.programs import run_program
 
 TRACED = 3
@@ -48,12 +48,12 @@ def runs(run_tasks: RunTasks, tiny: Spec) -> Callable[[str], Run]:
     """Return a function that makes one training for each way."""
 
     @cache
-    def of(way: str) -> Run:
+    def run_mode(way: str) -> Run:
         spec = tiny.replace(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
         workers = 1 if spec.mode.one_process else 2
         return Run(spec, workers, *measure_with_traces(run_tasks, spec, workers))
 
-    return of
+    return run_mode
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
 def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
     """The time to get the next batch from a Python queue or pipeline is input, and not waiting."""
     spec = tiny.replace(model="mnist", variable_update="independent", gpus=1, data=data)
-    (of,) = compute_step_breakdown(make_traces(run_tasks, spec, 1), lockstep=False).tasks.values()
-    assert of.parts["input"] > 0
-    assert not of.parts.get("wait")
+    (task,) = compute_step_breakdown(make_traces(run_tasks, spec, 1), lockstep=False).tasks.values()
+    assert task.parts["input"] > 0
+    assert not task.parts.get("wait")
 
 
 @pytest.mark.parametrize("run", [way for way in WAYS if row_of(way).engine == VariableUpdate.engine], indirect=True)
@@ -146,9 +146,9 @@ def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
     assert all(len(trace.steps) == TRACED for trace in run.traces)
     breakdown = compute_step_breakdown(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
     assert sum(part.seconds for part in breakdown.path) == pytest.approx(breakdown.wall_s, abs=1e-5)
-    for task, of in breakdown.tasks.items():
-        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
-        assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
+    for task, of_task in breakdown.tasks.items():
+        assert sum(of_task.parts.values()) == pytest.approx(of_task.wall_s, abs=1e-5)
+        assert not task.startswith("worker") or {"forward", "backward"} <= of_task.parts.keys()
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(run.workers)]
     assert sum(len(trace.steps) for trace in run.traces) == TRACED * run.workers
     assert not any(trace.edges for trace in run.traces)
-    for task, of in compute_step_breakdown(run.traces, lockstep=False).tasks.items():
-        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
-        assert {"forward", "backward", *others} <= of.parts.keys(), task
+    for task, breakdown in compute_step_breakdown(run.traces, lockstep=False).tasks.items():
+        assert sum(breakdown.parts.values()) == pytest.approx(breakdown.wall_s, abs=1e-5)
+        assert {"forward", "backward", *others} <= breakdown.parts.keys(), task
 
 
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
@@ -179,9 +179,9 @@ def test_every_mode_reports_its_graph(run: Run) -> None:
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
-def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
+def test_another_run_computes_the_same(run_training: RunTraining, run: Run) -> None:
     """Each worker's graph is the same in a run without timestamps and traces."""
-    again = trained(run.spec, workers=run.workers, timestamped=(False,))
+    again = run_training(run.spec, workers=run.workers, timestamped=(False,))
     assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
-from tests.training.conftest import Trained
+from tests.training.conftest import RunTraining
 from tests.training.programs import NETWORK_APART
 
 pytestmark = pytest.mark.skipif(
@@ -45,7 +45,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, workers, gpus, option", [*cases()])
 def test_bytes_on_the_wire_agree_with_the_theory(
-    trained: Trained, tiny: Spec, mode: str, workers: int, gpus: int, option: dict[str, Any]
+    run_training: RunTraining, tiny: Spec, mode: str, workers: int, gpus: int, option: dict[str, Any]
 ) -> None:
     """The chief's host has sent as much as all its tasks had to, within 5 % of the variables' size per step."""
     row = VARIABLE_UPDATES[mode]
@@ -53,7 +53,7 @@ def test_bytes_on_the_wire_agree_with_the_theory(
         model="wide", batch_size=1, gpus=gpus, num_ps=1 if row.parameter_servers else 0, variable_update=mode,
         data="synthetic", data_dir=None, cross_replica_sync=row.synchronous, warmup_steps=2, steps=STEPS, **option,
     )  # fmt: skip
-    reports = trained(spec, workers=workers)
+    reports = run_training(spec, workers=workers)
     sent = reports[spec.num_ps].bytes_sent / STEPS / BYTES
     expected = crossings(row, workers)
     assert sent == pytest.approx(expected, rel=0.05, abs=0.05), f"{sent:.3f} times all variables, not {expected}"
@@ -61,19 +61,19 @@ def test_bytes_on_the_wire_agree_with_the_theory(
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
-def test_bf16_halves_the_bytes(trained: Trained, tiny: Spec, mode: str) -> None:
+def test_bf16_halves_the_bytes(run_training: RunTraining, tiny: Spec, mode: str) -> None:
     """The chief's host sends half of the bytes of fp32 in a step, within 1 %."""
     row = VARIABLE_UPDATES[mode]
     spec = tiny.replace(
         model="wide", batch_size=1, gpus=2, num_ps=1 if row.parameter_servers else 0, variable_update=mode, data="synthetic",
         data_dir=None, warmup_steps=2, steps=MANY_STEPS, wire_precision="bf16",
     )  # fmt: skip
-    reports = trained(spec, workers=2)
+    reports = run_training(spec, workers=2)
     sent = reports[spec.num_ps].bytes_sent / MANY_STEPS / BYTES
     assert sent == pytest.approx(crossings(row, 2) / 2, rel=0.01), sent
 
 
-def test_one_process_puts_nothing_on_the_wire(trained: Trained, tiny: Spec) -> None:
+def test_one_process_puts_nothing_on_the_wire(run_training: RunTraining, tiny: Spec) -> None:
     """Copies on two devices exchange their gradients in memory."""
-    (report,) = trained(tiny.replace(model="wide", data="synthetic", data_dir=None, gpus=2, variable_update="replicated"))
+    (report,) = run_training(tiny.replace(model="wide", data="synthetic", data_dir=None, gpus=2, variable_update="replicated"))
     assert report.bytes_sent == report.bytes_received == 0

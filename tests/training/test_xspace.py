@@ -39,8 +39,8 @@ class Plane:
     def _event(self, name: str, start: int, lasts: int, stats: Mapping[str, Any] | None = None) -> Any:
         number = len(self.event_metadata)
         self.event_metadata[number] = SimpleNamespace(name=name, stats=[])
-        of = {"metadata_id": number, "offset_ps": (start - 3) * 10**6, "duration_ps": lasts * 10**6}
-        return SimpleNamespace(**of, stats=self._stats(stats or {}))
+        values = {"metadata_id": number, "offset_ps": (start - 3) * 10**6, "duration_ps": lasts * 10**6}
+        return SimpleNamespace(**values, stats=self._stats(stats or {}))
 
     def _stats(self, stats: Mapping[str, Any]) -> list[Stat]:
         return [self._stat(name, value) for name, value in stats.items()]
@@ -63,9 +63,9 @@ def profile(*planes: Plane, **host: list[tuple[Any, ...]]) -> Profile:
     return Profile(SimpleNamespace(planes=[Plane("/host:CPU", host), *planes, environment]), "worker:1")
 
 
-def ran(of: Profile) -> list[tuple[str, str, str, int, int]]:
+def list_activities(profile: Profile) -> list[tuple[str, str, str, int, int]]:
     """Microseconds since the profile began."""
-    found = of.activities()
+    found = profile.activities()
     return [(*each.operation[:3], each.start_us - BEGAN_US, each.end_us - BEGAN_US) for each in found]
 
 
@@ -80,7 +80,7 @@ def test_operations_are_distinguished_from_runtime_events() -> None:
         ],
         tf_data_iterator_get_next=[("IteratorGetNextOp::DoCompute", 4, 2), ("Iterator::Root::Prefetch", 4, 1)],
     )
-    assert ran(found) == [
+    assert list_activities(found) == [
         ("IteratorGetNext", "IteratorGetNext", "worker:1/CPU:0", 4, 6),
         ("replica_1/tower1/Relu_1", "_MklNativeFusedConv2D", "worker:1/CPU:0", 10, 15),
     ]
@@ -96,7 +96,7 @@ def test_receive_lasts_from_request_to_arrival() -> None:
         tf_Compute=[note("Start", 10, 1), note("Start", 30, 2), note("Start", 31, 2, "tower0/never/_9")],
         tf_GrpcWorkerEnvQueues=[note("Done", 22, 1), note("Done", 33, 2)],
     )
-    assert [each[3:] for each in ran(found)] == [(10, 22), (30, 33)]
+    assert [each[3:] for each in list_activities(found)] == [(10, 22), (30, 33)]
 
 
 def test_transfers_within_a_task_are_omitted() -> None:
@@ -105,14 +105,14 @@ def test_transfers_within_a_task_are_omitted() -> None:
     done = ("ExecutorState::ProcessAsync::Done", 9, 1, {"name": "loss/_12", "kernel_type": "_Recv", "step_id": 1})
     handed = ("loss/_11:_Send", 7, 1, {"key": f"{HERE};75d4;{HERE[:-1]}1;edge;0:0"})
     sent = ("gradient/_21:_Send", 11, 4, {"key": f"{HERE};75d4;{THERE};edge;0:0"})
-    assert [each[0] for each in ran(profile(tf_Compute=[start, done, handed, sent]))] == ["gradient/_21"]
+    assert [each[0] for each in list_activities(profile(tf_Compute=[start, done, handed, sent]))] == ["gradient/_21"]
 
 
 def test_instructions_of_one_module_are_one_run_of_it() -> None:
     """XLA's instructions of one module are one run with the module's name; another run begins after a gap."""
     module = {"hlo_module": "a_inference_update_593__.1", "hlo_op": "fusion"}
     found = profile(tf_Compute=[("copy.2", 10, 5, module), ("fusion", 16, 4, module), ("fusion", 500, 5, module)])
-    (name, kind, _, *first), (_, _, _, *second) = ran(found)
+    (name, kind, _, *first), (_, _, _, *second) = list_activities(found)
     assert (name, kind) == ("a_inference_update_593__.1", XLA_MODULE)
     assert (first, second) == ([10, 20], [500, 505])
 
@@ -132,7 +132,7 @@ def test_streams_of_a_gpu_time_its_operations() -> None:
         "TensorFlow Ops": [("tower0/Relu", 40, 20)],
     }
     found = profile(Plane("/device:GPU:0", streams), tf_Compute=[("tower0/Relu:Conv2D", 10, 2), ("concat:ConcatV2", 3, 2)])
-    assert ran(found) == [
+    assert list_activities(found) == [
         ("concat", "ConcatV2", "worker:1/CPU:0", 3, 5),
         ("tower0/split", "MemcpyH2D", "worker:1/GPU:0", 30, 36),
         ("tower0/Relu", "Conv2D", "worker:1/GPU:0", 40, 60),

@@ -163,7 +163,7 @@ ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a param
 
 
 def make_workers(
-    run: Run, scores: WorkerTimings | None, breakdown: StepBreakdown | None, *, number: int, of: int
+    run: Run, scores: WorkerTimings | None, breakdown: StepBreakdown | None, *, number: int, total: int
 ) -> Workers | None:
     """Return the numbers of each task; None for a run without data of tasks, such as that of an external command."""
     tasks = sorted({*run.step_s, *run.peak_rss_bytes, *run.cpu_s}, key=_make_task_key)
@@ -178,7 +178,7 @@ def make_workers(
     filled = [i for i in range(1, len(columns) + 1) if any(row[i] != NONE for row in rows)]
     headings = ("task", *columns)
     table = Grid([headings[i] for i in (0, *filled)], [[row[i] for i in (0, *filled)] for row in rows])
-    return Workers(f"run {number} of {of}" if of > 1 else "its run", table, notes)
+    return Workers(f"run {number} of {total}" if total > 1 else "its run", table, notes)
 
 
 def _make_columns(
@@ -209,8 +209,8 @@ def _compute_mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], float]) -> str:
-    return format_ms(of(values)) if values else NONE
+def _format_ms(values: Sequence[float] | None, summarize: Callable[[Sequence[float]], float]) -> str:
+    return format_ms(summarize(values)) if values else NONE
 
 
 def _format_bytes(breakdown: StepBreakdown | None, task: str, end: str) -> str:
@@ -377,4 +377,4 @@ def _make_workers_of_record(record: Record) -> Workers | None:
     runs: Sequence[Run] = record.measurement.samples
     run = runs[-1]
     number = list(record.measurement.runs).index(run) + 1
-    return make_workers(run, run.worker_timings, run.step_breakdown, number=number, of=len(record.measurement.runs))
+    return make_workers(run, run.worker_timings, run.step_breakdown, number=number, total=len(record.measurement.runs))

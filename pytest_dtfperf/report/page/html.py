@@ -67,7 +67,7 @@ class Bar:
 class StepsView:
     """The breakdown of a step, beside the baseline's if that is known."""
 
-    of: str  # of the steps
+    subject: str  # as `mean of 5 traced steps`
     bars: Sequence[Bar]
     kinds: Sequence[str]  # kinds of parts, in the bars' order
     table: Grid

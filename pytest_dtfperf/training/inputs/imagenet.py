@@ -226,7 +226,7 @@ def _read_in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
 
     @mark_unconverted
     def content(path: tf.Tensor) -> tf.data.Dataset:
-        of = tf.data.Dataset.from_tensors(path).repeat()
-        return tf.data.Dataset.zip((of, tf.data.Dataset.counter(), tf.data.TFRecordDataset(path)))
+        repeated_path = tf.data.Dataset.from_tensors(path).repeat()
+        return tf.data.Dataset.zip((repeated_path, tf.data.Dataset.counter(), tf.data.TFRecordDataset(path)))
 
     return paths.flat_map(content)

@@ -111,7 +111,7 @@ _TABLE = tuple(_compute_remainder(byte) for byte in range(256))
 
 MOST_LANES = 256  # open files of a lone process
 WALKED_BYTES = 1 << 30  # of a set up to this size all headers are checked before training; of a larger one, each file's first
-_NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})(?P<end>\.tfrecords?)?")
+_NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.tfrecords?)?")
 
 
 def find_shards(folder: Path, part: str) -> list[Path]:
@@ -132,14 +132,14 @@ def find_shards(folder: Path, part: str) -> list[Path]:
 
 
 def _check_whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> list[Path]:
-    sets = sorted({match["of"] + (match["end"] or "") for match in matches})
+    sets = sorted({match["count"] + (match["end"] or "") for match in matches})
     if len(sets) > 1:
         raise SpecError(
             f"{folder} has shards of several sets, of {', '.join(sets)}, where files like {part}-00000-of-01024 of one set are "
             "needed. Remove the files of all sets but one."
         )
-    of, end = int(matches[0]["of"]), matches[0]["end"] or ""
-    names = [f"{part}-{number:05}-of-{of:05}{end}" for number in range(of)]
+    count, end = int(matches[0]["count"]), matches[0]["end"] or ""
+    names = [f"{part}-{number:05}-of-{count:05}{end}" for number in range(count)]
     missing = sorted({*names} - {match[0] for match in matches})
     if missing:
         raise SpecError(f"{folder} lacks {', '.join(missing[:3])}{', ...' * (len(missing) > 3)}: fetch or make the set again")

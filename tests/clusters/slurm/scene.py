@@ -128,9 +128,9 @@ def session_in(site: Site) -> str:
     return session
 
 
-def children(of: int, word: str) -> list[int]:
+def children(parent: int, word: str) -> list[int]:
     """Return a process's own children with the word in their command lines."""
-    return [each.pid for each in processes.list_descendants(of) if each.parent == of and word in command(each.pid)]
+    return [each.pid for each in processes.list_descendants(parent) if each.parent == parent and word in command(each.pid)]
 
 
 def command(pid: int) -> str:
@@ -148,12 +148,12 @@ def inner_pid(pid: int) -> int | None:
     return int(lines[0].split()[-1]) if lines else None
 
 
-def wait_until_all_is_gone(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
-    """Wait until no job, no process of a session, no srun and no watchdog of the process `of` (by default this one) exists."""
+def wait_until_all_is_gone(site: Site, sessions: Sequence[str] = (), parent: int | None = None) -> None:
+    """Wait until no job, no process of a session, no srun and no watchdog of `parent` (by default this process) exists."""
     wait_until("no job is left", lambda: site.jobs() == [])
     wait_until("no process of the session is left", lambda: sweep.find_left_processes(sessions) == [])
-    wait_until("no srun is left", lambda: children(of or os.getpid(), "srun --jobid") == [])
-    wait_until("no watchdog is left", lambda: children(of or os.getpid(), "dtfperf-watchdog") == [])
+    wait_until("no srun is left", lambda: children(parent or os.getpid(), "srun --jobid") == [])
+    wait_until("no watchdog is left", lambda: children(parent or os.getpid(), "dtfperf-watchdog") == [])
 
 
 def _text(path: str) -> str:

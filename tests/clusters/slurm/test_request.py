@@ -34,14 +34,14 @@ def config(**backend_keys: Any) -> ClusterConfig:
 
 def test_named_nodes_replace_the_clusters_nodes() -> None:
     """A job on named nodes has exactly these, without the cluster's exclusions; an invalid list of nodes is refused."""
-    of = config(gpus_per_node=2, nodes=8, exclude_nodes="n[03-05]", nodes_per_gpu_count={"4": 4})
-    chosen = request.select_nodes(of, "n03,n[07-08]")
+    cluster = config(gpus_per_node=2, nodes=8, exclude_nodes="n[03-05]", nodes_per_gpu_count={"4": 4})
+    chosen = request.select_nodes(cluster, "n03,n[07-08]")
     assert (chosen.max_hosts, chosen.backend_keys["include_nodes"]) == (3, "n03,n[07-08]")
     argv = request.make_submit_command(chosen, nodes=3, name="x", comment="")
     assert "--nodelist=n03,n07,n08" in argv
     assert not any(word.startswith("--exclude") for word in argv)
     with pytest.raises(UsageError, match="is no list of nodes as Slurm has it"):
-        request.select_nodes(of, "n[03")
+        request.select_nodes(cluster, "n[03")
 
 
 @pytest.mark.parametrize(

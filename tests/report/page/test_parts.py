@@ -147,8 +147,8 @@ def test_tasks_have_only_known_columns() -> None:
     """Columns without values are left out; of many tasks the slowest are shown, and the others are counted."""
     run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
-    bare = make_workers(slow, None, None, number=1, of=1)
-    whole = make_workers(slow, WorkerTimings.from_json(scores(20).to_json()), breakdown(20), number=2, of=3)
+    bare = make_workers(slow, None, None, number=1, total=1)
+    whole = make_workers(slow, WorkerTimings.from_json(scores(20).to_json()), breakdown(20), number=2, total=3)
     assert bare
     assert whole
     assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
@@ -171,7 +171,9 @@ def test_sums_of_links_need_all_links() -> None:
     slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     few, many = breakdown(15), breakdown(20)
     cut = replace(many, links=many.links[:MAX_LINKS])
-    headings = [set(found.table.headings) for each in (few, cut) if (found := make_workers(slow, None, each, number=1, of=1))]
+    headings = [
+        set(found.table.headings) for each in (few, cut) if (found := make_workers(slow, None, each, number=1, total=1))
+    ]
     assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]
 
 

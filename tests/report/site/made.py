@@ -23,14 +23,14 @@ def session(night: int, **changes: Any) -> Row:
     return row | changes
 
 
-def point(of: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
+def point(session: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
     """Return a measurement of a session."""
     row = {
-        "session": of["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
+        "session": session["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
         "model": "mnist", "gpus": 1, "system": "cpu-any-2c", "hosts": 1, "fingerprint": "f", "mean_log": 4.6,
         "images_per_sec": rate, "runs": 2, "spread": 0.01, "noise_run": None, "noise_session": None, "verdict": "PASSED",
-        "baseline": 99.0, "change": 0.01, "started": of["started"], "cluster": of["cluster"], "commit": of["commit"],
-        "versions": of["versions"],
+        "baseline": 99.0, "change": 0.01, "started": session["started"], "cluster": session["cluster"],
+        "commit": session["commit"], "versions": session["versions"],
     }  # fmt: skip
     return row | changes
 
@@ -59,10 +59,10 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
     return row | changes
 
 
-def measured(of: Row) -> list[Row]:
+def make_measurement_rows(session: Row) -> list[Row]:
     """Return the row of a measurement in a session without a folder."""
     rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "step_breakdown": None}
-    return [point(of) | rest]
+    return [point(session) | rest]
 
 
 def whole(
@@ -80,5 +80,5 @@ def whole(
         fingerprints={"f": CONTENT, **(contents or {})},
         promise={"share": 0.05, "nights": 90, "series": len(all_series)},
         is_noise_known=True,
-        measured=lambda name: measured(by_name[name]),
+        measured=lambda name: make_measurement_rows(by_name[name]),
     )

@@ -101,25 +101,25 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 def deliver(deliver_in_turn: DeliverInTurn) -> Deliver:
     """Ask a worker's input for the batches of some steps."""
 
-    def of(ask: Ask) -> Delivery:
+    def deliver_one(ask: Ask) -> Delivery:
         (delivery,) = deliver_in_turn([ask])
         return delivery
 
-    return of
+    return deliver_one
 
 
 @pytest.fixture(scope="session")
 def deliver_in_turn(driver: Driver) -> DeliverInTurn:
     """Ask several, one after the other, in one process: TensorFlow begins once for all of them."""
 
-    def of(asks: Sequence[Ask]) -> list[Delivery]:
+    def deliver_all(asks: Sequence[Ask]) -> list[Delivery]:
         answers = driver.ask({"deliver": [ask.to_json() for ask in asks]})
         return [
             Delivery(**{**answer, "steps": [[Batch(**batch) for batch in step] for step in answer["steps"]]})
             for answer in answers
         ]
 
-    return of
+    return deliver_all
 
 
 @pytest.fixture(scope="session")

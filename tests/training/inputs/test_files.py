@@ -261,11 +261,11 @@ def test_unreadable_folder_is_reported_with_the_systems_error(tmp_path: Path) ->
 def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
     """Each shard is read by some tower; by one alone where shards can be dealt out, and by none twice."""
     of_towers = [plan_reading(shards, Share(tower, towers, 1)) for tower in range(towers)]
-    read = [[shard for lane in of.lanes for shard in lane] for of in of_towers]
+    read = [[shard for lane in tower.lanes for shard in lane] for tower in of_towers]
     assert {shard for some in read for shard in some} == set(range(shards))
-    for of, some in zip(of_towers, read, strict=True):
+    for tower, some in zip(of_towers, read, strict=True):
         assert len(set(some)) == len(some)
-        assert len(some) * towers == shards * of.every
+        assert len(some) * towers == shards * tower.every
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     log = tmp_path_factory.mktemp("networks") / "log"
     with run_with_requests("tests.training.models.program", log) as (questions, answers):
 
-        def of(kind: str, **arguments: Any) -> dict[str, Any]:
+        def ask_program(kind: str, **arguments: Any) -> dict[str, Any]:
             questions.write(json.dumps([kind, arguments]) + "\n")
             questions.flush()
             line = answers.readline()
@@ -26,4 +26,4 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
             assert "failed" not in answer, answer["failed"]
             return answer
 
-        yield of
+        yield ask_program

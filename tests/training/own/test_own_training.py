@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.session.own_models import describe_model
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
-from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
+from tests.training.conftest import RunTasks, RunTraining, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
 from tests.training.programs import run_program
 from tests.training.test_conformance import DOUBLE, PAIR, Layout, list_layouts
@@ -23,13 +23,13 @@ BATCH, STEPS = 8, 4
 
 
 @pytest.fixture(scope="module")
-def train(trained: Trained) -> Train:
+def train(run_training: RunTraining) -> Train:
     """Train an own model of this folder's; what every task reports."""
 
-    def of(model: Any, *, workers: int = 1, order: dict[str, Any] | None = None, **wanted: Any) -> list[TaskReport]:
-        return trained(spec_of(model, **wanted), workers=workers, own=describe_model(model), **(order or {}))
+    def train_model(model: Any, *, workers: int = 1, order: dict[str, Any] | None = None, **wanted: Any) -> list[TaskReport]:
+        return run_training(spec_of(model, **wanted), workers=workers, own=describe_model(model), **(order or {}))
 
-    return of
+    return train_model
 
 
 def spec_of(model: Any, **wanted: Any) -> Spec:
@@ -130,12 +130,12 @@ def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathF
     """Return the variables that one device learns of a model."""
 
     @cache
-    def of(model: Any) -> Path:
+    def train_on_one_device(model: Any) -> Path:
         path = tmp_path_factory.mktemp("one") / "variables.npz"
         train(model, batch_size=12, **images, order={"checkpoint": str(path)})
         return path
 
-    return of
+    return train_on_one_device
 
 
 @pytest.mark.campaign
