@@ -117,8 +117,17 @@ class Channel(Protocol):
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
 
 
+class Clock:
+    """The monotonic clock of an allocation, in seconds: this machine's, unless a subclass has another."""
+
+    is_virtual = False  # whether it stands still while the controller computes, so that every wait takes the same real time
+
+    def __call__(self) -> float:
+        return time.monotonic()
+
+
 class Allocation(Protocol):
-    """Hosts that are allocated for the length of a `with` block."""
+    """Hosts that are allocated for the length of a `with` block. With a clock of their own, `clock` is that `Clock`."""
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -131,9 +140,9 @@ class Allocation(Protocol):
         """
 
 
-def get_clock(allocation: Allocation) -> Callable[[], float]:
-    """Return the monotonic clock of an allocation, in seconds: this machine's, or the virtual one of simulated hosts."""
-    clock: Callable[[], float] = getattr(allocation, "clock", time.monotonic)
+def get_clock(allocation: Allocation) -> Clock:
+    """Return the clock of an allocation: this machine's, unless the allocation has its own."""
+    clock: Clock = getattr(allocation, "clock", Clock())
     return clock
 
 

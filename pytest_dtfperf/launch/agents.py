@@ -6,7 +6,6 @@ once, and each agent picks the part for its own host.
 
 import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -67,7 +66,7 @@ class Agents:
     @property
     def poll_s(self) -> float:
         """Return the longest wait for an event before deadlines are checked."""
-        return POLL_S if self.clock is time.monotonic else VIRTUAL_POLL_S
+        return VIRTUAL_POLL_S if self.clock.is_virtual else POLL_S
 
     def order(self, order: str, **data: Any) -> None:
         """Send an order to every agent. Raises `HostLost` when none is left."""
