@@ -16,7 +16,7 @@ from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.formats import percent
 from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
 from pytest_dtfperf.stats.comparison import convert_to_t
-from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.noise import Noise, sum_squares
 
 Group = tuple[str, ...]
 
@@ -176,7 +176,7 @@ class GroupRates:
         """
         noise = self.noise
         repeated = [rates for rates in self.by_group.values() if len(rates) > 1]
-        squares = [_sum_squares(rates) for rates in repeated]
+        squares = [sum_squares(rates) for rates in repeated]
         spreads = [math.sqrt(each / (len(rates) - 1)) for each, rates in zip(squares, repeated, strict=True)]
         if noise.degrees_of_freedom or len(spreads) >= GROUPS_OF_MEDIAN:
             usual = max(statistics.median(spreads) if len(spreads) >= GROUPS_OF_MEDIAN else noise.run, noise.run)
@@ -194,9 +194,7 @@ class GroupRates:
         return spread * convert_to_t(normal, max(1.0, degrees_of_freedom)) / normal
 
 
-def _sum_squares(values: Sequence[float]) -> float:
-    centre = math.fsum(values) / len(values)
-    return math.fsum((each - centre) ** 2 for each in values)
+
 
 
 def choose_group_size(hosts: int) -> int:

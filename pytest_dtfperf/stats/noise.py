@@ -45,15 +45,15 @@ def pool_spreads(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float
     squares, degrees_of_freedom = noise.degrees_of_freedom * noise.run**2, noise.degrees_of_freedom
     for group in groups:
         logs = [math.log(rate) for rate in group]
-        squares += _sum_squares(logs)
+        squares += sum_squares(logs)
         degrees_of_freedom += len(logs) - 1
     return max(math.sqrt(squares / degrees_of_freedom) if degrees_of_freedom else 0.0, noise.run), degrees_of_freedom
 
 
-def _sum_squares(logs: Sequence[float]) -> float:
+def sum_squares(logs: Sequence[float]) -> float:
     """Return the sum of squared differences from the mean."""
     mean = statistics.fmean(logs)
-    return sum((log - mean) ** 2 for log in logs)
+    return math.fsum((log - mean) ** 2 for log in logs)
 
 
 def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -88,7 +88,7 @@ def estimate_variance_components(sessions: Sequence[Sequence[float]]) -> Noise:
             f"{total} runs in {len(groups)} sessions are too few for noise: there must be at least {LEAST_SESSIONS} sessions, "
             "and in one of them two runs"
         )
-    within = sum(map(_sum_squares, groups)) / degrees_of_freedom
+    within = sum(map(sum_squares, groups)) / degrees_of_freedom
     mean = statistics.fmean(log for logs in groups for log in logs)
     between = sum(len(logs) * (statistics.fmean(logs) - mean) ** 2 for logs in groups) / (len(groups) - 1)
     size = (total - sum(len(logs) ** 2 for logs in groups) / total) / (len(groups) - 1)
