@@ -7,7 +7,7 @@
 
 A field is declared once. `to_json` writes it, `from_json` reads and checks it, `baselines/json_schema.py` describes it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
-A property below `@written(describe(...))` is written and described likewise, and not read.
+A property below `@write_to_json(describe(...))` is written and described likewise, and not read.
 
 It is sent to the hosts, so it needs only Python.
 """
@@ -47,7 +47,7 @@ class ValidationError(TypeError, ValueError):
         self.allowed, self.path, self.shown = allowed, path, format_short(value)
         super().__init__(f"{path}{': ' if path else ''}must be {allowed}, not {self.shown}")
 
-    def below(self, step: object) -> "ValidationError":
+    def prepend(self, step: object) -> "ValidationError":
         """Return the same error one level up: `step` is the key or the index that leads to it."""
         error = ValidationError(self.allowed, None, f"{str(step)[:40]}{'.' if self.path else ''}{self.path}")
         error.shown = self.shown
@@ -112,7 +112,7 @@ def describe(
     }
 
 
-def written(metadata: Mapping[str, Any]) -> Callable[[Getter], Getter]:
+def write_to_json(metadata: Mapping[str, Any]) -> Callable[[Getter], Getter]:
     """Return a decorator for the getter of a property, which makes `to_json` write the property."""
 
     def mark(getter: Getter) -> Getter:
@@ -310,7 +310,7 @@ def _check_below(step: object, check: Check, value: Any) -> None:
     try:
         check(value)
     except ValidationError as error:
-        raise error.below(step) from None
+        raise error.prepend(step) from None
 
 
 def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:

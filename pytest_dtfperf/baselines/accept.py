@@ -39,7 +39,7 @@ class Acceptance:
         return not self.changes and any(wanted)
 
     @property
-    def loosened(self) -> list[BaselineChange]:
+    def loosened_baselines(self) -> list[BaselineChange]:
         """The changes after which more measurements pass than before."""
         return [change for change in self.changes if change.loosens]
 

@@ -79,10 +79,10 @@ def audit(known: AuditInputs) -> list[AuditFinding]:
         for entry in entries
         if (message := check(known, system, entry))
     ]
-    return [*_missing(known), *of_each]
+    return [*_find_missing_baselines(known), *of_each]
 
 
-def _missing(known: AuditInputs) -> Iterable[AuditFinding]:
+def _find_missing_baselines(known: AuditInputs) -> Iterable[AuditFinding]:
     latest = {sighting.case: sighting for sighting in known.sightings}
     owners = functions(known.tests) if known.tests is not None else None
     for (system, key), sighting in latest.items():

@@ -104,8 +104,8 @@ def run_launch(args: argparse.Namespace) -> int:
     if not 0 <= args.grace < math.inf:
         raise UsageError(f"--grace must be a number of seconds, 0 or more, not {args.grace:g}")
     roles = Roles(args.chief, args.evaluator, args.grace if args.chief or args.evaluator else 0.0)
-    config = _load_config(load_cluster(args), args, args.num_workers + roles.more)
-    spec = _make_spec(args, config, args.num_workers + roles.more)
+    config = _load_config(load_cluster(args), args, args.num_workers + roles.extra_tasks)
+    spec = _make_spec(args, config, args.num_workers + roles.extra_tasks)
     _check_devices(args, config, spec)
     preflight.check_program(spec, config)
     session = new_session_id()

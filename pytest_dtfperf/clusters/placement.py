@@ -308,7 +308,7 @@ class Roles:
     grace_s: float = 0.0  # before SIGTERM is sent to a task that is ended
 
     @property
-    def more(self) -> int:
+    def extra_tasks(self) -> int:
         """Tasks besides parameter servers and workers."""
         return self.chief + self.evaluator
 

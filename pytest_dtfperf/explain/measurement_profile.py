@@ -255,7 +255,7 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
         for timings in (then.worker_timings, now.worker_timings)
     )
     if before and after:
-        return _like(before, after, "timestamps")
+        return _match_workers(before, after, "timestamps")
     alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else after
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
@@ -270,10 +270,10 @@ def _compare_traced_times(
         _as_measured(times, breakdown, scores) if scores else None
         for times, breakdown, scores in zip(traced, breakdowns, timestamps, strict=True)
     )
-    return _like(before, after, "traces") if before and after else _like(*traced, "traces")
+    return _match_workers(before, after, "traces") if before and after else _match_workers(*traced, "traces")
 
 
-def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
+def _match_workers(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
     """Return the comparison. A worker that is only on the current side is compared with a typical one."""
     if not then.own or not now.own:
         return None

@@ -75,14 +75,14 @@ class ExplainCase:
         """
         if self.location:
             return add_host(self.location, self.hosts)
-        return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
+        return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.other_workers else "every worker"
 
     @property
     def workers(self) -> Sequence[str]:
         return self.candidate.workers or sorted(self.both.now.own)
 
     @property
-    def others(self) -> Sequence[str]:
+    def other_workers(self) -> Sequence[str]:
         workers = set(self.workers)
         return [worker for worker in self.both.now.own if worker not in workers]
 
@@ -92,12 +92,12 @@ class ExplainCase:
         return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
 
     @property
-    def before(self) -> str:
+    def baseline_phrase(self) -> str:
         """Return the phrase for the side of the earlier numbers."""
         return "the others" if self.both.basis == "peers" else self.then.when
 
     @property
-    def than(self) -> str:
+    def reference_name(self) -> str:
         """Return the phrase for the times that it is slower than."""
         if self.both.basis == "peers":
             return "the others"
@@ -141,8 +141,8 @@ class ExplainCase:
 
 def explain_compute(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.COMPUTE)
-    seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
-    slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.than}"
+    seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"
+    slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.reference_name}"
     evidence = [seconds, *_list_same_graph(case)]
     for kind in (CauseKind.CLOCK, CauseKind.MEMORY):
         if found := case.describe_host_pressures(kind):
@@ -167,7 +167,7 @@ def explain_decoding(case: ExplainCase) -> Reason:
     probed = case.describe_host_pressures(CauseKind.INPUT)
     message = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
     longer = describe_decoding(case)  # of all together, as some may only wait for their batches
-    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
+    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}", *([longer] if longer else [])]
     return case.reason(CauseKind.INPUT, message, evidence, probed)
 
 
@@ -181,7 +181,7 @@ def describe_decoding(case: ExplainCase) -> str:
     if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or now is None or then is None:
         return ""
     is_more = now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
-    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if is_more else ""
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.baseline_phrase}" if is_more else ""
 
 
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
@@ -196,7 +196,7 @@ def describe_starvation(case: ExplainCase) -> str:
     """Describe that the same arithmetic waited for a core; return empty text if it did not, or if it is not known."""
     now = _compute_wall_and_cpu_s(case.both.now, case.now, case.workers)
     then = (
-        _compute_wall_and_cpu_s(case.both.now, case.now, case.others)
+        _compute_wall_and_cpu_s(case.both.now, case.now, case.other_workers)
         if case.both.basis == "peers"
         else _compute_wall_and_cpu_s(case.both.then, case.then, case.workers)
     )
@@ -209,7 +209,7 @@ def describe_starvation(case: ExplainCase) -> str:
         or wall / cpu < thresholds.MIN_WALL_PER_CPU_RATIO * usual_wall / usual_cpu
     ):
         return ""
-    return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before}"
+    return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.baseline_phrase}"
 
 
 def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Sequence[str]) -> tuple[float, float] | None:

@@ -117,12 +117,12 @@ def _seconds(case: ExplainCase, what: CandidateKind = CandidateKind.TRANSFER) ->
     to = {CandidateKind.TRANSFER: "transfers", CandidateKind.APPLY: "updates"}[what]
     more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
     subject = f"{', '.join(case.workers[:_NAMED])}{more}"
-    return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
+    return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.baseline_phrase}"
 
 
 def _describe_growth(case: ExplainCase) -> str:
     before, after = case.seconds(CandidateKind.TRANSFER)
-    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
+    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"
 
 
 def _growth(case: ExplainCase, rate: str) -> list[str]:
@@ -197,13 +197,13 @@ def find_reason(case: ExplainCase) -> Reason:
     return ROWS[case.candidate.kind](case)
 
 
-def _input(case: ExplainCase) -> Reason:
+def _explain_input(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.INPUT)
-    message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
+    message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.baseline_phrase}"
     return case.reason(CauseKind.INPUT, message, [], case.describe_host_pressures(CauseKind.INPUT))
 
 
-def _python(case: ExplainCase) -> Reason:
+def _explain_python(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.PYTHON)
     usual = {} if case.both.basis == "peers" else case.then.sleeps
     slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
@@ -212,8 +212,8 @@ def _python(case: ExplainCase) -> Reason:
     ]
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
-    agreeing += [f"its CPU does no more than {case.before}: it sleeps, or waits for something"] if idle else []
-    message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
+    agreeing += [f"its CPU does no more than {case.baseline_phrase}: it sleeps, or waits for something"] if idle else []
+    message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.baseline_phrase}"
     return case.reason(CauseKind.STRAGGLER if case.location else CauseKind.HOST, message, [], agreeing)
 
 
@@ -229,16 +229,18 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
     return sum(now) - sum(then) < thresholds.MAX_CPU_SHARE_OF_SLEEP * increase_s * len(now) if is_known else None
 
 
-def _host(case: ExplainCase) -> Reason:
+def _explain_host(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.HOST)
-    message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
+    message = (
+        f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.baseline_phrase}"
+    )
     if case.candidate.location is None and case.now.software_changes:
         return merge_causes.explain_software(case, message, [])
     kind = CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST
     return case.reason(kind, message, [], case.describe_host_pressures(CauseKind.OTHERS))
 
 
-def _waiting(case: ExplainCase) -> Reason:
+def _explain_waiting(case: ExplainCase) -> Reason:
     before, after = (_find_exchange_time(side) for side in (case.then, case.now))
     if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
         message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
@@ -264,23 +266,23 @@ def _find_exchange_time(side: MeasurementProfile) -> float | None:
     return min((parts.get(WorkKind.REDUCE, 0.0) for parts in workers), default=None)
 
 
-def _program(case: ExplainCase) -> Reason:
+def _explain_program(case: ExplainCase) -> Reason:
     changed = "; ".join(case.now.program_changes)
     before, after = case.seconds(CandidateKind.COMPUTE)
-    evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"]
+    evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"]
     return replace(case.reason(CauseKind.PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)
 
 
 ROWS: Mapping[CandidateKind, Callable[[ExplainCase], Reason]] = {
     CandidateKind.COMPUTE: merge_causes.explain_compute,
-    CandidateKind.INPUT: _input,
+    CandidateKind.INPUT: _explain_input,
     CandidateKind.TRANSFER: explain_link,
-    CandidateKind.PYTHON: _python,
+    CandidateKind.PYTHON: _explain_python,
     CandidateKind.APPLY: explain_server,
-    CandidateKind.HOST: _host,
-    CandidateKind.FLOOR: _waiting,
+    CandidateKind.HOST: _explain_host,
+    CandidateKind.FLOOR: _explain_waiting,
     CandidateKind.SERVER: explain_server,
     CandidateKind.CPU_STARVED: merge_causes.explain_starvation,
     CandidateKind.DECODING: merge_causes.explain_decoding,
-    CandidateKind.PROGRAM: _program,
+    CandidateKind.PROGRAM: _explain_program,
 }

@@ -171,7 +171,7 @@ class RunController:
 
     def _run_until(self, done: Callable[[], bool]) -> None:
         """Receive events until it is done, or the watch finds that the run has failed."""
-        while self._watch.failing or not done():
+        while self._watch.has_failed or not done():
             self._receive_all(self._agents.poll_s)
             for host in self._watch.list_silent_hosts(self._clock()):
                 if loss := self._agents.explain_silence(host):

@@ -144,7 +144,7 @@ class Watch:
         return all(task.exited for task in self.tasks.values())
 
     @property
-    def failing(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the run has failed, though the cause may still be unknown."""
         return bool(self._failures)
 

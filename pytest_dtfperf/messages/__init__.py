@@ -66,7 +66,7 @@ def _convert_parts(parts: Sequence[JsonData] | None) -> Sequence[JsonData] | Non
         try:
             _convert_fields(each)
         except ValidationError as error:
-            raise error.below(index) from None
+            raise error.prepend(index) from None
     return parts
 
 
@@ -117,7 +117,7 @@ def _convert_fields(part: Any) -> None:
         try:
             object.__setattr__(part, name, convert(getattr(part, name)))
         except ValidationError as error:
-            raise error.below(name) from None
+            raise error.prepend(name) from None
 
 
 @cache

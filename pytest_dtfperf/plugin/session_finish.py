@@ -60,7 +60,7 @@ class Ending:
             if self.perf.session.write_error:
                 folder = self.perf.session.folder
                 xdist.hand_over_unwritten(
-                    session.config, [encode_record(record).decode() for record in folder.unwritten], folder.why
+                    session.config, [encode_record(record).decode() for record in folder.unwritten], folder.write_errors
                 )
             return
         if self.perf.session.has_measured:
@@ -77,7 +77,7 @@ class Ending:
         self.completion = completion = Completion(self.perf.session, self.perf.root, self.started_s, guard)
         completion.accept()
         accepted = completion.acceptance
-        if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
+        if accepted and (accepted.loosened_baselines or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # an unattended update must show the failure
         with guard():
             self.budget = folder.session.budget
@@ -91,8 +91,8 @@ class Ending:
             self.remarks.append(f"Comparisons: {folder.path / COMPARISONS_FILE}")
         completion.export(sections, comparisons)
         self.remarks += completion.remarks
-        if folder.refused:
-            self._report(session, folder.refused)
+        if folder.write_failure:
+            self._report(session, folder.write_failure)
         self.remarks += [*completion.remembered.lines, *gate]
         if self.perf.session.time_budget:
             self.remarks += self.perf.session.time_budget.describe()

@@ -168,7 +168,7 @@ class HostSearch:
         self._proposed = None
 
     @property
-    def suspected(self) -> Sequence[str]:
+    def suspected_hosts(self) -> Sequence[str]:
         """The hosts of groups that are being searched, or that no search has resolved."""
         unresolved = {host for group in self._unresolved for host in group}
         return [each for each in self.hosts if each in self._suspected | unresolved]
@@ -177,7 +177,7 @@ class HostSearch:
         """Return what is known by now. Before the search is over, this is STOPPED."""
         outcome, reason = self._choose_outcome()
         named = {host for each in self.findings for host in each.hosts}
-        suspected = set(self.suspected)
+        suspected = set(self.suspected_hosts)
         fit = [each for each in self.hosts if each in self._fit and each not in named | suspected | self._uncertain_hosts]
         spread, degrees_of_freedom = self._rates.pool_spread()
         total = len(self.hosts) * (len(self.hosts) - 1) // 2

@@ -10,7 +10,7 @@ perf_results/20260131T021503Z-9f3c1a/
 └── .lock                 held while measurements.jsonl is written: xdist workers share one folder
 
 What the disk refuses (it is full, read-only, out of inodes) this process keeps in memory, so that it can be shown, and tries to
-write again with whatever comes next. `refused` reports it, once.
+write again with whatever comes next. `write_failure` reports it, once.
 """
 
 import errno
@@ -381,18 +381,18 @@ class SessionFolder:
         self._unwritten.files.setdefault(name, why)
 
     @property
-    def why(self) -> str:
+    def write_errors(self) -> str:
         """Why things could not be written, as the system's messages."""
         return ", ".join(dict.fromkeys(why.strerror or str(why) for why in self._unwritten.files.values()))
 
     @property
-    def refused(self) -> str | None:
+    def write_failure(self) -> str | None:
         """What could not be written, and why, in one line; None if everything was."""
         files = self._unwritten.files
         if not files:
             return None
         lost = ", where the latest measurements are missing" if self._unwritten.records else ""
-        return f"results cannot be written to {self.path}: {self.why} ({', '.join(files)}{lost})"
+        return f"results cannot be written to {self.path}: {self.write_errors} ({', '.join(files)}{lost})"
 
     def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
         """Return the latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.

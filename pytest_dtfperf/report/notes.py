@@ -210,7 +210,7 @@ def list_acceptance_remarks(acceptance: Acceptance | None, records: Iterable[Rec
     ]
     looser = [
         f"LOOSENED: {label[each.new.key]}: what failed before passes from now on, so this session does not end with 0"
-        for each in acceptance.loosened
+        for each in acceptance.loosened_baselines
     ]
     fruitless = ["NOTHING ACCEPTED: no measurement may become a baseline, so this session does not end with 0"]
     return [*refused, *kept, *looser, *(fruitless if acceptance.is_fruitless else [])]

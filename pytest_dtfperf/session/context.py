@@ -271,7 +271,7 @@ class SessionContext:
     @property
     def write_error(self) -> str | None:
         """Why the disk lacks measurements of this process, or None."""
-        return self._folder.refused if self._folder and self._folder.unwritten else None
+        return self._folder.write_failure if self._folder and self._folder.unwritten else None
 
     def history(self) -> Address | None:
         """Return the address of the history; None: no history. Raises `UsageError`."""

@@ -321,8 +321,8 @@ class Session(SessionContext):
         exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # affect their files only
         self.remarks = [*completion.remembered.lines, *exports]
         others = [failure for failure in failures if not isinstance(failure, ExportFailed)]
-        if self.folder.refused:
-            others.append(SessionFileError(self.folder.refused))
+        if self.folder.write_failure:
+            others.append(SessionFileError(self.folder.write_failure))
         if error is None and others:
             raise others[0]
 

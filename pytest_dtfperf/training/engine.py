@@ -69,7 +69,7 @@ class Training(Protocol):
         """Return the bytes of trained variables by device."""
 
     @property
-    def computed(self) -> StepGraph | None:
+    def step_graph(self) -> StepGraph | None:
         """Return the computation of a step; None for a worker with devices that the chief computes on. Takes about 0.1 s."""
 
 

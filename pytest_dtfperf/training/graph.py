@@ -103,5 +103,5 @@ class GraphTraining:
         return engine.bytes_by_device(self._replica.held)
 
     @property
-    def computed(self) -> StepGraph | None:
+    def step_graph(self) -> StepGraph | None:
         return None if self._serves_devices else describe_computation(self._graph.as_graph_def(), self._step.operations)

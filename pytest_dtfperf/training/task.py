@@ -124,7 +124,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
     run_at_shutdown()
-    computed = training.computed  # after the shutdown, so that no task waits for this hash
+    step_graph = training.step_graph  # after the shutdown, so that no task waits for this hash
     report = TaskReport(
         job=order.job,
         index=order.index,
@@ -136,7 +136,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         devices=training.devices,
         evaluations=measured.evaluations,
         variable_bytes=training.variable_bytes,
-        graph=computed,
+        graph=step_graph,
         settings=describe_settings(order),
         network=collect_facts(order.spec) if order.own and order.is_chief else None,
         **measured.used,

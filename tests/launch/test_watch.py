@@ -90,7 +90,7 @@ def test_good_run_has_no_verdict() -> None:
     story.watch.enter("leave", 3.0)
     story.finish("ps:0", 3.1)
     assert story.watch.all_done
-    assert not story.watch.failing
+    assert not story.watch.has_failed
     assert story.verdict(3.1 + SETTLE_S) is None
     assert [report.job for report in story.watch.reports] == ["ps", "worker", "worker"]
     assert story.watch.reports[1].to_json() == make_report("worker:0").to_json()
@@ -280,7 +280,7 @@ def test_ended_task_is_not_stopped() -> None:
     story.beat(2.0, worker_0="T")
     story.finish("worker:0", 2.1)
     story.beat(2.2, worker_0="T")
-    assert not story.watch.failing
+    assert not story.watch.has_failed
 
 
 def test_stopped_zygote_is_named_after_two_beats() -> None:

@@ -148,7 +148,7 @@ def test_search_that_is_stopped_reports_what_is_known() -> None:
     for _ in range(3):
         found.record(cluster.train(found.propose(), random))
     conclusion = found.conclude()
-    assert (conclusion.outcome, found.suspected) == (Outcome.STOPPED, make_hosts(4))
+    assert (conclusion.outcome, found.suspected_hosts) == (Outcome.STOPPED, make_hosts(4))
     assert conclusion.fit == make_hosts(16)[4:]
     assert conclusion.unknown == make_hosts(4)
     assert Conclusion.from_json(conclusion.to_json()) == conclusion

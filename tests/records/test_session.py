@@ -233,7 +233,7 @@ def test_full_disk_at_the_end_keeps_all_lines(folder: SessionFolder) -> None:
         folder.finish(exit_code=0, wall_s=1.0)
     assert (folder.path / "measurements.jsonl").read_bytes() == before
     assert SessionFolder.open(folder.path).measurements() == [judged]
-    assert (folder.session.exit_code, folder.refused) == (0, None)
+    assert (folder.session.exit_code, folder.write_failure) == (0, None)
 
 
 def test_gravest_verdict_stays(folder: SessionFolder) -> None:
@@ -356,10 +356,10 @@ def test_unwritten_measurement_is_kept_and_written_later(folder: SessionFolder) 
         assert folder.unwritten == [second]
         assert SessionFolder.open(folder.path).measurements() == [first]
     refused = f"results cannot be written to {folder.path}: File too large (measurements.jsonl"
-    assert folder.refused == f"{refused}, where the latest measurements are missing)"
+    assert folder.write_failure == f"{refused}, where the latest measurements are missing)"
     third = folder.add("t.py::test_c", measurement(spec(), [9.7]))
     assert SessionFolder.open(folder.path).measurements() == [first, second, third]
-    assert (folder.unwritten, folder.refused) == ([], f"{refused})")
+    assert (folder.unwritten, folder.write_failure) == ([], f"{refused})")
 
 
 def test_unwritten_records_of_another_process_are_shown(folder: SessionFolder) -> None:
@@ -367,10 +367,10 @@ def test_unwritten_records_of_another_process_are_shown(folder: SessionFolder) -
     first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     lost = replace(first, id="another", test="t.py::test_b")
     controller = SessionFolder.open(folder.path)
-    assert controller.refused is None
+    assert controller.write_failure is None
     controller.take_over([lost], "No space left on device")
     assert controller.measurements() == [first, lost]
-    assert controller.refused == (
+    assert controller.write_failure == (
         f"results cannot be written to {folder.path}: No space left on device "
         "(measurements.jsonl, where the latest measurements are missing)"
     )
@@ -382,7 +382,7 @@ def test_end_of_a_session_is_known_without_space(folder: SessionFolder) -> None:
         folder.finish(exit_code=1, wall_s=1.0, verdicts={"REGRESSED": 1}, commit="c0ffee" * 99)
         assert (folder.session.exit_code, folder.session.verdicts) == (1, {"REGRESSED": 1})
         assert SessionFolder.open(folder.path).session.exit_code is None
-    assert folder.refused == f"results cannot be written to {folder.path}: File too large (session.json)"
+    assert folder.write_failure == f"results cannot be written to {folder.path}: File too large (session.json)"
     folder.fail(3)
     for each in (folder, SessionFolder.open(folder.path)):
         assert (each.session.exit_code, each.session.commit) == (3, "c0ffee" * 99)

@@ -147,7 +147,7 @@ def test_long_names_of_programs_are_shortened(folder: SessionFolder, model: str)
     names = [path.name for path in folder.path.glob("*_b1.csv")]
     assert len(names) == 2
     assert all(name.startswith(model[:50]) and len(os.fsencode(name)) < 200 for name in names)
-    assert folder.refused is None
+    assert folder.write_failure is None
 
 
 def make_external_spec(model: str) -> Spec:

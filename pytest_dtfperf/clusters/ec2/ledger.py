@@ -92,7 +92,7 @@ class LedgerRecord:
         return list(dict.fromkeys(entry["token"] for entry in self._list_intents("instances") if "token" in entry))
 
     @property
-    def unanswered(self) -> float | None:
+    def unanswered_since(self) -> float | None:
         """The time of the latest request without a known result; None if there is none."""
         pending: dict[tuple[str, str], float] = {}
         for entry in self.entries:

@@ -189,9 +189,9 @@ def tear_down(
 
 def _compute_unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
     """Return how long an empty list proves nothing, because a request has no known answer."""
-    if record is None or record.unanswered is None:
+    if record is None or record.unanswered_since is None:
         return 0.0
-    return record.unanswered + settle_s - time.time()
+    return record.unanswered_since + settle_s - time.time()
 
 
 def _may_pass(error: exceptions.ClientError) -> bool:

@@ -64,12 +64,12 @@ class SharedQueue:
         """Return the job from squeue, not older than `not_before` (seconds since 1970). None: squeue does not know it."""
         try:
             with lock_file(self._seen.with_suffix(".lock"), within_s=self._patience_s):
-                text = self._shared(not_before)
+                text = self._read_shared_answer(not_before)
         except OSError:  # a full disk, or the asking process was stopped: ask without the cache
             text = self._client.read_queue()
         return next((job for job in parse_queue(text) if job.id == job_id), None)
 
-    def _shared(self, not_before: float) -> str:
+    def _read_shared_answer(self, not_before: float) -> str:
         asked = time.time()
         # A time in the future means that the clock was put back; the second allows for file systems that round.
         if not self._seen.exists() or not not_before <= self._seen.stat().st_mtime <= asked + 1:

@@ -181,16 +181,16 @@ class Synthetic(TrainingInput):
         self._host = host
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels = self._drawn(tower)
+        images, labels = self._make_random_batch(tower)
         with on_host(self._host):  # GPUs keep no variables of int32
             kept_labels = make_variable(labels, "synthetic_labels").read_value()
         return make_variable(images, "synthetic_images").read_value(), kept_labels
 
     def dataset(self, tower: int) -> tf.data.Dataset:
-        images, labels = self._drawn(tower)
+        images, labels = self._make_random_batch(tower)
         return tf.data.Dataset.from_tensors((images(), labels())).repeat()
 
-    def _drawn(self, tower: int) -> tuple[Callable[[], tf.Tensor], Callable[[], tf.Tensor]]:
+    def _make_random_batch(self, tower: int) -> tuple[Callable[[], tf.Tensor], Callable[[], tf.Tensor]]:
         spec = self._order.spec
         seeds = {"seed": spec.seed, "seed2": 1 + self._order.index * 1000 + tower}  # every tower has its own images
 

@@ -114,7 +114,7 @@ class MirroredTraining(StrategyTraining):
         return trace_of_steps(order.name, done)
 
     @property
-    def computed(self) -> StepGraph:
+    def step_graph(self) -> StepGraph:
         returned = [tensor.op.name for tensor in self._run.outputs if tensor.op.inputs[0].op.name in self._added_ops]
         return describe_computation(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
 

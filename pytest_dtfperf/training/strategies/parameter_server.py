@@ -154,7 +154,7 @@ class Coordinator(StrategyTraining, GraphTraining):
         return sorted(self._seen)
 
     @property
-    def computed(self) -> StepGraph:
+    def step_graph(self) -> StepGraph:
         outputs = [operation for operation in self._traced.get_operations() if operation.type == "Identity"]
         returned = [each.name for each in outputs if each.inputs[0].op.name in self._added_ops]
         return describe_computation(self._traced.as_graph_def(), without={*self._added_ops, *returned})

@@ -67,11 +67,11 @@ class Servers:
         self._servers = assign_servers(order, len(devices))
         self.wire = Wire(order)
         # The mean is over workers: one with more devices has more weight.
-        self._weight = order.num_devices * order.workers / order.spec.gpus if self.together else 1
+        self._weight = order.num_devices * order.workers / order.spec.gpus if self.is_synchronous else 1
         self.variables: dict[str, tf.Variable] = {}
 
     @property
-    def together(self) -> bool:
+    def is_synchronous(self) -> bool:
         """Return whether an update is of all workers."""
         return self._order.workers > 1 and self._order.spec.cross_replica_sync
 
@@ -238,7 +238,7 @@ class ParameterServer:
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         own = {name: self._compute_own_mean(name, [tower[name] for tower in gradients]) for name in self._here}
         staged = self._stage.fill() if self._stage else []
-        if not self._servers.together:
+        if not self._servers.is_synchronous:
             return [*staged, *group_by_device([*self._servers.apply(own).values()])]
         pushes = group_by_device(self._servers.push(own))
         return [*staged, *pushes, self._end_of_step()]

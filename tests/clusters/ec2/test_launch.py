@@ -91,7 +91,7 @@ def test_answers_are_on_disk(attempt: Make) -> None:
     launching = attempt()
     found = launching.go()
     assert list(launching.record.instances) == [each.id for each in found]
-    assert launching.record.unanswered is None
+    assert launching.record.unanswered_since is None
 
 
 def test_repeated_launch_returns_the_same_instances(cloud: Cloud, attempt: Make) -> None:
@@ -246,7 +246,7 @@ def test_final_refusals_are_not_repeated(cloud: Cloud, attempt: Make, code: str)
     with pytest.raises(ClientError, match=code):
         launching.go()
     assert launching.asked_in() == [A]
-    assert launching.record.unanswered is None
+    assert launching.record.unanswered_since is None
 
 
 def test_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> None:

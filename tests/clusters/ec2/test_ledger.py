@@ -36,7 +36,7 @@ def test_plan_is_the_first_entry(ledger: Ledger) -> None:
     record = ledger.read_record()
     assert record is not None
     assert record.plan == PLAN
-    assert (record.is_closed, record.is_ready, record.unanswered, list(record.tokens)) == (False, False, None, [])
+    assert (record.is_closed, record.is_ready, record.unanswered_since, list(record.tokens)) == (False, False, None, [])
     assert record.holder == PLAN.owner
 
 
@@ -63,8 +63,8 @@ def test_intent_without_an_answer(ledger: Ledger) -> None:
     ledger.note_intent("instances", token="t1", subnet="s")
     record = ledger.read_record()
     assert record
-    assert record.unanswered is not None
-    assert record.unanswered >= round(before, 3)
+    assert record.unanswered_since is not None
+    assert record.unanswered_since >= round(before, 3)
     assert record.tokens == ["t1"]
 
 
@@ -75,12 +75,12 @@ def test_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
     getattr(ledger, answer)("instances", token="t1", ids=["i-1"])
     record = ledger.read_record()
     assert record
-    assert record.unanswered is None
+    assert record.unanswered_since is None
     ledger.note_intent("instances", token="t2", subnet="s")
     ledger.note_result("instances", token="t1", ids=["i-1"])
     record = ledger.read_record()
     assert record
-    assert record.unanswered is not None
+    assert record.unanswered_since is not None
 
 
 def test_results_are_recorded(ledger: Ledger) -> None:
@@ -236,7 +236,7 @@ def test_incomplete_entries_are_ignored(ledger: Ledger, entry: str) -> None:
     record = ledger.read_record()
     assert record
     assert record.instances == {}
-    assert (record.unanswered, record.tokens, record.security_group) == (None, [], None)
+    assert (record.unanswered_since, record.tokens, record.security_group) == (None, [], None)
     if "held" in entry:
         assert record.holder
         assert record.holder.fate is Fate.ELSEWHERE
