@@ -7,7 +7,7 @@
 
 A field is declared once. `to_json` writes it, `from_json` reads and checks it, `baselines/json_schema.py` describes it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
-A property below `@write_to_json(describe(...))` is written and described likewise, and not read.
+A property below `@json_field(describe(...))` is written and described likewise, and not read.
 
 It is sent to the hosts, so it needs only Python.
 """
@@ -112,7 +112,7 @@ def describe(
     }
 
 
-def write_to_json(metadata: Mapping[str, Any]) -> Callable[[Getter], Getter]:
+def json_field(metadata: Mapping[str, Any]) -> Callable[[Getter], Getter]:
     """Return a decorator for the getter of a property, which makes `to_json` write the property."""
 
     def mark(getter: Getter) -> Getter:

@@ -115,14 +115,14 @@ class Culprit:
 
     task: str  # "worker:1"
     host: str
-    what: str  # "was killed by SIGKILL"
+    description: str  # "was killed by SIGKILL"
     last_lines: Sequence[str] = ()
     log: str | None = None  # path of its whole output
     unwritten: str | None = None  # why its output is in no file
     code: int | None = None  # its exit code as in shells: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
-        text = f"{self.task} on {self.host} {self.what}{quote_lines(self.last_lines)}"
+        text = f"{self.task} on {self.host} {self.description}{quote_lines(self.last_lines)}"
         if self.log:
             text += f"\n    whole log: {self.log}"
         elif self.unwritten:

@@ -148,7 +148,7 @@ BENCHMARKS = "as in tf_cnn_benchmarks: [Training](../training.md), [modes](../va
 
 def clusters() -> str:
     known = comments(ClusterConfig)
-    common = [(f"`{name}`", kind.what, known.get(name, "")) for name, kind in KEYS.items()]
+    common = [(f"`{name}`", kind.allowed, known.get(name, "")) for name, kind in KEYS.items()]
     limits = [(f"`{each.name}`", f"{each.default:g}", comments(Limits)[each.name]) for each in fields(Limits)]
     sections = [
         "## Every cluster",
@@ -158,7 +158,7 @@ def clusters() -> str:
     ]
     for name, backend in BACKENDS.items():
         sections += [f"## {name}", f"By default, `max_jobs` allows {_jobs(backend.max_jobs)} at the same time."]
-        sections.append(table(("Key", "Type"), [(f"`{key}`", kind.what) for key, kind in backend.keys.items()]))
+        sections.append(table(("Key", "Type"), [(f"`{key}`", kind.allowed) for key, kind in backend.keys.items()]))
     return "\n\n".join([CLUSTERS_HEAD, *sections, ""])
 
 

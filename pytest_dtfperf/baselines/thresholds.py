@@ -362,8 +362,8 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
 def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:
     """Return the inverse of each run's steps, and the least noise of these: the resolution is the interval of evaluations."""
     steps = [effort.steps for effort in _list_efforts(measurement, target)]
-    apart = measurement.spec.eval_during_training_every_n_steps or 0
-    return [1 / each for each in steps], Noise(run=max(ASSUMED.run, apart / math.sqrt(12) / statistics.median(steps)))
+    interval_steps = measurement.spec.eval_during_training_every_n_steps or 0
+    return [1 / each for each in steps], Noise(run=max(ASSUMED.run, interval_steps / math.sqrt(12) / statistics.median(steps)))
 
 
 def _best(measurement: Measurement, target: str) -> str:

@@ -46,7 +46,7 @@ def find_running(args: argparse.Namespace, problems: list[str]) -> list[tuple["A
     return [
         (account, each)
         for account, each in _inspect_regions(args, inspect, problems)
-        if args.cluster in (None, each.left.cluster)
+        if args.cluster in (None, each.open_run.cluster)
     ]
 
 
@@ -240,7 +240,7 @@ def run_status(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.ec2 import reap
     from pytest_dtfperf.clusters.ec2.costs import format_usd
 
-    now = (found[0][1].left.now if found else None) or time.time()
+    now = (found[0][1].open_run.checked_at if found else None) or time.time()
     if args.json:
         total = reap.sum_usd([each for _, each in found], now)
         print_json({"instances": [_make_instance_json(account, each, now) for account, each in found], "usd_so_far": total})
@@ -258,7 +258,7 @@ def run_status(args: argparse.Namespace) -> int:
 def _make_row(number: int, row: "RunningInstance", now: float) -> Sequence[str]:
     from pytest_dtfperf.clusters.ec2.costs import format_usd
 
-    left, instance, so_far = row.left, row.instance, row.usd_so_far(now)
+    left, instance, so_far = row.open_run, row.instance, row.usd_so_far(now)
     shown = (
         (instance.id, instance.kind, instance.zone, instance.state, instance.public or instance.private or "-")
         if instance
@@ -269,7 +269,7 @@ def _make_row(number: int, row: "RunningInstance", now: float) -> Sequence[str]:
 
 
 def _make_instance_json(account: "Account", row: "RunningInstance", now: float) -> dict[str, Any]:
-    left, instance = row.left, row.instance
+    left, instance = row.open_run, row.instance
     ends_in_s = left.expires - now
     return {
         "run": left.run or None,
@@ -306,17 +306,17 @@ def run_ssh(args: argparse.Namespace) -> int:
 def _make_ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
     from pytest_dtfperf.clusters.ec2 import contact
 
-    instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
+    instance, ledger, plan = chosen.instance, chosen.open_run.ledger, chosen.plan
     if instance is None or instance.state != "running":
         raise AllocationError(
-            f"run {chosen.left.run} has no running instance there: {instance.state if instance else 'not shown'}"
+            f"run {chosen.open_run.run} has no running instance there: {instance.state if instance else 'not shown'}"
         )
     if ledger is None or plan is None:
         raise AllocationError(
-            f"instance {instance.id} was launched from elsewhere ({chosen.left.owner or 'not known'}), and only there "
+            f"instance {instance.id} was launched from elsewhere ({chosen.open_run.owner or 'not known'}), and only there "
             "is the key that it lets in"
-            if not chosen.left.why
-            else f"run {chosen.left.run}: {chosen.left.why}, so the login of instance {instance.id} is not known"
+            if not chosen.open_run.reason
+            else f"run {chosen.open_run.run}: {chosen.open_run.reason}, so the login of instance {instance.id} is not known"
         )
     endpoint = contact.make_endpoint(plan, ledger.folder, instance)
     return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *command]

@@ -95,12 +95,12 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
     """Return the same. Raises `AllocationError` if the cluster has fewer, and names the `keys` that set the number."""
     wanted, there = count_hosts_for(config, resources), config.max_hosts
     if there is not None and wanted > there:
-        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
+        for_servers = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
         fewer = "Ask for fewer devices, or raise" if resources.devices > 1 else "Raise"
         raise AllocationError(
             f"cluster {config.name!r} has {format_count(there, 'host')} of "
             f"{format_count(predict_devices_per_host(config) or 1, 'device')}, but "
-            f"{format_count(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
+            f"{format_count(resources.devices, 'device')}{for_servers} need {wanted} hosts. {fewer} {keys} in clusters.toml."
         )
     return wanted
 

@@ -189,7 +189,7 @@ def _find_deepest_line(text: str) -> str:
 class Validator:
     """The type and range of a key's value."""
 
-    what: str
+    allowed: str
     accepts: Callable[[Any], bool]
 
 

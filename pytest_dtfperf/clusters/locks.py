@@ -90,16 +90,16 @@ class LockHolder:
 
     owner: Owner
     session: str
-    what: str
+    purpose: str
     since: float  # seconds since 1970
 
     @classmethod
-    def make_own(cls, session: str, what: str) -> Self:
+    def make_own(cls, session: str, purpose: str) -> Self:
         """Return the entry of this process, from now on."""
-        return cls(Owner.read_own(), session, what, time.time())
+        return cls(Owner.read_own(), session, purpose, time.time())
 
     def __str__(self) -> str:
-        return f"process {self.owner.pid} ({self.what} since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+        return f"process {self.owner.pid} ({self.purpose} since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class _TicketQueue:
             ticket.path.rename(taken)
             ticket.path = taken
             if holder := _read_holder(taken):  # counted from the allocation, not from the start of the wait
-                self._write(ticket, LockHolder(holder.owner, holder.session, holder.what, time.time()))
+                self._write(ticket, LockHolder(holder.owner, holder.session, holder.purpose, time.time()))
             return None
 
     def give_back(self, ticket: _Ticket) -> None:
@@ -262,7 +262,7 @@ class _TicketQueue:
         return self._folder / f"{self._name}.{number:010}.{state}"
 
     def _write(self, ticket: _Ticket, holder: LockHolder) -> None:
-        note = {"owner": holder.owner.text, "session": holder.session, "what": holder.what, "since": holder.since}
+        note = {"owner": holder.owner.text, "session": holder.session, "what": holder.purpose, "since": holder.since}
         with suppress(OSError):  # on a full disk: the lock counts, the note is only for messages
             ticket.file.seek(0)
             ticket.file.truncate()

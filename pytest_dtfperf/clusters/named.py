@@ -404,7 +404,7 @@ def _find_problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Val
         if key not in kinds:
             yield f"{where} {describe_unknown_name('key', key, kinds)}"
         elif not kinds[key].accepts(value):
-            yield f"{where} {key} must be {kinds[key].what}, not {show_value(value)}"
+            yield f"{where} {key} must be {kinds[key].allowed}, not {show_value(value)}"
 
 
 def _find_training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:

@@ -73,9 +73,9 @@ def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple
 
     Parameter servers on hosts of their own have the first ones, and the workers those after them, as in 2017.
     """
-    apart = _find_server_hosts(spec, hosts, config)
-    workers = tuple(_assign_workers(spec, hosts, apart, config))
-    ps_hosts = list(range(apart)) or list(dict.fromkeys(worker.host for worker in workers))
+    ps_only = _find_server_hosts(spec, hosts, config)
+    workers = tuple(_assign_workers(spec, hosts, ps_only, config))
+    ps_hosts = list(range(ps_only)) or list(dict.fromkeys(worker.host for worker in workers))
     tasks = (*_assign_servers(spec, hosts, ps_hosts, workers, config), *workers)
     if config.fixed_ports:
         _check_ports(spec, hosts, tasks)
@@ -94,18 +94,18 @@ def count_devices(host: HostView, device: str, config: ClusterConfig) -> int:
 
 def _find_server_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
     """Return how many hosts, the first ones, are only for parameter servers."""
-    apart = count_server_hosts(config, spec.num_ps)
-    if not apart:
+    ps_only = count_server_hosts(config, spec.num_ps)
+    if not ps_only:
         return 0
     needed = _find_worker_hosts(spec, hosts, config)
-    if apart + needed > len(hosts):
+    if ps_only + needed > len(hosts):
         raise SpecError(
             f"{spec.label} needs {format_count(needed, 'host')} for {format_count(spec.gpus, 'device')}, "
-            f"and {apart} for {format_count(spec.num_ps, 'parameter server')} alone, {config.most_ps_per_host or 1} on each, "
+            f"and {ps_only} for {format_count(spec.num_ps, 'parameter server')} alone, {config.most_ps_per_host or 1} on each, "
             f"but cluster {config.name!r} has {format_count(len(hosts), 'host')} in all. "
             "Ask for fewer parameter servers or devices, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
         )
-    return apart
+    return ps_only
 
 
 def _find_worker_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
@@ -137,12 +137,12 @@ def _assign_workers(spec: Spec, hosts: Sequence[HostView], start: int, config: C
     most = _count_most_workers(spec, for_workers, per_worker, config)
     unplaced = spec.gpus
     index = 0
-    for host_index, host in enumerate(for_workers):
-        devices_on_host = count_devices(host, device, config)
+    for at, host in enumerate(for_workers):
+        on_host = count_devices(host, device, config)
         first = number = 0
-        while unplaced and number < most[host_index] and devices_on_host - first >= min(per_worker, unplaced):
+        while unplaced and number < most[at] and on_host - first >= min(per_worker, unplaced):
             count = min(per_worker, unplaced)
-            yield _assign_worker(index, start + host_index, number, host, device, range(first, first + count), devices_on_host)
+            yield _assign_worker(index, start + at, number, host, device, range(first, first + count), on_host)
             index, number, first, unplaced = index + 1, number + 1, first + count, unplaced - count
     if unplaced:
         raise SpecError(_make_too_few_error(spec, for_workers, device, per_worker, config))
@@ -163,12 +163,10 @@ def _count_most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, 
     return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
 
 
-def _assign_worker(
-    index: int, host_index: int, number: int, host: HostView, device: str, devices: range, devices_on_host: int
-) -> PlacedTask:
+def _assign_worker(index: int, at: int, number: int, host: HostView, device: str, devices: range, total: int) -> PlacedTask:
     if device == "gpu":
         # Any core may feed a GPU: a task may use all of them, but no more threads than its share.
-        cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // devices_on_host)
+        cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // total)
         gpus = host.gpus[devices.start : devices.stop]
         if len(gpus) > 1 and any(name.startswith("MIG-") for name in gpus):
             raise SpecError(
@@ -176,14 +174,14 @@ def _assign_worker(
                 "Let each worker have one: devices_per_worker = 1, and a variable_update of several processes."
             )
     else:
-        cpus = tuple(dict.fromkeys(chain.from_iterable(_share(host.cpus, each, devices_on_host) for each in devices)))
+        cpus = tuple(dict.fromkeys(chain.from_iterable(_share(host.cpus, each, total) for each in devices)))
         threads, gpus = len(cpus), ()
-    return PlacedTask("worker", index, host_index, number, cpus, threads, device, len(devices), gpus)
+    return PlacedTask("worker", index, at, number, cpus, threads, device, len(devices), gpus)
 
 
-def _share(cpus: Sequence[int], device: int, devices_on_host: int) -> tuple[int, ...]:
+def _share(cpus: Sequence[int], device: int, total: int) -> tuple[int, ...]:
     """Return a device's cores. With more devices than cores, some share one."""
-    size = max(1, len(cpus) // devices_on_host)
+    size = max(1, len(cpus) // total)
     return tuple(cpus[(device * size + k) % len(cpus)] for k in range(size))
 
 
@@ -201,14 +199,11 @@ def _assign_servers(
     used: dict[int, set[int]] = defaultdict(set)
     for worker in workers:
         used[worker.host].update(worker.cpus)
-    cores = {
-        host_index: tuple(cpu for cpu in hosts[host_index].cpus if cpu in used[host_index] or not used[host_index])
-        for host_index in ps_hosts
-    }
+    cores = {at: tuple(cpu for cpu in hosts[at].cpus if cpu in used[at] or not used[at]) for at in ps_hosts}
     for index in range(spec.num_ps):
         turn, number = divmod(index, on_each) if on_each else (index % len(ps_hosts), index // len(ps_hosts))
-        host_index = ps_hosts[turn]
-        yield PlacedTask("ps", index, host_index, number, cores[host_index], len(cores[host_index]))
+        at = ps_hosts[turn]
+        yield PlacedTask("ps", index, at, number, cores[at], len(cores[at]))
 
 
 def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTask]) -> None:

@@ -184,7 +184,7 @@ def _check_setting(key: str, value: Any) -> str | None:
     if key == "setup":
         is_right = isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
         return None if is_right and value else f"setup must be a list of shell lines, not {show_value(value)}"
-    return None if KEYS[key].accepts(value) else f"{key} must be {KEYS[key].what}, not {show_value(value)}"
+    return None if KEYS[key].accepts(value) else f"{key} must be {KEYS[key].allowed}, not {show_value(value)}"
 
 
 def _is_text(value: Any) -> bool:
@@ -193,7 +193,7 @@ def _is_text(value: Any) -> bool:
 
 def _check_value(variant: str, key: str, value: Any, validator: Validator) -> None:
     if not validator.accepts(value):
-        raise UsageError(f"variant {variant}: {key} must be {validator.what}, not {show_value(value)}")
+        raise UsageError(f"variant {variant}: {key} must be {validator.allowed}, not {show_value(value)}")
 
 
 def _parse_list(key: str, text: str) -> Any:

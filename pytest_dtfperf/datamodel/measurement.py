@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pytest_dtfperf.codec import JsonData, describe, write_to_json
+from pytest_dtfperf.codec import JsonData, describe, json_field
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, TrainedProgram
 from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
 from pytest_dtfperf.datamodel.probes import Probes
@@ -147,7 +147,7 @@ class Measurement(JsonData):
         return list(dict.fromkeys(each for run in self.runs for each in run.disturbances))
 
     @property
-    @write_to_json(describe("Median of the undisturbed runs, or of all runs if all were disturbed", **rate))
+    @json_field(describe("Median of the undisturbed runs, or of all runs if all were disturbed", **rate))
     def images_per_sec(self) -> float:
         """The median rate of the samples."""
         return statistics.median(self.rates)

@@ -169,13 +169,13 @@ def allocate_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[
 def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
     """Return the request to the cluster. Raises `UsageError` if no option or key sets the number of hosts."""
     session = new_session_id()
-    apart = capacity.count_server_hosts(config, 1)
+    server_hosts = capacity.count_server_hosts(config, 1)
     if gpus is not None:
-        return Resources(gpus, apart, session=session, on_status=on_status)
+        return Resources(gpus, server_hosts, session=session, on_status=on_status)
     there = capacity.count_hosts(config)
     if there is None:
         raise UsageError(f"clusters.toml has no number of hosts of {config.name!r}: choose it with --gpus=N")
-    workers = max(1, there - apart)
+    workers = max(1, there - server_hosts)
     return Resources(
         workers * (capacity.predict_devices_per_host(config) or 1), there - workers, session=session, on_status=on_status
     )
@@ -224,6 +224,6 @@ def _lock_cluster(config: ClusterConfig, resources: Resources) -> AbstractContex
     return lock_hosts(
         shared or [f"cluster-{config.name}"],
         slots=1 if shared else config.jobs_at_once,
-        holder=LockHolder.make_own(session=resources.session, what="dtfperf doctor"),
+        holder=LockHolder.make_own(session=resources.session, purpose="dtfperf doctor"),
         on_wait=waiting,
     )

@@ -92,7 +92,7 @@ class ExplainCase:
         return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
 
     @property
-    def baseline_phrase(self) -> str:
+    def before_text(self) -> str:
         """Return the phrase for the side of the earlier numbers."""
         return "the others" if self.both.basis == "peers" else self.then.when
 
@@ -141,7 +141,7 @@ class ExplainCase:
 
 def explain_compute(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.COMPUTE)
-    seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"
+    seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before_text}"
     slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.reference_name}"
     evidence = [seconds, *_list_same_graph(case)]
     for kind in (CauseKind.CLOCK, CauseKind.MEMORY):
@@ -167,7 +167,7 @@ def explain_decoding(case: ExplainCase) -> Reason:
     probed = case.describe_host_pressures(CauseKind.INPUT)
     message = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
     longer = describe_decoding(case)  # of all together, as some may only wait for their batches
-    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}", *([longer] if longer else [])]
+    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before_text}", *([longer] if longer else [])]
     return case.reason(CauseKind.INPUT, message, evidence, probed)
 
 
@@ -181,7 +181,7 @@ def describe_decoding(case: ExplainCase) -> str:
     if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or now is None or then is None:
         return ""
     is_more = now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
-    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.baseline_phrase}" if is_more else ""
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before_text}" if is_more else ""
 
 
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
@@ -209,7 +209,7 @@ def describe_starvation(case: ExplainCase) -> str:
         or wall / cpu < thresholds.MIN_WALL_PER_CPU_RATIO * usual_wall / usual_cpu
     ):
         return ""
-    return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.baseline_phrase}"
+    return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before_text}"
 
 
 def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Sequence[str]) -> tuple[float, float] | None:
@@ -277,11 +277,8 @@ def merge_causes(
         for each in _select(found, CandidateKind.CPU_STARVED)
         if not has_slow_links and each.largest_s > thresholds.MIN_CPU_STARVED_SHARE_OF_EXCHANGE * residual_s
     ]
-    largest = max(
-        _select(found, CandidateKind.TRANSFER, CandidateKind.SERVER) or cpu_starved,
-        key=lambda each: each.largest_s,
-        default=None,
-    )
+    exchanges = _select(found, CandidateKind.TRANSFER, CandidateKind.SERVER) or cpu_starved
+    largest = max(exchanges, key=lambda each: each.largest_s, default=None)
     if largest:
         after = _select(found, CandidateKind.FLOOR)
         if largest.kind != CandidateKind.CPU_STARVED:  # time after the last worker's own work is its, also if it scatters
@@ -371,8 +368,7 @@ def _merge_cpu_starved(
             )
             if (
                 has_it
-                and sum(each.largest_s for each in there)
-                > thresholds.MIN_CPU_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
+                and sum(each.largest_s for each in there) > thresholds.MIN_CPU_STARVED_SHARE_OF_SESSION * exchange.largest_s
             ):
                 there, rest = [*there, exchange], without
             left = _join(CandidateKind.CPU_STARVED, workers[0] if len(workers) == 1 else host, there, left)
@@ -478,10 +474,8 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
-    is_update_slower = (
-        ratio or 0.0
-    ) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
-    return is_update_slower or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
+    is_slow = (ratio or 0.0) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
+    return is_slow or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:

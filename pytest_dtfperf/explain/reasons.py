@@ -117,12 +117,12 @@ def _seconds(case: ExplainCase, what: CandidateKind = CandidateKind.TRANSFER) ->
     to = {CandidateKind.TRANSFER: "transfers", CandidateKind.APPLY: "updates"}[what]
     more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
     subject = f"{', '.join(case.workers[:_NAMED])}{more}"
-    return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.baseline_phrase}"
+    return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before_text}"
 
 
 def _describe_growth(case: ExplainCase) -> str:
     before, after = case.seconds(CandidateKind.TRANSFER)
-    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"
+    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before_text}"
 
 
 def _growth(case: ExplainCase, rate: str) -> list[str]:
@@ -199,7 +199,7 @@ def find_reason(case: ExplainCase) -> Reason:
 
 def _explain_input(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.INPUT)
-    message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.baseline_phrase}"
+    message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before_text}"
     return case.reason(CauseKind.INPUT, message, [], case.describe_host_pressures(CauseKind.INPUT))
 
 
@@ -212,8 +212,8 @@ def _explain_python(case: ExplainCase) -> Reason:
     ]
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
-    agreeing += [f"its CPU does no more than {case.baseline_phrase}: it sleeps, or waits for something"] if idle else []
-    message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.baseline_phrase}"
+    agreeing += [f"its CPU does no more than {case.before_text}: it sleeps, or waits for something"] if idle else []
+    message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before_text}"
     return case.reason(CauseKind.STRAGGLER if case.location else CauseKind.HOST, message, [], agreeing)
 
 
@@ -231,9 +231,7 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
 
 def _explain_host(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.HOST)
-    message = (
-        f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.baseline_phrase}"
-    )
+    message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before_text}"
     if case.candidate.location is None and case.now.software_changes:
         return merge_causes.explain_software(case, message, [])
     kind = CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST
@@ -269,7 +267,7 @@ def _find_exchange_time(side: MeasurementProfile) -> float | None:
 def _explain_program(case: ExplainCase) -> Reason:
     changed = "; ".join(case.now.program_changes)
     before, after = case.seconds(CandidateKind.COMPUTE)
-    evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.baseline_phrase}"]
+    evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.before_text}"]
     return replace(case.reason(CauseKind.PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)
 
 

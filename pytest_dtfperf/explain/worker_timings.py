@@ -174,24 +174,24 @@ class _Series(NamedTuple):
     cpu: Numbers
     ready: Numbers
     step: Numbers
-    between: Numbers  # before each step of a program that reports only begin and end
+    gap: Numbers  # before each step of a program that reports only begin and end
 
     @classmethod
     def from_timestamps(cls, timestamps: StepTimestamps) -> Self:
         python, variables, gradients = map(_seconds, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us))
         end = _seconds(timestamps.end_us)
         is_reported = bool(timestamps.between_us)
-        between = _seconds(timestamps.between_us) if is_reported else np.full(len(end), np.nan)
+        gap = _seconds(timestamps.between_us) if is_reported else np.full(len(end), np.nan)
         return cls(
             worker=timestamps.worker,
-            python=between if is_reported else python,
+            python=gap if is_reported else python,
             receive=variables,
             compute=gradients - variables,
             finish=end - gradients,
             cpu=_seconds(timestamps.cpu_us),
             ready=python + gradients,
             step=end if is_reported else python + end,  # the time between reported steps is in no rate
-            between=between,
+            gap=gap,
         )
 
 
@@ -237,7 +237,7 @@ def _compute_error(values: Numbers) -> float | None:
 
 def _compare_with_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
     """Return `last`, `late_s`, `late_error_s` and `behind` of each worker, over the steps that are known of all workers."""
-    waits = _reported_waits(series) if np.isfinite(series[0].between).any() else np.stack([each.finish for each in series])
+    waits = _reported_waits(series) if np.isfinite(series[0].gap).any() else np.stack([each.finish for each in series])
     known = np.isfinite(waits).all(axis=0)
     if not known.any():
         return {}
@@ -264,8 +264,8 @@ def _reported_waits(series: Sequence[_Series]) -> Numbers:
     those from begin to begin differ by what each does in between: the last one's step is the shortest. Where steps begin at
     once, and each ends its own, it is the other way round: the last one's step is the longest.
     """
-    steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
-    ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
+    steps, gap = np.stack([each.step for each in series]), np.stack([each.gap for each in series])
+    ends, begins = steps[:, 1:] + gap[:, 1:], steps[:, :-1] + gap[:, 1:]
     if _mean_deviation(begins) >= thresholds.MIN_RATIO_OF_SPREADS * _mean_deviation(ends):
         return steps
     return (

@@ -107,10 +107,11 @@ class SeriesBegin:
     last_good: str  # its last session
     nights: int  # of that series that are compared
     change: float  # of the median rate, as a fraction; an event shows whether it is significant
-    because: Sequence[str]  # the replaced parts of software and program
+    replacements: Sequence[str]  # the replaced parts of software and program
 
     def __str__(self) -> str:
-        return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {'; '.join(self.because)}"
+        replacements = "; ".join(self.replacements)
+        return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {replacements}"
 
 
 class Successions:
@@ -158,7 +159,7 @@ class Successions:
             last_good=last[-1]["session"],
             nights=len(last),
             change=math.expm1(sizes[1] - sizes[0]),
-            because=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
+            replacements=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
         )
 
     def _find_earlier(self, series: Series) -> Sequence[Series]:

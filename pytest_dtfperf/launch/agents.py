@@ -131,7 +131,7 @@ class Agents:
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}", hosts=missing)
             if isinstance(event, AgentLoss):
                 raise AllocationError(
-                    format_loss(self._names[event.host], "did not start", event.how, event.last_lines),
+                    format_loss(self._names[event.host], "did not start", event.loss, event.last_lines),
                     host=self._names[event.host],
                 )
             if isinstance(event, HelloMessage):

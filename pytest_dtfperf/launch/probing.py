@@ -403,9 +403,9 @@ class Probing:
             case ZygoteDeathMessage():
                 self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
             case AgentLoss():
-                why = format_loss(self._agents.hosts[host].name, "is gone", event.how, event.last_lines)
+                why = format_loss(self._agents.hosts[host].name, "is gone", event.loss, event.last_lines)
                 if host in self._hosts:
-                    self._answers.lose(host, why.partition("\n")[0], lied=event.how.reason is LossReason.PROTOCOL_ERROR)
+                    self._answers.lose(host, why.partition("\n")[0], lied=event.loss.reason is LossReason.PROTOCOL_ERROR)
             case StoppedMessage():
                 self._quiet.add(host)
 

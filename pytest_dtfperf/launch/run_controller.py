@@ -72,7 +72,7 @@ class RunController:
     @property
     def all_quiet(self) -> bool:
         """Whether every host has ended the run's processes, and can be used for the next one."""
-        return all(host.quiet and not host.lost for host in self._watch.hosts)
+        return all(host.quiet and not host.loss for host in self._watch.hosts)
 
     def carry_out(self) -> None:
         """Carry the run out, from the first order to the last exit. Raises what `Watch` finds."""
@@ -97,7 +97,7 @@ class RunController:
         """End what is left of the run on all hosts that still listen."""
         with suppress(HostLost):
             self._order("stop", grace_s=GRACE_S)
-            self._receive_until(lambda: all(host.quiet or host.lost for host in self._watch.hosts), self._config.limits.stop_s)
+            self._receive_until(lambda: all(host.quiet or host.loss for host in self._watch.hosts), self._config.limits.stop_s)
 
     def write_logs(self, folder: Path) -> None:
         """Fetch the tasks' logs from all hosts that still answer into files of their own.
@@ -109,7 +109,7 @@ class RunController:
         with suppress(HostLost):
             self._order("logs")
             self._receive_until(
-                lambda: all(task.name in self.logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
+                lambda: all(task.name in self.logs or hosts[task.host].loss for task in asked), self._config.limits.stop_s
             )
         for task, text in self.logs.items():
             try:

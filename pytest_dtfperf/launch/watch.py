@@ -69,7 +69,7 @@ class AgentLoss:
     """The loss of the agent on a host, after which no other event of it follows."""
 
     host: int
-    how: Lost
+    loss: Lost
     last_lines: Sequence[str]
 
 
@@ -86,7 +86,7 @@ class TaskStatus:
     ready: bool = False
     step: int = 0
     total_steps: int = 0  # 0: unknown, and `step` counts the lines and steps of an external command
-    moved: float = 0.0  # time of its last progress
+    last_progress_s: float = 0.0  # time of its last progress
     stopped_beats: int = 0
     report: TaskReport | None = None
     exited: bool = False
@@ -98,10 +98,10 @@ class HostStatus:
     """The state of one host."""
 
     name: str
-    heard: float  # time of its last event
+    last_event_s: float  # time of its last event
     ports: Sequence[int] | None = None  # once they are reserved
     zygote_stopped_beats: int = 0
-    lost: Lost | None = None
+    loss: Lost | None = None
     quiet: bool = False  # it has ended all processes of the run
 
 
@@ -112,7 +112,7 @@ class Watch:
         self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float, *, staying: Collection[str]
     ) -> None:
         self.tasks = {name: TaskStatus(name, host, moved=now, stays=name in staying) for name, host in tasks.items()}
-        self.hosts = [HostStatus(name, heard=now) for name in hosts]
+        self.hosts = [HostStatus(name, last_event_s=now) for name in hosts]
         self._limits = limits
         self._began = self._phase_began = now
         self._phase = "reserve"
@@ -156,12 +156,12 @@ class Watch:
         """Note that the controller has sent the order that begins a phase: "start", "train" ("go"), "leave"."""
         self._phase, self._phase_began, self._on_time_until = phase, now, now
         for task in self.tasks.values():
-            task.moved = now
+            task.last_progress_s = now
 
     def receive(self, event: Event, now: float) -> None:
         """Process one event of this run."""
         host = self.hosts[event.host]
-        host.heard = now
+        host.last_event_s = now
         match event:
             case ReservedMessage():
                 host.ports = event.ports
@@ -199,16 +199,16 @@ class Watch:
         """Return the numbers of the hosts that `check` would treat as lost for their silence."""
         if self._failures or now - self._heard_since <= self._limits.silence_s:
             return []
-        self._heard_since = min(host.heard for host in self.hosts)
-        return [number for number, host in enumerate(self.hosts) if now - host.heard > self._limits.silence_s]
+        self._heard_since = min(host.last_event_s for host in self.hosts)
+        return [number for number, host in enumerate(self.hosts) if now - host.last_event_s > self._limits.silence_s]
 
     # Events
 
     def _on_lost(self, event: AgentLoss, now: float) -> None:
         host = self.hosts[event.host]
-        host.lost = event.how
-        error = HostLost(format_loss(host.name, "is gone", event.how, event.last_lines), host=host.name)
-        if event.how.reason is LossReason.PROTOCOL_ERROR:
+        host.loss = event.loss
+        error = HostLost(format_loss(host.name, "is gone", event.loss, event.last_lines), host=host.name)
+        if event.loss.reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
 
@@ -226,7 +226,7 @@ class Watch:
 
     def _on_task(self, event: ForwardedMessage, now: float) -> None:
         task = self.tasks[event.task]
-        task.moved = now
+        task.last_progress_s = now
         match event:
             case ReadyMessage():
                 task.ready = True
@@ -288,8 +288,8 @@ class Watch:
 
     def _find_silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in (self.hosts[number] for number in self.list_silent_hosts(now)):
-            host.lost = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
-            yield HostLost(f"the agent on {host.name} {host.lost.description}", host=host.name)
+            host.loss = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.last_event_s:.0f} s")
+            yield HostLost(f"the agent on {host.name} {host.loss.description}", host=host.name)
 
     def _find_overdue_task(self, now: float) -> Iterator[DtfPerfError]:
         """Yield the error of the task that is longest overdue, if there is one."""
@@ -302,7 +302,7 @@ class Watch:
             return
         late = [task for task in self.tasks.values() if self._is_late(task, now)]
         if late:
-            task = min(late, key=lambda each: (each.step, each.moved))
+            task = min(late, key=lambda each: (each.step, each.last_progress_s))
             yield DeadlineExceeded(self._find_culprit(task, self._describe_lateness(task)))
         elif now - self._began > limits.run_s:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
@@ -317,13 +317,13 @@ class Watch:
             case "start":
                 return self._phase_began + limits.ready_s
             case "train":
-                waited_for = [task.moved for task in self.tasks.values() if not task.exited and not task.stays]
+                waited_for = [task.last_progress_s for task in self.tasks.values() if not task.exited and not task.stays]
                 return min(waited_for, default=math.inf) + min(limits.progress_s, limits.first_step_s)
             case _:
                 return self._phase_began + limits.leave_s
 
     def _is_late(self, task: TaskStatus, now: float) -> bool:
-        since_s = now - task.moved
+        since_s = now - task.last_progress_s
         match self._phase:
             case "start":
                 return not task.ready and now - self._phase_began > self._limits.ready_s

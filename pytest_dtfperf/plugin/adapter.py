@@ -38,16 +38,16 @@ TYPICAL_FLOP_PER_S = 1e9  # likewise: an image of InceptionV3 counts as 34 s
 class _Remaining(float):
     """The rest of a time limit in seconds; messages show the whole limit."""
 
-    whole: float = 0.0
+    total_s: float = 0.0
 
     @classmethod
-    def from_limits(cls, whole: float, left_s: float) -> "_Remaining":
+    def from_limits(cls, total_s: float, left_s: float) -> "_Remaining":
         remaining = cls(max(left_s, 0.001))
-        remaining.whole = getattr(whole, "whole", whole)
+        remaining.total_s = getattr(total_s, "total_s", total_s)
         return remaining
 
     def __str__(self) -> str:
-        return str(self.whole)
+        return str(self.total_s)
 
 
 @dataclass

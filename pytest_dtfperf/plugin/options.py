@@ -306,7 +306,7 @@ class GivenOption:
     option: Option
     name: str  # on the command line: "--gpus" or "--dtfperf-gpus"
     value: str | None  # None: a required value is missing
-    apart: bool = False  # its value is the next argument
+    is_next: bool = False  # its value is the next argument
 
     def format_word(self, name: str) -> str:
         """Return the option as one argument, by that name."""
@@ -358,7 +358,7 @@ def read_arguments(arguments: Sequence[str], is_free: Callable[[str], bool]) -> 
         elif has_value:
             yield GivenOption(option, name, value)
         elif left and _is_value(option, left[0]):
-            yield GivenOption(option, name, left.pop(0), apart=True)
+            yield GivenOption(option, name, left.pop(0), is_next=True)
         else:
             yield GivenOption(option, name, option.bare)
 
@@ -417,7 +417,7 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     own, added = (list(read_arguments([str(word) for word in arguments], is_free)) for arguments in given)
     folder = config.invocation_params.dir
     taken = [
-        each for each in (*own, *added) if isinstance(each, GivenOption) and each.apart and _is_path(folder, each.value or "")
+        each for each in (*own, *added) if isinstance(each, GivenOption) and each.is_next and _is_path(folder, each.value or "")
     ]
     if not taken:
         return

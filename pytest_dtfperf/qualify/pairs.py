@@ -85,7 +85,7 @@ class PairReadings:
     """All rates of streams so far, from one host to another."""
 
     rates: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
-    again: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
+    repeated: dict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))  # of suspect pairs
     _of_host: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))  # by host and capacity
 
     def add_round(self, rates: Mapping[Pair, float]) -> Mapping[str, Mapping[str, float]]:
@@ -111,7 +111,7 @@ class PairReadings:
     def add_again(self, rates: Mapping[Pair, float]) -> None:
         """Add further rates of suspect pairs."""
         for pair, per_s in rates.items():
-            self.again[pair].append(per_s)
+            self.repeated[pair].append(per_s)
 
     def find_suspects(self) -> list[Pair]:
         """Return the pairs that are slower than both hosts are with others, the slowest first."""
@@ -123,11 +123,11 @@ class PairReadings:
         """Yield the suspect pairs that were slow each time."""
         expected = self._expect()
         for pair in self.find_suspects()[:MOST_SUSPECT_PAIRS]:
-            again = self.again.get(pair, [])
-            if len(again) >= PAIR_READINGS and max(again) > (1 - LINK_POLICY.slow) * expected[pair]:
+            repeated = self.repeated.get(pair, [])
+            if len(repeated) >= PAIR_READINGS and max(repeated) > (1 - LINK_POLICY.slow) * expected[pair]:
                 continue
-            verdict = HostVerdict.SLOW if len(again) >= PAIR_READINGS else HostVerdict.NOT_JUDGED
-            per_s = statistics.median(again or self.rates[pair])
+            verdict = HostVerdict.SLOW if len(repeated) >= PAIR_READINGS else HostVerdict.NOT_JUDGED
+            per_s = statistics.median(repeated or self.rates[pair])
             yield PairResult(hosts=pair, name="link", per_s=per_s, expected_per_s=expected[pair], verdict=verdict)
 
     def _expect(self) -> Mapping[Pair, float]:

@@ -9,7 +9,7 @@ from pytest_dtfperf.baselines.comparability import list_host_differences
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.verdict import Numbers, Verdict, sort_by_severity
-from pytest_dtfperf.codec import JsonData, describe, write_to_json
+from pytest_dtfperf.codec import JsonData, describe, json_field
 from pytest_dtfperf.datamodel.explanation import ExperimentResult, Explanation, Limit, SweepState
 from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
 from pytest_dtfperf.datamodel.task_report import rate
@@ -85,13 +85,13 @@ class Record(JsonData):
         return next((check for check in reversed(self.checks) if check.kind == "baseline" and check.change is not None), None)
 
     @property
-    @write_to_json(describe("Accepted rate of the baseline that it was last compared with; null: none", **rate))
+    @json_field(describe("Accepted rate of the baseline that it was last compared with; null: none", **rate))
     def baseline(self) -> float | None:
         """The rate of the baseline that it was last compared with, in images/sec."""
         return self.comparison.baseline_rate if self.comparison else None
 
     @property
-    @write_to_json(describe("measured / baseline - 1, of the geometric means of their runs; null: none"))
+    @json_field(describe("measured / baseline - 1, of the geometric means of their runs; null: none"))
     def change(self) -> float | None:
         """Its change against its baseline, as a fraction."""
         return self.comparison.change if self.comparison else None
@@ -110,21 +110,19 @@ class Record(JsonData):
         return self.measurement.accuracy
 
     @property
-    @write_to_json(
-        describe("Computed from images_per_sec and the model; null: an external command with unknown arithmetic", above=0)
-    )
+    @json_field(describe("From images_per_sec and the model; null: an external command with unknown arithmetic", above=0))
     def flops_per_sec(self) -> float | None:
         """The operations of all its devices per second, if they are known."""
         return flops_per_sec(self.measurement)
 
     @property
-    @write_to_json(describe("flops_per_sec over the peak of the devices in their data sheet; null: not known", above=0))
+    @json_field(describe("flops_per_sec over the peak of the devices in their data sheet; null: not known", above=0))
     def share_of_peak(self) -> float | None:
         """`flops_per_sec` over the peak of all its devices, as a fraction, if it is known."""
         return share_of_peak(self.measurement)
 
     @property
-    @write_to_json(describe("images_per_sec over the rate of the limit", above=0, omit_empty=True))
+    @json_field(describe("images_per_sec over the rate of the limit", above=0, omit_empty=True))
     def share_of_limit(self) -> float | None:
         """Its rate over what its devices, links and memory allow, as a fraction."""
         return self.limit.share(self.images_per_sec) if self.limit else None

@@ -193,7 +193,7 @@ class AllocationManager:
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
         with ExitStack() as held:
             with self._while_waiting():
-                holder = LockHolder.make_own(session=self._session, what=self._purpose)
+                holder = LockHolder.make_own(session=self._session, purpose=self._purpose)
                 held.enter_context(lock_hosts(names, slots, holder, self._report_wait))
             _LOCK_THREADS[self._session] = threading.get_ident()
             try:

@@ -23,7 +23,7 @@ class Need:
     """A folder that the session writes to."""
 
     folder: Path
-    what: str  # as the beginning of a message
+    subject: str  # as the beginning of a message
     instead: str  # option that selects another folder
     bytes: int
     files: int
@@ -57,7 +57,7 @@ def check_folders(needs: Iterable[Need]) -> None:
     """Raise `UsageError` with the first requirement that is not met, or with an error of the folder of locks."""
     for need in needs:
         if why := _find_obstacle(need):
-            raise UsageError(f"{need.what} cannot be written to {need.folder}: {why}; {need.instead}")
+            raise UsageError(f"{need.subject} cannot be written to {need.folder}: {why}; {need.instead}")
     try:
         find_lock_folder()
     except AllocationError as exc:

@@ -186,7 +186,7 @@ class StackRunner:
                 stack=name,
             )
         except RunFailed as error:
-            raise type(error)(replace(error.culprit, what=f"{error.culprit.what} with variant {name}")) from error
+            raise type(error)(replace(error.culprit, description=f"{error.culprit.description} with variant {name}")) from error
         except (InvalidMeasurement, InfrastructureError) as error:
             raise type(error)(f"variant {name}: {error}") from error
         get_launcher = partial(self._session.allocations.get_launcher, stack=name)

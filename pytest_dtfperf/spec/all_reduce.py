@@ -76,7 +76,7 @@ def _check_mode(spec: Fields, ranges: Sequence[Range]) -> None:
 
 
 def _range(reader: "_Reader") -> Range:
-    start = reader.at
+    start = reader.position
     algorithm = reader.match(r"[^:#]*")
     if algorithm not in ALGORITHMS:
         wrong = (
@@ -84,23 +84,23 @@ def _range(reader: "_Reader") -> Range:
             if algorithm
             else f"expected one of {', '.join(ALGORITHMS)}"
         )
-        reader.refuse(wrong, at=start)
+        reader.refuse(wrong, position=start)
     if not reader.take("#"):
         return Range(algorithm)
     shards = reader.match(r"\d+")
     if not shards or int(shards) == 0:
-        reader.refuse("expected a number of shards of at least 1", at=reader.at - len(shards))
+        reader.refuse("expected a number of shards of at least 1", position=reader.position - len(shards))
     return Range(algorithm, int(shards))
 
 
 def _size(reader: "_Reader", smallest: int) -> int:
-    start = reader.at
+    start = reader.position
     number = reader.match(r"\d+")
     if not number:
         reader.refuse("expected the most elements that a tensor may have for this, as in 2048, 32k or 1M")
     size = int(number) * _FACTORS[reader.match(r"[KkMGT]?")]
     if size < smallest:
-        reader.refuse(f"expected at least {smallest}: no tensor would be left for this", at=start)
+        reader.refuse(f"expected at least {smallest}: no tensor would be left for this", position=start)
     return size
 
 
@@ -109,21 +109,21 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self.at = 0
+        self.position = 0
 
     @property
     def at_end(self) -> bool:
-        return self.at == len(self._text)
+        return self.position == len(self._text)
 
     def match(self, pattern: str) -> str:
-        found = re.compile(pattern, re.ASCII).match(self._text, self.at)
+        found = re.compile(pattern, re.ASCII).match(self._text, self.position)
         word = found[0] if found else ""
-        self.at += len(word)
+        self.position += len(word)
         return word
 
     def take(self, sign: str) -> bool:
         return bool(self.match(re.escape(sign)))
 
-    def refuse(self, why: str, at: int | None = None) -> NoReturn:
-        indent = 4 + (self.at if at is None else at)
+    def refuse(self, why: str, position: int | None = None) -> NoReturn:
+        indent = 4 + (self.position if position is None else position)
         raise SpecError(f"all_reduce_spec cannot be read:\n    {self._text}\n{' ' * indent}^ {why}")

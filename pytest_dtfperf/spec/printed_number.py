@@ -67,9 +67,9 @@ _FEW_BEFORE = re.compile(r"(?<![\w.,])\d{1,3} $")
 
 
 class UnclearNumber(Exception):
-    """A text is no number, or may be several; the message has the reason. `at`: where it begins in its line."""
+    """A text is no number, or may be several; the message has the reason. `position`: where it begins in its line."""
 
-    at = 0
+    position = 0
 
 
 def parse(text: str) -> float:
@@ -107,7 +107,7 @@ def find(pattern: re.Pattern[str], line: str, *, begin: int = 0, end: int | None
     try:
         return _read_number(pattern, line, found[-1])
     except UnclearNumber as why:
-        why.at = found[-1].start(1)
+        why.position = found[-1].start(1)
         raise
 
 

@@ -60,8 +60,8 @@ class Checksums:
     """The SHA-256 of a file's content, and the one that S3 computes of the parts it receives."""
 
     size: int
-    whole: str  # hexadecimal
-    received: str  # base64
+    file_sha256: str  # hexadecimal
+    parts_sha256: str  # base64
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ def _open_manager(bucket: Bucket, part_bytes: int) -> Iterator[TransferManager]:
 
 def _make_upload_arguments(bucket: Bucket, found: Checksums) -> dict[str, Any]:
     encryption = {"ServerSideEncryption": bucket.encryption} if bucket.encryption else {}
-    return {"ChecksumAlgorithm": "SHA256", "Metadata": {DIGEST: found.whole}, **encryption}
+    return {"ChecksumAlgorithm": "SHA256", "Metadata": {DIGEST: found.file_sha256}, **encryption}
 
 
 def _wait_for(bucket: Bucket, path: str, future: TransferFuture) -> None:
@@ -351,7 +351,7 @@ def _find_difference(bucket: Bucket, path: str, found: Checksums) -> str | None:
     if head["ContentLength"] != found.size:
         return f"it has {head['ContentLength']} bytes instead of {found.size}"
     received = head.get("ChecksumSHA256", "").partition("-")[0]
-    return None if received == found.received else "it has another checksum, or has changed during the transfer"
+    return None if received == found.parts_sha256 else "it has another checksum, or has changed during the transfer"
 
 
 class _ProgressSubscriber(BaseSubscriber):

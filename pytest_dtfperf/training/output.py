@@ -356,7 +356,7 @@ class Output:
             try:
                 found = find(self._pattern, text, begin=begin, end=end)
             except UnclearNumber as why:
-                self.rate, self.unclear = None, (str(why), _quote_around(text, why.at))
+                self.rate, self.unclear = None, (str(why), _quote_around(text, why.position))
             else:
                 if found is not None:
                     self.rate, self.unclear = found, None

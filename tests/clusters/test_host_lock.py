@@ -87,7 +87,7 @@ def fail_on_wait(wait: LockWait) -> None:
 
 
 def me() -> LockHolder:
-    return LockHolder.make_own(session="s1", what="test_mine")
+    return LockHolder.make_own(session="s1", purpose="test_mine")
 
 
 def tickets(folder: Path) -> list[str]:
@@ -148,7 +148,7 @@ def test_waiting_process_is_shown_the_holder_and_gets_the_host(tmp_path: Path, e
             assert len(tickets(tmp_path)) == 1
     (held_by,) = waits[0].holders
     assert held_by
-    assert (held_by.owner.pid, held_by.what) == (holder.pid, "test_other")
+    assert (held_by.owner.pid, held_by.purpose) == (holder.pid, "test_other")
     assert re.fullmatch(rf"held by process {holder.pid} \(test_other since \d\d:\d\d:\d\d\)", str(waits[0]))
     assert tickets(tmp_path) == []
 

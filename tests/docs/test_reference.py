@@ -80,12 +80,12 @@ def test_a_spec() -> None:
 def test_keys_of_clusters() -> None:
     """Each key of clusters, limits and backends has a row with its type."""
     assert {name: cells[0] for name, cells in rows("clusters", "Every cluster").items()} == {
-        name: kind.what for name, kind in KEYS.items()
+        name: kind.allowed for name, kind in KEYS.items()
     }
     assert list(rows("clusters", "limits")) == [each.name for each in fields(Limits)]
     for name, backend in BACKENDS.items():
         found = rows("clusters", name)
-        assert {key: cells[0] for key, cells in found.items()} == {key: kind.what for key, kind in backend.keys.items()}
+        assert {key: cells[0] for key, cells in found.items()} == {key: kind.allowed for key, kind in backend.keys.items()}
 
 
 def test_modes_and_inputs() -> None:

@@ -99,7 +99,7 @@ def test_failure_has_task_host_output_and_log(stage: Stage) -> None:
     with pytest.raises(TaskFailed) as failed:
         stage.run(steps=1000)
     culprit = failed.value.culprit
-    assert (culprit.task, culprit.host, culprit.what) == ("worker:1", socket.gethostname(), "left with exit code 1")
+    assert (culprit.task, culprit.host, culprit.description) == ("worker:1", socket.gethostname(), "left with exit code 1")
     assert culprit.last_lines[-1] == "RuntimeError: out of cheese"
     assert culprit.log == str(stage.logs / "worker-1.log")
 

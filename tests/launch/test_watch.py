@@ -221,7 +221,7 @@ def test_end_of_an_agent_is_in_the_first_line(case: str) -> None:
     story = Story().train()
     story.lose(1, 2.0, how, words)
     assert str(story.verdict(2.0)) == message
-    assert [host.lost for host in story.watch.hosts] == [None, how]
+    assert [host.loss for host in story.watch.hosts] == [None, how]
     assert (str(story.watch.refusal) == message) is (how.reason is LossReason.PROTOCOL_ERROR), (
         "and no number of such a run is believed"
     )
@@ -303,7 +303,7 @@ def test_silent_host_is_lost() -> None:
     error = story.verdict(9.5)
     assert isinstance(error, HostLost)
     assert "the agent on bert has given no sign of life for 8 s" in str(error)
-    assert [host.lost and host.lost.reason for host in story.watch.hosts] == [None, LossReason.SILENT]
+    assert [host.loss and host.loss.reason for host in story.watch.hosts] == [None, LossReason.SILENT]
 
 
 def test_silence_after_a_failure_is_no_cause() -> None:

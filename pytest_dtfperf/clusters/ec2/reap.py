@@ -42,8 +42,8 @@ class OpenRun:
     ledger: Ledger | None  # None: this machine has no ledger of an open run
     instances: Mapping[str, Instance] = field(default_factory=dict)
     user: str = ""  # credentials that launched it; empty if unknown
-    now: float | None = None  # Amazon's time of this information
-    why: str = ""  # reason for a missing ledger that should exist
+    checked_at: float | None = None  # Amazon's time of this information
+    reason: str = ""  # reason for a missing ledger that should exist
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class OpenRun:
 
     @property
     def has_expired(self) -> bool:
-        return self.now is not None and self.expires <= self.now
+        return self.checked_at is not None and self.expires <= self.checked_at
 
     @property
     def is_abandoned(self) -> bool:
@@ -69,8 +69,8 @@ class OpenRun:
         if self.kept and self.fate is Fate.GONE:
             return "kept for the next session"
         if not self.owner:
-            return self.why or self.fate.value
-        return f"{self.owner} {self.fate.value}" + (f" ({self.why})" if self.why else "")
+            return self.reason or self.fate.value
+        return f"{self.owner} {self.fate.value}" + (f" ({self.reason})" if self.reason else "")
 
 
 def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
@@ -90,7 +90,7 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
         record = ledger.read_record()
         if record is None:
             mine = by_run.pop(ledger.run, None)
-            found += [_make_run_of_tags(ledger.run, mine, now, why="its ledger here cannot be read")] if mine else []
+            found += [_make_run_of_tags(ledger.run, mine, now, reason="its ledger here cannot be read")] if mine else []
         elif record.is_closed:
             mine = by_run.pop(ledger.run, None)
             found += [_make_run_of_closed_ledger(record, mine, now)] if mine else []
@@ -166,7 +166,7 @@ def _make_run_of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str,
         ledger=ledger,
         instances=mine,
         user=plan.launched_by,
-        now=now,
+        checked_at=now,
     )
 
 
@@ -184,12 +184,12 @@ def _make_run_of_closed_ledger(record: LedgerRecord, mine: Mapping[str, Instance
         ledger=None,
         instances=mine,
         user=plan.launched_by,
-        now=now,
-        why="its ledger is closed",
+        checked_at=now,
+        reason="its ledger is closed",
     )
 
 
-def _make_run_of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
+def _make_run_of_tags(run: str, mine: Mapping[str, Instance], now: float | None, reason: str = "") -> OpenRun:
     """Return a run by its tags. Without the ledger, the holder of a kept run is unknown; otherwise the owner is in a tag."""
     tags = next(iter(mine.values())).tags
     owner, kept = Owner.parse(tags.get(plan.OWNER, "")), plan.KEEP in tags
@@ -205,8 +205,8 @@ def _make_run_of_tags(run: str, mine: Mapping[str, Instance], now: float | None,
         ledger=None,
         instances=mine,
         user=tags.get(plan.USER, ""),
-        now=now,
-        why=why,
+        checked_at=now,
+        reason=reason,
     )
 
 
@@ -214,7 +214,7 @@ def _make_run_of_tags(run: str, mine: Mapping[str, Instance], now: float | None,
 class RunningInstance:
     """One instance, or a run of which Amazon shows no instance at the moment."""
 
-    left: OpenRun
+    open_run: OpenRun
     instance: Instance | None
     price: Price | None  # None: unknown
 
@@ -227,7 +227,7 @@ class RunningInstance:
     @property
     def plan(self) -> LaunchPlan | None:
         """The plan of the launch if it was made on this machine."""
-        record = self.left.ledger.read_record() if self.left.ledger else None
+        record = self.open_run.ledger.read_record() if self.open_run.ledger else None
         return record.plan if record else None
 
 
@@ -237,7 +237,7 @@ def list_running(account: Account, given: Mapping[str, float]) -> list[RunningIn
     `given` is the hourly price of the cluster file. Raises `AllocationError`.
     """
     rows = [row for left in find_runs(account) for row in _list_rows(account, left, given)]
-    return sorted(rows, key=lambda row: (row.left.run, row.instance.index if row.instance else 0))
+    return sorted(rows, key=lambda row: (row.open_run.run, row.instance.index if row.instance else 0))
 
 
 def list_regions() -> list[str | None]:

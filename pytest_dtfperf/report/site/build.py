@@ -77,11 +77,11 @@ class _SiteBuild:
             if len(all_of_it) == len(next(system.rows for system in systems if system.name == name)):
                 continue
             ordered = sorted(all_of_it, key=lambda series: series.label)
-            for number, page_count, some in _split_into_pages(ordered, overview.MAX_ROWS):
+            for number, last, some in _split_into_pages(ordered, overview.MAX_ROWS):
                 page = files.make_page_name(files.make_system_page_prefix(name), number)
                 one = overview.make_system(name, ordered, some, self._changes)
                 begin = files.make_system_page_prefix(name).partition("/")[2]
-                shown = {"system": one, "number": number, "page_count": page_count, "begin": begin}
+                shown = {"system": one, "number": number, "last": last, "begin": begin}
                 self._page(page, "system.html", shown, **shown)
 
     def _list_recent(self) -> list[Row]:
@@ -119,15 +119,9 @@ class _SiteBuild:
 
     def _write_sessions(self) -> None:
         latest_first = self._whole.sessions[::-1]
-        for number, page_count, some in _split_into_pages(latest_first, sessions.ON_A_PAGE):
+        for number, last, some in _split_into_pages(latest_first, sessions.ON_A_PAGE):
             rows = [sessions.make_session_row(row) for row in some]
-            shown = {
-                "rows": rows,
-                "number": number,
-                "page_count": page_count,
-                "begin": files.SESSIONS,
-                "count": len(latest_first),
-            }
+            shown = {"rows": rows, "number": number, "last": last, "begin": files.SESSIONS, "count": len(latest_first)}
             self._page(files.make_page_name(files.SESSIONS, number), "sessions.html", shown, **shown)
         nights = map_nights(self._whole.all_series)
         maker = SessionPages(self._whole, self._results, self._changes, nights)
@@ -143,15 +137,9 @@ class _SiteBuild:
     def _events(self) -> None:
         pages = self._event_pages()
         found = self._whole.events
-        for number, page_count, some in _split_into_pages(found[::-1], overview.ON_A_PAGE):
+        for number, last, some in _split_into_pages(found[::-1], overview.ON_A_PAGE):
             views = [overview.make_event_view(event, self._pages, self._names) for event in some]
-            shown = {
-                "events": views,
-                "number": number,
-                "page_count": page_count,
-                "begin": files.CHANGES,
-                "promise": self._promise,
-            }
+            shown = {"events": views, "number": number, "last": last, "begin": files.CHANGES, "promise": self._promise}
             self._page(files.make_page_name(files.CHANGES, number), "changes.html", shown, **shown)
         links = [f"{pages[overview.make_event_anchor(event)]}#{overview.make_event_anchor(event)}" for event in found]
         entries = overview.make_feed_entries(found, links)
@@ -184,8 +172,8 @@ def _make_page_name(series: Series) -> str:
 
 def _split_into_pages(found: Sequence[T], size: int) -> list[tuple[int, int, Sequence[T]]]:
     """Return (number from 1, number of pages, items of the page), at least one page."""
-    page_count = max(1, -(-len(found) // size))
-    return [(number + 1, page_count, found[number * size : (number + 1) * size]) for number in range(page_count)]
+    last = max(1, -(-len(found) // size))
+    return [(number + 1, last, found[number * size : (number + 1) * size]) for number in range(last)]
 
 
 def _defer(function: Any, *arguments: Any) -> Any:

@@ -218,7 +218,7 @@ def _make_sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data
         paths = tf.data.Dataset.from_tensor_slices(lanes[number]).shuffle(of_lane, seed)
         return _read_in_turn(paths).shuffle(room, seed).repeat()
 
-    return tf.data.Dataset.range(count).interleave(lane, cycle_length=count, block_length=1).shard(mine.every, mine.first)
+    return tf.data.Dataset.range(count).interleave(lane, cycle_length=count, block_length=1).shard(mine.stride, mine.offset)
 
 
 def _read_in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:

@@ -148,7 +148,7 @@ def _check_whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) 
 
 @dataclass(frozen=True)
 class ShardReading:
-    """The records that a tower reads: some lanes in turn, and of these every `every`-th record from `first` on.
+    """The records that a tower reads: some lanes in turn, and of these every `stride`-th record from `offset` on.
 
     Shards are distributed over lanes, of which the number depends only on the number of shards. The sequence of all images
     takes one from each lane in turn. With as many shards as towers, or a multiple, a tower reads only its own lanes, and with
@@ -157,15 +157,15 @@ class ShardReading:
     """
 
     lanes: Sequence[Sequence[int]]  # shards by number
-    every: int
-    first: int
+    stride: int
+    offset: int
 
 
 def plan_reading(shards: int, share: Share) -> ShardReading:
     lanes = next(lanes for lanes in range(min(shards, MOST_LANES), 0, -1) if shards % lanes == 0)
-    apart = math.gcd(lanes, share.towers)
-    mine = [range(lane, shards, lanes) for lane in range(share.tower % apart, lanes, apart)]
-    return ShardReading(mine, every=share.towers // apart, first=share.tower // apart)
+    groups = math.gcd(lanes, share.towers)  # of towers, which share their lanes
+    mine = [range(lane, shards, lanes) for lane in range(share.tower % groups, lanes, groups)]
+    return ShardReading(mine, stride=share.towers // groups, offset=share.tower // groups)
 
 
 def check_shards(shards: Sequence[Path]) -> None:

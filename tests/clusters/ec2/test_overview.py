@@ -67,7 +67,7 @@ def test_a_run_without_instances_is_shown(launch: Launch) -> None:
     """A ledger that is open and of which Amazon shows no instance is one row all the same: something may come of it."""
     (row,) = reap.list_running(launch.account, {})
 
-    assert (row.left.run, row.instance, row.price) == (launch.plan.run, None, None)
+    assert (row.open_run.run, row.instance, row.price) == (launch.plan.run, None, None)
 
 
 def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

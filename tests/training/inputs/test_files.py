@@ -265,7 +265,7 @@ def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
     assert {shard for some in read for shard in some} == set(range(shards))
     for tower, some in zip(of_towers, read, strict=True):
         assert len(set(some)) == len(some)
-        assert len(some) * towers == shards * tower.every
+        assert len(some) * towers == shards * tower.stride
 
 
 @pytest.mark.parametrize(
