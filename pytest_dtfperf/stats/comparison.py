@@ -105,14 +105,14 @@ def compare_with_stored(
 
     `then_noise` is the noise of `then`, if it is another training or was measured by others; None: both scatter alike.
     """
-    return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=True), question)
+    return _ask(_Sides(now, then, noise, then_noise or noise, same_training=then_noise is None, is_fixed=True), question)
 
 
 def compare_alternating(
     now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise | None, question: Question
 ) -> RatioEstimate:
     """Compare two trainings with alternating runs in one session. Each has its own noise; None: both scatter alike."""
-    return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=False), question)
+    return _ask(_Sides(now, then, noise, then_noise or noise, same_training=then_noise is None, is_fixed=False), question)
 
 
 def compare_drifting(
@@ -130,7 +130,7 @@ def compare_drifting(
         least = min(max(question.least, len(one) - 1), len(one))  # one analysis, and the one before it for confirmation
         enough = len(one) >= question.least and len(other) >= 1
         once = replace(question, least=least, most=len(one)) if enough else replace(question, least=question.most)
-        found.append(_ask(_Sides(one, other, within, then_within, alike=False, apart=True, beside=others), once))
+        found.append(_ask(_Sides(one, other, within, then_within, same_training=False, is_fixed=True, further=others), once))
     answers = {each.answer for each in found}
     return RatioEstimate(
         ratio=math.exp(math.fsum(math.log(each.ratio) for each in found) / len(found)),
@@ -156,26 +156,26 @@ class _Sides:
     then: Sequence[float]
     now_noise: Noise
     then_noise: Noise
-    alike: bool  # both are the same training, which scatters as it did
-    apart: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
-    beside: tuple[Sequence[Sequence[float]], ...] = ((), ())  # further runs of either side, for its scatter
+    same_training: bool  # both are the same training, which scatters as it did
+    is_fixed: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
+    further: tuple[Sequence[Sequence[float]], ...] = ((), ())  # further runs of either side, for its scatter
     analysis_count: int = 0  # of analyses, if runs were left out since
 
     @property
     def analyses(self) -> int:
         """Return the number of analyses so far, one after each new run."""
-        return self.analysis_count or (len(self.now) if self.apart else min(len(self.now), len(self.then)))
+        return self.analysis_count or (len(self.now) if self.is_fixed else min(len(self.now), len(self.then)))
 
     def drop_last_run(self) -> "_Sides":
         """Return the sides without the last run; where both grow, without the last of the longer one, or of both."""
-        shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
-        shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
+        shorter_now = self.now[:-1] if self.is_fixed or len(self.now) >= len(self.then) else self.now
+        shorter_then = self.then[:-1] if not self.is_fixed and len(self.then) >= len(self.now) else self.then
         return replace(self, now=shorter_now, then=shorter_then)
 
     def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
         """Return the slowest runs of either side."""
         then = slow_runs(self.then, self.then_noise, question.missed)
-        others = [drop_slowest(self.then, then.doubtful)] if self.alike else []
+        others = [drop_slowest(self.then, then.doubtful)] if self.same_training else []
         return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
 
     def drop_slowest(self, now: int, then: int) -> "_Sides":
@@ -184,23 +184,24 @@ class _Sides:
 
     def compute_error(self) -> "_Error":
         """Return the error of the difference of means."""
-        if self.alike:
+        if self.same_training:
             spread, degrees_of_freedom = pool_spreads([self.now, self.then], self.now_noise)
             now, then, cautious = spread, spread, degrees_of_freedom
         else:
-            now, now_degrees = pool_spreads([self.now, *self.beside[0]], self.now_noise)
-            then, then_degrees = pool_spreads([self.then, *self.beside[1]], self.then_noise)
+            now, now_degrees = pool_spreads([self.now, *self.further[0]], self.now_noise)
+            then, then_degrees = pool_spreads([self.then, *self.further[1]], self.then_noise)
             parts = (now**2 / len(self.now), now_degrees), (then**2 / len(self.then), then_degrees)
             degrees_of_freedom, cautious = welch(*parts)
-        sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.apart else 0.0
+        sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.is_fixed else 0.0
         return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom, cautious)
 
     def information(self, error: "_Error", question: Question) -> tuple[list[float], int]:
         """Return the information at each past and future analysis, and the index of the current one."""
         this = 1 / error.relative_variance()
         counts = range(question.least, question.most + 1)
-        of = {count: replace(error, now_runs=count, then_runs=len(self.then) if self.apart else count) for count in counts}
-        planned = {count: 1 / each.relative_variance() for count, each in of.items()}
+        then_runs = [len(self.then) if self.is_fixed else count for count in counts]
+        errors = (replace(error, now_runs=one, then_runs=other) for one, other in zip(counts, then_runs, strict=True))
+        planned = {each.now_runs: 1 / each.relative_variance() for each in errors}
         before = [each for count, each in planned.items() if count < self.analyses and each < this]
         after = [each for count, each in planned.items() if count > self.analyses and each > this]
         return [*before, this, *after], len(before)
@@ -293,7 +294,7 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
     interval's upper end. Where fewer runs are permitted than that takes, a loss is certain that would be seen even if all runs
     were rare ones, which take up to `RARE_SLOWDOWN` times as long, and if the noise is known.
     """
-    needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.beside[0]))
+    needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.further[0]))
     if question.most < max(needed, question.least + 1):
         is_known = min(sides.now_noise.degrees_of_freedom, sides.then_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
         return is_known and sides.analyses >= question.most and high * RARE_SLOWDOWN < question.floor
@@ -307,13 +308,13 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
     return is_alike and _interval(before, question)[1] < question.floor
 
 
-def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> int | None:
+def runs_needed(baseline_runs: int, noise: Noise, margin: float, false_alarm: float) -> int | None:
     """Return the number of runs that finds a loss of twice the margin in 95 of 100 cases; None: no number suffices.
 
     The power of the test was simulated (benchmarks/power.py). Between the values of that table the safe side is used.
 
     Args:
-        then: The number of runs of the baseline.
+        baseline_runs: The number of runs of the baseline.
         noise: The noise of both sides.
         margin: The tolerated loss, as a fraction.
         false_alarm: The error rate that the check may spend, as `baselines.terms.share` returns it.
@@ -322,20 +323,20 @@ def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> i
     is_known = noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN
 
     def suffices(runs: int) -> bool:
-        error = math.sqrt(noise.run**2 * (1 / runs + 1 / then) + 2 * noise.session**2)
-        return loss >= _count_errors_needed(is_known, then, runs, false_alarm) * error
+        error = math.sqrt(noise.run**2 * (1 / runs + 1 / baseline_runs) + 2 * noise.session**2)
+        return loss >= _count_errors_needed(is_known, baseline_runs, runs, false_alarm) * error
 
     if not suffices(MOST_NEEDED):
         return None
     return next(runs for runs in range(1, MOST_NEEDED + 1) if suffices(runs))
 
 
-def _count_errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> float:
+def _count_errors_needed(is_known: bool, baseline_runs: int, runs: int, false_alarm: float) -> float:
     """Return the smallest loss beyond the margin that is found in 95 of 100 cases, in standard errors."""
     from scipy.special import ndtri
 
     table = _power()
-    baseline = max((each for each in table[is_known] if each <= then), default=min(table[is_known]))
+    baseline = max((each for each in table[is_known] if each <= baseline_runs), default=min(table[is_known]))
     found = []  # for each level of false alarms, the larger result of the two neighbouring numbers of runs
     for level, of_runs in sorted(table[is_known][baseline].items()):
         fewer = max((each for each in of_runs if each <= runs), default=None)
