@@ -163,16 +163,16 @@ def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs:
     return f"; it is worse, but no further run has confirmed that: one more would decide (--repeats={runs + 1})"
 
 
-def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int, *, asked: str, other: str) -> str:
+def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int, *, bound: str, other: str) -> str:
     """Return why there is no decision, what would decide, and which runs were slow; empty if neither applies.
 
     Args:
-        asked: What the interval must exclude: "the margin".
+        bound: What the interval must exclude: "the margin".
         other: Name of the second side: "the anchor".
     """
     why = explain_too_few_runs(estimate, terms, runs)
     if not why and estimate.answer is Answer.OPEN:
-        why = f"; {asked} is within this interval: more runs would decide (--repeats)"
+        why = f"; {bound} is within this interval: more runs would decide (--repeats)"
     return "".join([why, *(f"; {each}" for each in describe_slow_runs(estimate, other))])
 
 
@@ -245,7 +245,7 @@ def judge_published(
         f"{format_count(len(measurement.rates), 'run')} against one "
         f"value, noise {percent(estimate.spread)} (2.0 % is assumed of the published value)"
     )
-    reason += explain_no_answer(estimate, terms, len(measurement.rates), asked="the margin", other="the published value")
+    reason += explain_no_answer(estimate, terms, len(measurement.rates), bound="the margin", other="the published value")
     return _conclude(VERDICTS[estimate.answer], reason, estimate, stored)
 
 

@@ -193,7 +193,7 @@ def judge_overhead(
     at_most = _threshold(terms)
     if not 0 <= at_most < 1:
         raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
-    _check_same(synthetic, real, but=("data",))
+    _check_same(synthetic, real, may_differ=("data",))
     if reason := find_misplaced(synthetic, real) or _describe_elsewhere(
         synthetic, real, "the synthetic input was measured on other hosts"
     ):
@@ -258,7 +258,7 @@ def _anchor_alone_moved(
 
 def _explain_no_answer(found: Comparison, terms: ComparisonPolicy, other: str) -> str:
     runs = min(len(found.measurement.rates), len(found.other.rates))
-    return explain_no_answer(found.estimate, terms, runs, asked="the threshold", other=other)
+    return explain_no_answer(found.estimate, terms, runs, bound="the threshold", other=other)
 
 
 def _runs(found: Comparison) -> str:
@@ -280,17 +280,17 @@ def _describe_elsewhere(one: Measurement, other: Measurement, what: str) -> str:
 def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:
     if anchor.spec.gpus != 1:
         raise SpecError(f"efficiency needs a 1-device anchor, not {anchor.spec.label}")
-    _check_same(anchor, measurement, but=("gpus", "num_ps"))
+    _check_same(anchor, measurement, may_differ=("gpus", "num_ps"))
 
 
-def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -> None:
-    ignored = {*but, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training
+def _check_same(one: Measurement, other: Measurement, *, may_differ: tuple[str, ...]) -> None:
+    ignored = {*may_differ, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training
     for name in (field.name for field in fields(Spec)):
         value, found = getattr(one.spec, name), getattr(other.spec, name)
         if name not in ignored and found != value:
             raise SpecError(
                 f"{one.spec.label} and {other.spec.label} cannot be compared: {name} is {value!r} in the one and {found!r} "
-                f"in the other; they may differ in {', '.join(but)} only"
+                f"in the other; they may differ in {', '.join(may_differ)} only"
             )
 
 

@@ -350,20 +350,20 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
 
 
 def measure_again(
-    like: "SessionFolder", *, sessions: int, repeats: int, clusters_file: str | Path | None, baselines: Path, results: Path
+    original: "SessionFolder", *, sessions: int, repeats: int, clusters_file: str | Path | None, baselines: Path, results: Path
 ) -> list["SessionFolder"]:
     """Run one session after the other, each with its own hosts, that measure the same. Raises `DtfPerfError`."""
     from pytest_dtfperf.session.session import Session
     from pytest_dtfperf.session.settings import Settings
 
-    specs = list(dict.fromkeys(record.spec for record in like.measurements()))
+    specs = list(dict.fromkeys(record.spec for record in original.measurements()))
     if not specs:
-        raise UsageError(f"{like.path} has measured nothing that could be measured again")
+        raise UsageError(f"{original.path} has measured nothing that could be measured again")
     found = []
     for number in range(1, sessions + 1):
-        print(f"dtfperf: session {number} of {sessions}: as {like.id}", flush=True)
+        print(f"dtfperf: session {number} of {sessions}: as {original.id}", flush=True)
         with Session.open(
-            like.session.cluster,
+            original.session.cluster,
             clusters_file=clusters_file,
             baselines=baselines,
             results=results,

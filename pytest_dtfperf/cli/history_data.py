@@ -319,7 +319,7 @@ def _print_measurements(args: argparse.Namespace) -> int:
     from pytest_dtfperf.report.session_exports import escape_formula
 
     with open_history(args).reading() as connection:
-        rows = store.read_measurements(connection, whole=True)
+        rows = store.read_measurements(connection, all_columns=True)
         contents = store.read_fingerprints(connection) if args.json else {}
     if args.json:
         for row in rows:

@@ -151,9 +151,9 @@ def _compute_end(config: ClusterConfig) -> float | None:
     return None if lifetime_s is None else time.time() + lifetime_s
 
 
-def _print_address(host: str, until: float | None) -> None:
-    if until is not None:
-        end_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+def _print_address(host: str, expires_at: float | None) -> None:
+    if expires_at is not None:
+        end_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires_at))
         print_remark(f"{host} is allocated until {end_time} at the latest")
     print_remark(f"JupyterLab is on {host}; Ctrl-C ends it")
 

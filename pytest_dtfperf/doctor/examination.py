@@ -89,13 +89,13 @@ class Examination:
     def __init__(
         self,
         channel: Channel,
-        seen: Diagnosis,
+        diagnosis: Diagnosis,
         limits: Limits,
         *,
         ports: Sequence[int],
         on_status: Callable[[str], object],
     ) -> None:
-        self.seen = seen
+        self.diagnosis = diagnosis
         self._channel = channel
         self._limits = limits
         self._ports = ports
@@ -103,11 +103,11 @@ class Examination:
         self._token = secrets.token_hex(8)
         self._received_at: dict[int, float] = {}
         self._answered_s: dict[int, float] = {}  # time of the last answer of each host
-        self._receiver = MessageReceiver(CHECKUP, len(seen.hosts))
+        self._receiver = MessageReceiver(CHECKUP, len(diagnosis.hosts))
         self._given_up: set[int] = set()
 
     def run(self) -> None:
-        """Run all checks. Returns also when no host is left: `seen` has the reason of each."""
+        """Run all checks. Returns also when no host is left: `diagnosis` has the reason of each."""
         with send_heartbeats(self._channel):
             try:
                 self._wait_for_hello()
@@ -118,13 +118,13 @@ class Examination:
                 self._import_tensorflow()
                 self._measure_links()
             except HostLost:  # the last host: each has its own reason by now
-                self._collect_answers(_NoAnswer, _LAST_WORDS_S, set(self.seen.present))
+                self._collect_answers(_NoAnswer, _LAST_WORDS_S, set(self.diagnosis.present))
 
     # Checks
 
     def _wait_for_hello(self) -> None:
-        self._on_status(f"waiting for {format_count(len(self.seen.present), 'host')}")
-        self._collect_answers(CheckupHello, self._limits.hello_s, set(self.seen.present))
+        self._on_status(f"waiting for {format_count(len(self.diagnosis.present), 'host')}")
+        self._collect_answers(CheckupHello, self._limits.hello_s, set(self.diagnosis.present))
 
     def _compare_clocks(self) -> None:
         """Measure clock offsets as NTP does: the shortest of several round trips is the most exact."""
@@ -135,54 +135,55 @@ class Examination:
                 if isinstance(answer, CheckupFailure):
                     continue
                 new = _compute_offset(left_s, answer.arrived_s, answer.left_s, self._answered_s[host])
-                best = self.seen.hosts[host].offset
+                best = self.diagnosis.hosts[host].offset
                 if best is None or new.uncertainty_s < best.uncertainty_s:
-                    self.seen.hosts[host].offset = new
+                    self.diagnosis.hosts[host].offset = new
 
     def _read_facts(self) -> None:
         self._on_status("reading the state of every host")
         for host, answer in self._note_failures("read its state", self._ask("facts", FactsAnswer, _FACTS_S)).items():
-            self.seen.hosts[host].facts = facts = HostFacts.from_message(answer)
-            if self.seen.interface:
+            self.diagnosis.hosts[host].facts = facts = HostFacts.from_message(answer)
+            if self.diagnosis.interface:
                 with suppress(AllocationError):  # findings.py reports it
-                    _, self.seen.hosts[host].address = choose_interface("", self.seen.interface, facts.interfaces)
+                    _, self.diagnosis.hosts[host].address = choose_interface("", self.diagnosis.interface, facts.interfaces)
 
     def _compare_files(self) -> None:
         """Let every host write a file, search those of all hosts, and remove its own."""
-        self._on_status(f"comparing the files in {self.seen.folder}")
-        where = {"folder": self.seen.folder, "token": self._token}
-        written = list(self._note_failures(f"write to {self.seen.folder}", self._ask("write", WriteAnswer, _FILES_S, where)))
+        folder = self.diagnosis.folder
+        self._on_status(f"comparing the files in {folder}")
+        where = {"folder": folder, "token": self._token}
+        written = list(self._note_failures(f"write to {folder}", self._ask("write", WriteAnswer, _FILES_S, where)))
         listed = self._ask("list_files", FilesAnswer, _FILES_S, {"hosts": written, **where})
-        for host, answer in self._note_failures(f"read {self.seen.folder}", listed).items():
+        for host, answer in self._note_failures(f"read {folder}", listed).items():
             if strange := set(answer.sees) - set(written):
                 self._give_up(host, f"sees a file of host number {min(strange)}, which has written none")
             else:
-                self.seen.hosts[host].sees = frozenset(answer.sees)
+                self.diagnosis.hosts[host].sees = frozenset(answer.sees)
         self._ask("remove", RemoveAnswer, _FILES_S)  # hosts also do this when they exit
 
     def _test_ports(self) -> None:
         """Let all hosts listen, and then try every port of every other host."""
         self._on_status("connecting every host with every other")
-        addresses = {str(host): self.seen.hosts[host].address for host in self.seen.present}
+        addresses = {str(host): self.diagnosis.hosts[host].address for host in self.diagnosis.present}
         wanted = {"token": self._token, "ports": self._ports, "addresses": addresses}
         listening = self._ask("listen", ListenAnswer, _FACTS_S, wanted)
         for host, answer in self._note_failures("listen on ports", listening).items():
-            row = self.seen.hosts[host]
+            row = self.diagnosis.hosts[host]
             row.ports, row.taken, row.has_address = tuple(answer.ports), tuple(answer.taken), answer.has_address
         targets = [
-            {"host": host, "address": addresses[str(host)], "ports": self.seen.hosts[host].ports}
+            {"host": host, "address": addresses[str(host)], "ports": self.diagnosis.hosts[host].ports}
             for host in self._list_listening()
         ]
         within_s = _REACH_S + _REACH_PER_PORT_S * len(targets) * len(self._ports)
-        asked = {(host, port) for host in self._list_listening() for port in self.seen.hosts[host].ports}
+        asked = {(host, port) for host in self._list_listening() for port in self.diagnosis.hosts[host].ports}
         reached = self._ask("reach", ReachAnswer, within_s, {"token": self._token, "targets": targets})
         for host, attempts in self._note_failures("connect to the others", reached).items():
             if {(each.to, each.port) for each in attempts.reached} != {each for each in asked if each[0] != host}:
                 self._give_up(host, "reported other connections than the requested ones")
             else:
-                self.seen.reached += [PortAttempt(host, each.to, each.port, each.error) for each in attempts.reached]
+                self.diagnosis.reached += [PortAttempt(host, each.to, each.port, each.error) for each in attempts.reached]
 
-        self.seen.reached.sort(key=lambda each: (each.source, each.target, each.port))
+        self.diagnosis.reached.sort(key=lambda each: (each.source, each.target, each.port))
 
     def _import_tensorflow(self) -> None:
         self._on_status("importing TensorFlow on every host")
@@ -190,16 +191,16 @@ class Examination:
         for host, answer in self._ask("trial", TrialAnswer, within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
             if isinstance(answer, CheckupFailure):
                 lines = tuple(answer.last_lines) if isinstance(answer, TrialFailure) else ()
-                self.seen.hosts[host].trial = TensorFlowTrial(error=answer.error, last_lines=lines)
+                self.diagnosis.hosts[host].trial = TensorFlowTrial(error=answer.error, last_lines=lines)
             else:
-                self.seen.hosts[host].trial = TensorFlowTrial(answer.version, answer.gpus, answer.import_s)
+                self.diagnosis.hosts[host].trial = TensorFlowTrial(answer.version, answer.gpus, answer.import_s)
 
     def _measure_links(self) -> None:
         """Measure all links. This is the last check, when nothing else runs on the hosts."""
         listening = self._list_listening()
         schedule = make_rounds(listening)
-        self.seen.rounds, self.seen.ring, self.seen.stream_s = len(schedule), len(listening) > FEW, STREAM_S
-        closed = {(each.source, each.target) for each in self.seen.reached if each.error}
+        self.diagnosis.rounds, self.diagnosis.ring, self.diagnosis.stream_s = len(schedule), len(listening) > FEW, STREAM_S
+        closed = {(each.source, each.target) for each in self.diagnosis.reached if each.error}
         found: dict[Pair, HostLink] = {}
         for number, pairs in enumerate(schedule, 1):
             self._on_status(f"measuring links, round {number} of {len(schedule)}")
@@ -210,19 +211,19 @@ class Examination:
             for pair, again in self._measure_round(pairs).items():
                 if (again.bits_per_s or 0.0) > (found[pair].bits_per_s or 0.0):
                     found[pair] = again
-        self.seen.links = [found[pair] for pair in sorted(found)]
+        self.diagnosis.links = [found[pair] for pair in sorted(found)]
 
     def _measure_round(self, pairs: Sequence[Pair]) -> dict[Pair, HostLink]:
         """Measure one round of pairs."""
-        there = self._list_listening()
-        going = {source: target for source, target in pairs if source in there and target in there}
+        hosts, listening = self.diagnosis.hosts, self._list_listening()
+        going = {source: target for source, target in pairs if source in listening and target in listening}
         targets = {
-            str(source): {"host": target, "address": self.seen.hosts[target].address, "port": self.seen.hosts[target].ports[0]}
+            str(source): {"host": target, "address": hosts[target].address, "port": hosts[target].ports[0]}
             for source, target in going.items()
         }
         wanted = {"token": self._token, "stream_s": STREAM_S, "pairs": targets}
         found = {}
-        for source, answer in self._ask("measure", LinkAnswer, STREAM_S + _LINK_S, wanted, among=going.keys()).items():
+        for source, answer in self._ask("measure", LinkAnswer, STREAM_S + _LINK_S, wanted, hosts=going.keys()).items():
             target = going[source]
             if isinstance(answer, CheckupFailure):
                 found[source, target] = HostLink(source, target, error=answer.error)
@@ -232,14 +233,14 @@ class Examination:
         return found
 
     def _list_listening(self) -> list[int]:
-        return [host for host in self.seen.present if self.seen.hosts[host].ports]
+        return [host for host in self.diagnosis.present if self.diagnosis.hosts[host].ports]
 
     def _note_failures(self, what: str, answers: Mapping[int, Answer | CheckupFailure]) -> dict[int, Answer]:
         """Return the answers of the hosts that could do it, and note why the others could not."""
         found = {}
         for host, answer in answers.items():
             if isinstance(answer, CheckupFailure):
-                self.seen.hosts[host].troubles += (f"cannot {what}: {answer.error}",)
+                self.diagnosis.hosts[host].troubles += (f"cannot {what}: {answer.error}",)
             else:
                 found[host] = answer
         return found
@@ -253,10 +254,10 @@ class Examination:
         within_s: float,
         data: Mapping[str, Any] | None = None,
         *,
-        among: Collection[int] | None = None,
+        hosts: Collection[int] | None = None,
     ) -> dict[int, Answer | CheckupFailure]:
         """Return the answers of a kind, or failures, that arrive in time. Hosts without one are missing from then on."""
-        asked = set(self.seen.present if among is None else among)
+        asked = set(self.diagnosis.present if hosts is None else hosts)
         if not asked:
             return {}
         self._channel.send(wire.encode({"order": question, "only": sorted(asked), **(data or {})}))
@@ -267,7 +268,7 @@ class Examination:
     ) -> dict[int, Answer | CheckupFailure]:
         found: dict[int, Answer | CheckupFailure] = {}
         deadline = time.monotonic() + within_s
-        while waiting := waiting & set(self.seen.present):
+        while waiting := waiting & set(self.diagnosis.present):
             for message, here_s in self._receive_messages():
                 if message.host not in waiting:
                     continue
@@ -300,7 +301,7 @@ class Examination:
             except MessageError as exc:
                 self._give_up(host, str(exc))
         now = time.monotonic()
-        for host in self.seen.present:
+        for host in self.diagnosis.present:
             if now - self._received_at.get(host, now) > self._limits.silence_s:
                 how = self._channel.explain_silence(host)
                 self._mark_missing(host, printable(how.description) if how else f"silent for {self._limits.silence_s:g} s")
@@ -312,7 +313,7 @@ class Examination:
         self._mark_missing(host, f"disconnected because it {why}")
 
     def _mark_missing(self, host: int, why: str) -> None:
-        row = self.seen.hosts[host]
+        row = self.diagnosis.hosts[host]
         row.missing = row.missing or why
         row.last_lines = tuple(self._receiver.last_lines(host)[-_LAST_LINES:])
 
@@ -333,7 +334,7 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
         hosts = [
             HostDiagnosis(host.name, host.address, missing=allocated.missing.get(i)) for i, host in enumerate(allocated.hosts)
         ]
-        seen = Diagnosis(
+        diagnosis = Diagnosis(
             cluster=config.name,
             hosts=hosts,
             backend=config.backend,
@@ -342,10 +343,10 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
             folder=config.backend_keys.get("shared", HOME),
         )
         ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS
-        if seen.present:
-            Examination(allocated.channel, seen, config.limits, ports=ports, on_status=on_status).run()
+        if diagnosis.present:
+            Examination(allocated.channel, diagnosis, config.limits, ports=ports, on_status=on_status).run()
         on_status("releasing the hosts")
-    return seen
+    return diagnosis
 
 
 def read_expectations(config: ClusterConfig) -> ExpectedHardware:

@@ -58,14 +58,14 @@ class ExpectedHardware:
     shared_folder: bool = False  # the folder is set as one that all hosts share
 
 
-def list_findings(seen: Diagnosis, expected: ExpectedHardware) -> list[Finding]:
+def list_findings(diagnosis: Diagnosis, expected: ExpectedHardware) -> list[Finding]:
     """Return all findings, problems first."""
-    found = [finding for rule in RULES for finding in rule(seen, expected)]
+    found = [finding for rule in RULES for finding in rule(diagnosis, expected)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
 
-def _find_missing(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    for host in seen.hosts:
+def _find_missing(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    for host in diagnosis.hosts:
         if host.missing is not None:
             last_lines = quote_lines(host.last_lines)
             first, _, more = host.missing.partition("\n")
@@ -76,14 +76,14 @@ def _find_missing(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findi
             )
 
 
-def _find_troubled_hosts(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    for host in seen.hosts:
+def _find_troubled_hosts(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    for host in diagnosis.hosts:
         for trouble in host.troubles:
             yield Finding(f"{host.name} {trouble}", "Fix this first; it may cause some of the findings below")
 
 
-def _check_python(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    known = _select_known_hosts(seen)
+def _check_python(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    known = _select_known_hosts(diagnosis)
     old = [host for host, facts in known if _parse_version(facts.python) < PYTHON]
     if old:
         wanted = ".".join(map(str, PYTHON))
@@ -101,8 +101,8 @@ def _check_python(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findi
         )
 
 
-def _check_tensorflow(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    tried = [(host, host.trial, host.facts) for host in seen.hosts if host.trial is not None and host.missing is None]
+def _check_tensorflow(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    tried = [(host, host.trial, host.facts) for host in diagnosis.hosts if host.trial is not None and host.missing is None]
     absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
     if absent:
         first = next((facts for host, _, facts in tried if host in absent and facts), None)
@@ -128,8 +128,8 @@ def _check_tensorflow(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[F
         )
 
 
-def _check_devices(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    known = _select_known_hosts(seen)
+def _check_devices(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    known = _select_known_hosts(diagnosis)
     for host, facts in known:
         if facts.gpus is None:
             yield Finding(
@@ -169,9 +169,9 @@ def _check_devices(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Find
         )
 
 
-def _check_clocks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_clocks(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Compare clocks with this machine's. If all hosts agree that it is wrong, it is this machine's."""
-    clocks = [(host, host.offset) for host in seen.hosts if host.offset is not None]
+    clocks = [(host, host.offset) for host in diagnosis.hosts if host.offset is not None]
     off = [(host, clock) for host, clock in clocks if abs(clock.s) - clock.uncertainty_s > MOST_OFFSET_S]
     if len(off) == len(clocks) > 1:
         middle = statistics.median(clock.s for _, clock in clocks)
@@ -190,19 +190,19 @@ def _check_clocks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findi
         )
 
 
-def _check_ports(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_ports(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts that cannot reach others: first hosts that none reaches, then pairs."""
-    for host in seen.hosts:
+    for host in diagnosis.hosts:
         if host.taken:
             yield Finding(
                 f"port {', '.join(map(str, host.taken))} of {host.name} is taken, which a task would need",
                 "End what listens there (ss -ltnp), or give up fixed_ports",
             )
-    failed = [each for each in seen.reached if each.error]
-    tried = {(each.source, each.target) for each in seen.reached}
+    failed = [each for each in diagnosis.reached if each.error]
+    tried = {(each.source, each.target) for each in diagnosis.reached}
     closed = {(each.source, each.target): each for each in failed}
     rest = dict(closed)
-    for index, host in enumerate(seen.hosts):
+    for index, host in enumerate(diagnosis.hosts):
         to = [pair for pair in tried if pair[1] == index]
         if len(to) > 1 and all(pair in rest for pair in to):
             why = closed[to[0]]
@@ -214,30 +214,31 @@ def _check_ports(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findin
             rest = {pair: each for pair, each in rest.items() if pair not in to}
     if not rest:
         return
-    failing = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(rest)]
+    failing = [f"{diagnosis.hosts[source].name} -> {diagnosis.hosts[target].name}" for source, target in sorted(rest)]
     example = rest[min(rest)]
-    host = seen.hosts[example.target]
+    host = diagnosis.hosts[example.target]
     elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_format_addresses(host)}."
     yield Finding(
-        f"{format_pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
+        f"{format_pairs(failing)} cannot connect. {diagnosis.hosts[example.source].name} to {host.name} ({host.address}), "
         f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
         "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or set fixed_ports = true and open "
         "2220 to 2239",
     )
 
 
-def _check_links(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_links(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield slow links between different machines; within a machine no network is measured."""
-    for link in seen.links:
+    for link in diagnosis.links:
         if link.error:
-            names = f"{seen.hosts[link.source].name} -> {seen.hosts[link.target].name}"
+            names = f"{diagnosis.hosts[link.source].name} -> {diagnosis.hosts[link.target].name}"
             yield Finding(
                 f"the link {names} could not be measured: {link.error}", "Look for loss and for a small MTU on the way"
             )
     rates = {
         (link.source, link.target): rate
-        for link in seen.links
-        if (rate := link.bits_per_s) is not None and seen.hosts[link.source].address != seen.hosts[link.target].address
+        for link in diagnosis.links
+        if (rate := link.bits_per_s) is not None
+        and diagnosis.hosts[link.source].address != diagnosis.hosts[link.target].address
     }
     below, usual = find_slow_links(rates)
     if not below:
@@ -245,8 +246,8 @@ def _check_links(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findin
     slowest = min(rates[pair] for pair in below)
     counts = Counter(host for pair in below for host in pair)
     host, times = counts.most_common(1)[0]
-    guilty = f". {seen.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
-    slow = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(below)]
+    guilty = f". {diagnosis.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
+    slow = [f"{diagnosis.hosts[source].name} -> {diagnosis.hosts[target].name}" for source, target in sorted(below)]
     yield Finding(
         f"{format_pairs(slow)} {'is' if len(slow) == 1 else 'are'} far slower than the other links: "
         f"{format_bits_per_s(slowest)} where {format_bits_per_s(usual)} is usual{guilty}",
@@ -254,19 +255,19 @@ def _check_links(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findin
     )
 
 
-def _check_interfaces(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_interfaces(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts without the interface of clusters.toml; or, if none is set, a faster interface of all hosts."""
-    known = _select_known_hosts(seen)
-    if seen.interface:
+    known = _select_known_hosts(diagnosis)
+    if diagnosis.interface:
         for host, facts in known:
             try:
-                exposure.choose_interface(host.name, seen.interface, facts.interfaces)
+                exposure.choose_interface(host.name, diagnosis.interface, facts.interfaces)
             except AllocationError as error:
                 problem, _, advice = str(error).rpartition(". ")
                 yield Finding(problem, advice)
         return
     used = [facts.find_interface(host.address) for host, facts in known]
-    if not known or None in used or BACKENDS[seen.backend].is_local:
+    if not known or None in used or BACKENDS[diagnosis.backend].is_local:
         return
     slowest = min((each for each in used if each and each.gbps), key=lambda each: each.gbps or 0.0, default=None)
     faster = [each for each in known[0][1].interfaces if slowest and _get_lowest_gbps(each.name, known) > (slowest.gbps or 0.0)]
@@ -287,8 +288,8 @@ def _get_lowest_gbps(name: str, known: Sequence[tuple[HostDiagnosis, HostFacts]]
     return min(usable, default=0.0)
 
 
-def _check_disks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    for host, facts in _select_known_hosts(seen):
+def _check_disks(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    for host, facts in _select_known_hosts(diagnosis):
         for disk in facts.disks:
             if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_FRACTION * disk.total_bytes:
                 yield Finding(
@@ -299,16 +300,18 @@ def _check_disks(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Findin
                 )
 
 
-def _check_files(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    groups = group_by_shared_folder(seen)
+def _check_files(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+    groups = group_by_shared_folder(diagnosis)
     if expected.shared_folder and len(groups) > 1:
-        alike = "; ".join(format_hosts([seen.hosts[host] for host in group]) for group in groups)
-        yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or remove `shared`")
+        alike = "; ".join(format_hosts([diagnosis.hosts[host] for host in group]) for group in groups)
+        yield Finding(f"{diagnosis.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or remove `shared`")
 
 
-def _check_load(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_load(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     busy = [
-        (host, facts) for host, facts in _select_known_hosts(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
+        (host, facts)
+        for host, facts in _select_known_hosts(diagnosis)
+        if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
     ]
     if busy:
         most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
@@ -321,11 +324,11 @@ def _check_load(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding
         )
 
 
-def _check_protection(seen: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
+def _check_protection(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield hosts with unprotected ports of tasks, or with ports that only the network protects."""
-    for host, facts in _select_known_hosts(seen):
-        kind = get_protection(seen, host, facts)
-        if kind is Protection.NONE and BACKENDS[seen.backend].is_local:
+    for host, facts in _select_known_hosts(diagnosis):
+        kind = get_protection(diagnosis, host, facts)
+        if kind is Protection.NONE and BACKENDS[diagnosis.backend].is_local:
             yield Finding(
                 f"all users who can connect to {host.name} can connect to its tasks: {facts.unisolated}; {facts.unguarded}",
                 "Allow this user to create namespaces (docs/security.md), or keep other users from this machine",
@@ -359,11 +362,11 @@ RULES: Sequence[Callable[[Diagnosis, ExpectedHardware], Iterable[Finding]]] = (
 )
 
 
-def get_protection(seen: Diagnosis, host: HostDiagnosis, facts: HostFacts) -> Protection:
+def get_protection(diagnosis: Diagnosis, host: HostDiagnosis, facts: HostFacts) -> Protection:
     """Return what protects tasks' ports on a host from other users."""
     return exposure.get_protection(
-        seen.backend,
-        seen.network,
+        diagnosis.backend,
+        diagnosis.network,
         address=host.address,
         addresses=facts.addresses,
         unguarded=facts.unguarded,
@@ -371,10 +374,10 @@ def get_protection(seen: Diagnosis, host: HostDiagnosis, facts: HostFacts) -> Pr
     )
 
 
-def group_by_shared_folder(seen: Diagnosis) -> list[list[int]]:
+def group_by_shared_folder(diagnosis: Diagnosis) -> list[list[int]]:
     """Return groups of hosts that see each other's files: one group if all see the same folder."""
     groups: list[list[int]] = []
-    for index, host in enumerate(seen.hosts):
+    for index, host in enumerate(diagnosis.hosts):
         if host.sees is None:
             continue
         group = next((each for each in groups if each[0] in host.sees), None)
@@ -385,8 +388,8 @@ def group_by_shared_folder(seen: Diagnosis) -> list[list[int]]:
     return groups
 
 
-def _select_known_hosts(seen: Diagnosis) -> list[tuple[HostDiagnosis, HostFacts]]:
-    return [(host, host.facts) for host in seen.hosts if host.facts is not None]
+def _select_known_hosts(diagnosis: Diagnosis) -> list[tuple[HostDiagnosis, HostFacts]]:
+    return [(host, host.facts) for host in diagnosis.hosts if host.facts is not None]
 
 
 def _group(pairs: Iterable[tuple[HostDiagnosis, T]]) -> dict[T, list[HostDiagnosis]]:
@@ -397,11 +400,11 @@ def _group(pairs: Iterable[tuple[HostDiagnosis, T]]) -> dict[T, list[HostDiagnos
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def group_interfaces(seen: Diagnosis) -> dict[tuple[NetworkInterface, ...], list[HostDiagnosis]]:
+def group_interfaces(diagnosis: Diagnosis) -> dict[tuple[NetworkInterface, ...], list[HostDiagnosis]]:
     """Return the hosts by their interfaces with an address."""
     return _group(
         (host, tuple(NetworkInterface(each.name, (), each.kind, each.gbps) for each in facts.interfaces if each.addresses))
-        for host, facts in _select_known_hosts(seen)
+        for host, facts in _select_known_hosts(diagnosis)
     )
 
 

@@ -38,42 +38,42 @@ class Column:
     begins: bool = False  # begins a new table if one is not wide enough for all
 
 
-def format_report(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
+def format_report(diagnosis: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
     """Return the table, in parts if the terminal is narrow, the notes, the findings, and a last line."""
     blocks: list[RenderableType] = []
-    for columns in _split_columns(seen, width):
+    for columns in _split_columns(diagnosis, width):
         blocks += [_make_table(columns), ""]
-    blocks += [_wrap_text(note, width) for note in _list_notes(seen)]
+    blocks += [_wrap_text(note, width) for note in _list_notes(diagnosis)]
     for finding in found:
         blocks += ["", _format_finding(finding, width)]
-    blocks += ["", _wrap_text(format_verdict(seen, found), width)]
+    blocks += ["", _wrap_text(format_verdict(diagnosis, found), width)]
     return render(blocks, width, colour)
 
 
-def format_verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
+def format_verdict(diagnosis: Diagnosis, found: Sequence[Finding]) -> str:
     """Return the last line, such as `cluster alps: 16 hosts, nothing is wrong`."""
     wrong = sum(finding.wrong for finding in found)
     remarks = len(found) - wrong
     what = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(wrong, f"{wrong} things are wrong")
     more = f", {remarks} to know of" if remarks else ""
-    return f"cluster {seen.cluster}: {format_count(len(seen.hosts), 'host')}, {what}{more}."
+    return f"cluster {diagnosis.cluster}: {format_count(len(diagnosis.hosts), 'host')}, {what}{more}."
 
 
 # Cells
 
 
-def _reachable(seen: Diagnosis, host: int) -> str:
-    row = seen.hosts[host]
+def _reachable(diagnosis: Diagnosis, host: int) -> str:
+    row = diagnosis.hosts[host]
     return "yes" if row.missing is None else "no" if row.facts is None and row.offset is None else "lost"
 
 
-def _python(seen: Diagnosis, host: int) -> str:
-    facts = seen.hosts[host].facts
+def _python(diagnosis: Diagnosis, host: int) -> str:
+    facts = diagnosis.hosts[host].facts
     return facts.python if facts else NONE
 
 
-def _tensorflow(seen: Diagnosis, host: int) -> str:
-    row = seen.hosts[host]
+def _tensorflow(diagnosis: Diagnosis, host: int) -> str:
+    row = diagnosis.hosts[host]
     if row.trial is None:
         return NONE
     if row.trial.error is None:
@@ -81,9 +81,9 @@ def _tensorflow(seen: Diagnosis, host: int) -> str:
     return f"{row.facts.tensorflow} fails" if row.facts and row.facts.tensorflow else "missing"
 
 
-def _devices(seen: Diagnosis, host: int) -> str:
+def _devices(diagnosis: Diagnosis, host: int) -> str:
     """Return the GPUs that nvidia-smi lists, or the cores of a host without GPUs."""
-    facts = seen.hosts[host].facts
+    facts = diagnosis.hosts[host].facts
     if facts is None:
         return NONE
     if facts.gpus is None:
@@ -93,57 +93,57 @@ def _devices(seen: Diagnosis, host: int) -> str:
     return f"{len(facts.gpus)} {' + '.join(sorted(set(facts.gpus)))}"
 
 
-def _memory(seen: Diagnosis, host: int) -> str:
-    facts = seen.hosts[host].facts
+def _memory(diagnosis: Diagnosis, host: int) -> str:
+    facts = diagnosis.hosts[host].facts
     return format_bytes(facts.memory_bytes) if facts else NONE
 
 
-def _clock(seen: Diagnosis, host: int) -> str:
-    offset = seen.hosts[host].offset
+def _clock(diagnosis: Diagnosis, host: int) -> str:
+    offset = diagnosis.hosts[host].offset
     return NONE if offset is None else f"{1e3 * offset.s:+.2f} ±{1e3 * offset.uncertainty_s:.2f} ms"
 
 
-def _interface(seen: Diagnosis, host: int) -> str:
+def _interface(diagnosis: Diagnosis, host: int) -> str:
     """Return the interface that tasks use, with its speed if the kernel knows it."""
-    row = seen.hosts[host]
+    row = diagnosis.hosts[host]
     used = row.facts.find_interface(row.address) if row.facts else None
     return NONE if used is None else f"{used.name} {used.gbps:g} Gb/s" if used.gbps else used.name
 
 
-def _ports(seen: Diagnosis, host: int) -> str:
+def _ports(diagnosis: Diagnosis, host: int) -> str:
     """Return how many connections succeeded: the host's ports times the hosts that try them."""
-    reached, tried = _ports_of(seen, host)
+    reached, tried = _ports_of(diagnosis, host)
     return f"{reached} of {tried}" if tried else NONE
 
 
-def _ports_of(seen: Diagnosis, host: int) -> tuple[int, int]:
-    tried = [each for each in seen.reached if each.target == host]
+def _ports_of(diagnosis: Diagnosis, host: int) -> tuple[int, int]:
+    tried = [each for each in diagnosis.reached if each.target == host]
     return sum(each.error is None for each in tried), len(tried)
 
 
-def _round_trip(seen: Diagnosis, host: int) -> str:
-    time_s = _round_trip_s(seen, host)
+def _round_trip(diagnosis: Diagnosis, host: int) -> str:
+    time_s = _round_trip_s(diagnosis, host)
     return NONE if time_s is None else format_duration(time_s)
 
 
-def _round_trip_s(seen: Diagnosis, host: int) -> float | None:
-    return _median(link.round_trip_s for link in seen.links if link.source == host)
+def _round_trip_s(diagnosis: Diagnosis, host: int) -> float | None:
+    return _median(link.round_trip_s for link in diagnosis.links if link.source == host)
 
 
-def _format_out(seen: Diagnosis, host: int) -> str:
-    return _rate(_find_send_rate(seen, host))
+def _format_out(diagnosis: Diagnosis, host: int) -> str:
+    return _rate(_find_send_rate(diagnosis, host))
 
 
-def _find_send_rate(seen: Diagnosis, host: int) -> float | None:
-    return _median(link.bits_per_s for link in seen.links if link.source == host)
+def _find_send_rate(diagnosis: Diagnosis, host: int) -> float | None:
+    return _median(link.bits_per_s for link in diagnosis.links if link.source == host)
 
 
-def _format_in(seen: Diagnosis, host: int) -> str:
-    return _rate(_receives(seen, host))
+def _format_in(diagnosis: Diagnosis, host: int) -> str:
+    return _rate(_receives(diagnosis, host))
 
 
-def _receives(seen: Diagnosis, host: int) -> float | None:
-    return _median(link.bits_per_s for link in seen.links if link.target == host)
+def _receives(diagnosis: Diagnosis, host: int) -> float | None:
+    return _median(link.bits_per_s for link in diagnosis.links if link.target == host)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -155,8 +155,8 @@ def _rate(bits_per_s: float | None) -> str:
     return NONE if bits_per_s is None else format_bits_per_s(bits_per_s)
 
 
-def _files(seen: Diagnosis, host: int) -> str:
-    by, sighted = _count_sharing(seen, host), sum(each.sees is not None for each in seen.hosts)
+def _files(diagnosis: Diagnosis, host: int) -> str:
+    by, sighted = _count_sharing(diagnosis, host), sum(each.sees is not None for each in diagnosis.hosts)
     if by is None:
         return NONE
     if by == sighted:
@@ -164,19 +164,19 @@ def _files(seen: Diagnosis, host: int) -> str:
     return "its own" if by == 1 else f"shared by {by}"
 
 
-def _count_sharing(seen: Diagnosis, host: int) -> int | None:
+def _count_sharing(diagnosis: Diagnosis, host: int) -> int | None:
     """Return how many hosts see its files, including itself; None if unknown."""
-    group = next((each for each in group_by_shared_folder(seen) if host in each), None)
-    return len(group) if group and sum(each.sees is not None for each in seen.hosts) > 1 else None
+    group = next((each for each in group_by_shared_folder(diagnosis) if host in each), None)
+    return len(group) if group and sum(each.sees is not None for each in diagnosis.hosts) > 1 else None
 
 
-def _protection(seen: Diagnosis, host: int) -> str:
-    facts = seen.hosts[host].facts
-    return get_protection(seen, seen.hosts[host], facts) if facts else NONE
+def _protection(diagnosis: Diagnosis, host: int) -> str:
+    facts = diagnosis.hosts[host].facts
+    return get_protection(diagnosis, diagnosis.hosts[host], facts) if facts else NONE
 
 
-def _load(seen: Diagnosis, host: int) -> str:
-    facts = seen.hosts[host].facts
+def _load(diagnosis: Diagnosis, host: int) -> str:
+    facts = diagnosis.hosts[host].facts
     return f"{facts.load:.2f}" if facts else NONE
 
 
@@ -198,14 +198,14 @@ COLUMNS = (
 )
 
 
-def make_rows(seen: Diagnosis) -> list[dict[str, Any]]:
+def make_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Return the values of each host as numbers; None if unknown."""
-    return [_make_row(seen, index, host) for index, host in enumerate(seen.hosts)]
+    return [_make_row(diagnosis, index, host) for index, host in enumerate(diagnosis.hosts)]
 
 
-def _make_row(seen: Diagnosis, index: int, host: HostDiagnosis) -> dict[str, Any]:
+def _make_row(diagnosis: Diagnosis, index: int, host: HostDiagnosis) -> dict[str, Any]:
     facts, trial, offset = host.facts, host.trial, host.offset
-    reached, tried = _ports_of(seen, index)
+    reached, tried = _ports_of(diagnosis, index)
     used = facts.find_interface(host.address) if facts else None
     return {
         "name": host.name,
@@ -223,11 +223,11 @@ def _make_row(seen: Diagnosis, index: int, host: HostDiagnosis) -> dict[str, Any
         "interface_gbps": used.gbps if used else None,
         "ports_tried": tried,
         "ports_reached": reached,
-        "round_trip_s": _round_trip_s(seen, index),
-        "sends_bits_per_s": _find_send_rate(seen, index),
-        "receives_bits_per_s": _receives(seen, index),
-        "protection": get_protection(seen, host, facts) if facts else None,
-        "files": _count_sharing(seen, index),
+        "round_trip_s": _round_trip_s(diagnosis, index),
+        "sends_bits_per_s": _find_send_rate(diagnosis, index),
+        "receives_bits_per_s": _receives(diagnosis, index),
+        "protection": get_protection(diagnosis, host, facts) if facts else None,
+        "files": _count_sharing(diagnosis, index),
     }
 
 
@@ -239,42 +239,42 @@ def format_duration(s: float) -> str:
 # Around the table
 
 
-def _list_notes(seen: Diagnosis) -> list[str]:
+def _list_notes(diagnosis: Diagnosis) -> list[str]:
     """Return notes on how the numbers were measured."""
     notes = []
-    if any(host.offset for host in seen.hosts):
+    if any(host.offset for host in diagnosis.hosts):
         notes.append("clock offset: against this machine's, from the shortest of several round trips; ± is its largest error.")
-    if any(len(interfaces) > 1 for interfaces in group_interfaces(seen)):
-        notes.append(_format_interfaces_note(seen))
-    if seen.reached:
-        ports = {(each.target, each.port) for each in seen.reached}
+    if any(len(interfaces) > 1 for interfaces in group_interfaces(diagnosis)):
+        notes.append(_format_interfaces_note(diagnosis))
+    if diagnosis.reached:
+        ports = {(each.target, each.port) for each in diagnosis.reached}
         notes.append(
             f"ports: connections that came through, of all that the other hosts tried; {len(ports)} ports in all, on the "
             "addresses that tasks use."
         )
-    counted = [link for link in seen.links if link.error is None]
+    counted = [link for link in diagnosis.links if link.error is None]
     if counted:
-        pairs = "every host with the next one in a ring, both ways" if seen.ring else "every ordered pair"
+        pairs = "every host with the next one in a ring, both ways" if diagnosis.ring else "every ordered pair"
         echoes = min(link.echoes for link in counted), max(link.echoes for link in counted)
-        of = f"{echoes[0]}" if echoes[0] == echoes[1] else f"{echoes[0]} to {echoes[1]}"
+        number = f"{echoes[0]}" if echoes[0] == echoes[1] else f"{echoes[0]} to {echoes[1]}"
         times = [link.counted_s for link in counted]
         notes.append(
             f"round trip, sends, receives: medians over a host's links; measured were {pairs}, {len(counted)} links in "
-            f"{seen.rounds} rounds of pairs without a common host. Round trip: median of {of} messages of 64 bytes over TCP. "
-            f"Sends, receives: one TCP stream, bytes counted by the receiver over {_format_span(times)} s of its own clock, "
-            f"after {RAMP_S:g} s that are not counted."
+            f"{diagnosis.rounds} rounds of pairs without a common host. Round trip: median of {number} messages of 64 bytes "
+            f"over TCP. Sends, receives: one TCP stream, bytes counted by the receiver over {_format_span(times)} s of its own "
+            f"clock, after {RAMP_S:g} s that are not counted."
         )
-    if any(host.facts for host in seen.hosts):
+    if any(host.facts for host in diagnosis.hosts):
         notes.append("protection: of the ports of tasks against other users (docs/security.md).")
-    if len(group_by_shared_folder(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
-        notes.append(f"files: whether other hosts see the files that a host writes to {seen.folder}.")
+    if len(group_by_shared_folder(diagnosis)) and sum(host.sees is not None for host in diagnosis.hosts) > 1:
+        notes.append(f"files: whether other hosts see the files that a host writes to {diagnosis.folder}.")
     return notes
 
 
-def _format_interfaces_note(seen: Diagnosis) -> str:
+def _format_interfaces_note(diagnosis: Diagnosis) -> str:
     """Return the note on interfaces: `m1, m2 have eth0 (Ethernet 10 Gb/s) and ib0 (InfiniBand 100 Gb/s)`."""
     alike = []
-    for interfaces, hosts in group_interfaces(seen).items():
+    for interfaces, hosts in group_interfaces(diagnosis).items():
         described = [f"{each.name} ({each.speed or f'{each.kind} of unknown speed'})" for each in interfaces[:_INTERFACES]]
         more = f" and {len(interfaces) - _INTERFACES} more" if len(interfaces) > _INTERFACES else ""
         alike.append(f"{format_hosts(hosts)} {'have' if len(hosts) > 1 else 'has'} {', '.join(described) or 'none'}{more}")
@@ -326,14 +326,12 @@ class _DrawnColumn:
         return min(natural, self.most or natural)
 
 
-def _split_columns(seen: Diagnosis, width: int) -> list[list[_DrawnColumn]]:
+def _split_columns(diagnosis: Diagnosis, width: int) -> list[list[_DrawnColumn]]:
     """Return the columns in as many tables as the width requires. Each begins with the hosts' names, which may be cut."""
-    names = _DrawnColumn(["host", *(host.name for host in seen.hosts)])
+    names, hosts = _DrawnColumn(["host", *(host.name for host in diagnosis.hosts)]), range(len(diagnosis.hosts))
     columns = [
-        _DrawnColumn(
-            [column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number, column.begins
-        )
-        for column in COLUMNS
+        _DrawnColumn([each.heading, *(each.cell(diagnosis, host) for host in hosts)], each.number, each.begins)
+        for each in COLUMNS
     ]
     if _compute_width([names, *columns]) <= width:
         return [[names, *columns]]

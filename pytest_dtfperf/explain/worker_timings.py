@@ -150,16 +150,16 @@ def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bo
     series = [_Series.from_timestamps(each) for each in timestamps if len(each)]
     if not series:
         return None
-    together = lockstep and len({len(each.step) for each in series}) == 1
-    against = _compare_with_others(series) if together and len(series) > 1 else {}
-    pauses = list(_iterate_pauses(series, together=together))
+    combined = lockstep and len({len(each.step) for each in series}) == 1
+    against = _compare_with_others(series) if combined and len(series) > 1 else {}
+    pauses = list(_iterate_pauses(series, combined=combined))
     return WorkerTimings(
         steps=max(len(each.step) for each in series),
         step_s=_mean(np.concatenate([each.step for each in series])),
         workers={each.worker: _score(each, against.get(each.worker)) for each in series},
         paused=len(pauses),
         pauses=sorted(pauses, key=lambda pause: -pause.seconds)[:MAX_PAUSES],
-        periods=list(_periods(series, together=together)),
+        periods=list(_periods(series, combined=combined)),
     )
 
 
@@ -199,7 +199,7 @@ def _seconds(column: Column) -> Numbers:
     return np.array([np.nan if each is None else each / 1e6 for each in column])
 
 
-def _score(series: _Series, against: Mapping[str, float | None] | None) -> WorkerTiming:
+def _score(series: _Series, comparison: Mapping[str, float | None] | None) -> WorkerTiming:
     return WorkerTiming(
         steps=next(
             (count for each in (series.ready, series.compute, series.step) if (count := int(np.isfinite(each).sum()))), 0
@@ -211,7 +211,7 @@ def _score(series: _Series, against: Mapping[str, float | None] | None) -> Worke
         cpu_s=_mean(series.cpu),
         ready_s=_mean(series.ready),
         ready_error_s=_compute_error(series.ready),
-        **(against or {}),
+        **(comparison or {}),
     )
 
 
@@ -292,15 +292,15 @@ def _median_of_others(values: Numbers) -> Numbers:
     return median
 
 
-def _iterate_pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
-    for durations, mine in _durations(series, together=together):
+def _iterate_pauses(series: Sequence[_Series], *, combined: bool) -> Iterator[Pause]:
+    for durations, mine in _durations(series, combined=combined):
         indices, excess = find_long_steps(durations), compute_excess(durations)
         for at, worker in zip(indices, _find_workers(mine, indices, excess), strict=True):
             yield Pause(step=int(at) + 1, seconds=round(float(excess[at]), _DIGITS), worker=worker)
 
 
-def _periods(series: Sequence[_Series], *, together: bool) -> Iterator[Period]:
-    for durations, mine in _durations(series, together=together):
+def _periods(series: Sequence[_Series], *, combined: bool) -> Iterator[Period]:
+    for durations, mine in _durations(series, combined=combined):
         if found := find_period(find_long_steps(durations), durations):
             steps, seconds, kept = found
             ((most, count),) = Counter(_find_workers(mine, kept, compute_excess(durations))).most_common(1)
@@ -308,9 +308,9 @@ def _periods(series: Sequence[_Series], *, together: bool) -> Iterator[Period]:
             yield Period(steps=round(steps, 2), seconds=round(seconds, _DIGITS), pauses=len(kept), worker=worker)
 
 
-def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[Numbers, Sequence[_Series]]]:
+def _durations(series: Sequence[_Series], *, combined: bool) -> Iterator[tuple[Numbers, Sequence[_Series]]]:
     """Yield durations of steps with their workers: of all together, or of each alone."""
-    if together:
+    if combined:
         yield np.median([each.step for each in series], axis=0), series
     else:
         yield from ((each.step, [each]) for each in series if np.isfinite(each.step).all())

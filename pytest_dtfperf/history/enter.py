@@ -136,9 +136,9 @@ def enter_all(folders: Iterable[SessionFolder], address: Address) -> ImportResul
     databases: dict[Address, Database] = {}
     waiting: dict[Address, list[SessionRows]] = {}
 
-    def write(at: Address) -> None:
-        rows = waiting[at]
-        new = databases[at].write(lambda connection: [store.enter(connection, each) for each in rows])
+    def write(address: Address) -> None:
+        rows = waiting[address]
+        new = databases[address].write(lambda connection: [store.enter(connection, each) for each in rows])
         for each, is_new in zip(rows, new, strict=True):
             (done.new if is_new else done.known).append(each.session["id"])
         rows.clear()

@@ -124,7 +124,7 @@ class Successions:
         for series in all_series:
             self._of_training[series.spec_key, series.hosts].append(series)
 
-    def find_ended(self, series: Series, at: str | None = None) -> tuple[Series, int] | None:
+    def find_ended(self, series: Series, latest: str | None = None) -> tuple[Series, int] | None:
         """Return the series that ended when a series began, and its nights until then; None if there is none.
 
         A series that was measured again later has not ended. If several have ended, the latest with at least LEAST nights
@@ -138,7 +138,7 @@ class Successions:
         ended = []
         for each in self._find_earlier(series):
             nights = sum(point["started"] < began for point in each.points)
-            if nights == len(each.points) or (at is not None and each.points[nights]["started"] > at):
+            if nights == len(each.points) or (latest is not None and each.points[nights]["started"] > latest):
                 ended.append((each, nights))
         enough = [each for each in ended if each[1] >= LEAST]
         if enough:

@@ -73,18 +73,18 @@ def read_rows(connection: Connection, table: Table, name: str) -> list[Row]:
     return _fetch(connection, select(table).where(table.c.session == name).order_by(*table.primary_key.columns))
 
 
-def read_measurements(connection: Connection, *, whole: bool = False) -> list[Row]:
+def read_measurements(connection: Connection, *, all_columns: bool = False) -> list[Row]:
     """Return measurements of all sessions, the oldest first, with `started`, `cluster`, `commit` and `versions` of the session.
 
-    Without `whole`, return only the columns that a series needs, of measurements with comparable numbers.
+    Without `all_columns`, return only the columns that a series needs, of measurements with comparable numbers.
     """
-    columns = [column for column in measurements.c if whole or column.name in _OF_SERIES]
+    columns = [column for column in measurements.c if all_columns or column.name in _OF_SERIES]
     statement = (
         select(*columns, sessions.c.started, sessions.c.cluster, sessions.c.commit, sessions.c.versions)
         .join(sessions, sessions.c.id == measurements.c.session)
         .order_by(sessions.c.started, sessions.c.id, measurements.c.position)
     )
-    return _fetch(connection, statement if whole else statement.where(measurements.c.in_series))
+    return _fetch(connection, statement if all_columns else statement.where(measurements.c.in_series))
 
 
 _OF_SERIES = {
@@ -180,7 +180,7 @@ def read_records(connection: Connection) -> dict[str, StoredMeasurements]:
     fingerprints = read_fingerprints(connection)
     found: dict[str, list[Record]] = defaultdict(list)
     comparable: dict[str, set[str]] = defaultdict(set)
-    for row in read_measurements(connection, whole=True):
+    for row in read_measurements(connection, all_columns=True):
         session, key = row["session"], (row["session"], row["id"])
         names_of_hosts = [host["name"] for host in of_hosts[key]]
         found[session].append(_make_record(row, of_runs[key], names_of_hosts, fingerprints[row["fingerprint"]]))

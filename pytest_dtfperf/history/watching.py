@@ -133,12 +133,12 @@ def _find_ended_series(
     return {name: before[0].name for name, before in found.items() if before}
 
 
-def _count_alive(all_series: Sequence[Series], at: str | None) -> int:
+def _count_alive(all_series: Sequence[Series], moment: str | None) -> int:
     """Return the number of series that have begun and were measured recently at that time."""
-    if at is None:
+    if moment is None:
         return 0
-    least = (datetime.fromisoformat(at) - ALIVE).isoformat()
-    return sum(series.points[0]["started"] <= at and series.points[-1]["started"] >= least for series in all_series)
+    least = (datetime.fromisoformat(moment) - ALIVE).isoformat()
+    return sum(series.points[0]["started"] <= moment and series.points[-1]["started"] >= least for series in all_series)
 
 
 def _list_changes(watch: _SeriesWatch, contents: Mapping[str, Fingerprint], order: Mapping[str, int]) -> list[Row]:

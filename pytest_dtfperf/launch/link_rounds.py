@@ -147,18 +147,18 @@ def _is_alone(pairs: Sequence[Pair]) -> Round:
     return [Fan(source, target, ((source, target),)) for source, target in pairs]
 
 
-def _take_turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
+def _take_turns(centre_hosts: Sequence[int], partners: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
     """Return what is measured at the same time: central hosts, each with hosts around it that no other one has."""
-    at_once = -(-len(in_the_middle) // most)
+    at_once = -(-len(centre_hosts) // most)
     found = []
-    left = list(in_the_middle)
+    left = list(centre_hosts)
     while left:
         count = at_once
-        while count > 1 and len(set(around) - set(left[:count])) < count:  # each needs a host around it
+        while count > 1 and len(set(partners) - set(left[:count])) < count:  # each needs a host around it
             count -= 1
         centres, left = left[:count], left[count:]
         taken = set(centres)
-        others = [host for host in around if host not in taken]
+        others = [host for host in partners if host not in taken]
         found.append([(centre, others[i::count]) for i, centre in enumerate(centres) if others[i::count]])
     return [turn for turn in found if turn]
 

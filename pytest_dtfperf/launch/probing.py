@@ -142,8 +142,8 @@ class Answers:
             raise MessageError(f"reported {len(message.parts)} parts of a stream that has {PARTS}")
         self._streams[stream] = message.parts if message.error is None else message.error
 
-    def _make_host_probe(self, at: int, states: Mapping[str, Mapping[str, HostState]]) -> HostProbe:
-        answers, name = self._host_answers[at], self._hosts[at].name
+    def _make_host_probe(self, host: int, states: Mapping[str, Mapping[str, HostState]]) -> HostProbe:
+        answers, name = self._host_answers[host], self._hosts[host].name
         facts = answers.facts
         return HostProbe(
             readings=answers.readings,
@@ -381,11 +381,11 @@ class Probing:
             if not has(host):
                 self._answers.lose(host, f"no answer within {within_s:g} s ({what})")
 
-    def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
+    def _listen(self, is_enough: Callable[[], bool], within_s: float) -> None:
         deadline = self._clock() + within_s
-        while not enough() and self._clock() < deadline:
+        while not is_enough() and self._clock() < deadline:
             event = self._agents.wait_for_event(self._agents.poll_s)
-            while event is not None and self._clock() < deadline:  # `enough` looks at all hosts: not for each of their events
+            while event is not None and self._clock() < deadline:  # `is_enough` reads all hosts: not for each of their events
                 self._receive(event)
                 event = self._agents.wait_for_event(0.0)
 

@@ -289,19 +289,19 @@ def _select_stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[Task
 
 def _excuse_workers(
     spec: Spec,
-    apart: Mapping[str, tuple[float, str]],
+    deviating: Mapping[str, tuple[float, str]],
     hosts: Mapping[str, str],
     others_s: Mapping[str, float],
     *,
     is_disturbed: bool,
 ) -> list[Disturbance]:
     """Return a disturbance for each worker apart from the chief, if others explain all; else raise `InvalidMeasurement`."""
-    contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, even if they are disturbed
-    waited = {name: _describe_delay(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
-    wrong = [message for name, (_, message) in apart.items() if not (is_disturbed or waited[name])]
+    contradicts_itself = spec.in_lockstep and CHIEF in deviating  # its time is the sum of its steps, even if they are disturbed
+    waited = {name: _describe_delay(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in deviating.items()}
+    wrong = [message for name, (_, message) in deviating.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
-        raise InvalidMeasurement(f"{(wrong or [message for _, message in apart.values()])[0]}{_format_consequence(spec)}")
-    return [Disturbance(message=f"{message}{waited[name]}") for name, (_, message) in apart.items()]
+        raise InvalidMeasurement(f"{(wrong or [message for _, message in deviating.values()])[0]}{_format_consequence(spec)}")
+    return [Disturbance(message=f"{message}{waited[name]}") for name, (_, message) in deviating.items()]
 
 
 def _format_consequence(spec: Spec) -> str:

@@ -95,14 +95,14 @@ class RunMonitor:
             found["gpus"] = [self._gpu(index, within, last) for index in self._gpus]
         return found
 
-    def _gpu(self, index: str, within: Sequence[Sequence[Reading]], last: Sequence[Reading]) -> dict[str, Any]:
+    def _gpu(self, index: str, samples: Sequence[Sequence[Reading]], last: Sequence[Reading]) -> dict[str, Any]:
         at_s, first = self._first or (0.0, [])
         before = dict(_find_reading(index, first) or {})
         others = before.pop("processes", []) if at_s > self._free_since_s else []  # earlier, they may be the last run's own
         if at_s < self._free_since_s + _AFTERGLOW_S and self._free_since_s:
             before["utilisation"] = None
         after = {name: value for name, value in (_find_reading(index, last) or {}).items() if name != "processes"}
-        during = [reading for readings in within if (reading := _find_reading(index, readings))]
+        during = [reading for readings in samples if (reading := _find_reading(index, readings))]
         known = [reading["reasons"] for reading in during if reading["reasons"] is not None]
         return {
             "index": index,

@@ -57,9 +57,9 @@ def make_arguments(socket: str, token: str, folder: str) -> list[str]:
     ]
 
 
-def enter(wanted: str | None, otherwise: str) -> None:
+def enter(wanted: str | None, default: str) -> None:
     """Change to the folder to show: the requested one, else that of the command, else the user's home."""
-    folder = otherwise if wanted is None else os.path.join(otherwise, os.path.expanduser(wanted))
+    folder = default if wanted is None else os.path.join(default, os.path.expanduser(wanted))
     try:
         os.chdir(folder)
     except OSError as exc:  # it does not exist, or this user may not read it

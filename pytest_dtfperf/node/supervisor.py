@@ -95,12 +95,12 @@ def _run(argv: Sequence[str], env: Mapping[str, str], heartbeat_timeout_s: float
 
 
 def supervise(
-    become: Callable[[], object],
+    function: Callable[[], object],
     *,
     heartbeat_timeout_s: float | None = None,
     began: Callable[[], object] = lambda: None,
 ) -> int:
-    """Fork a process that runs `become`, wait for it and end its descendants, and return its exit code."""
+    """Fork a process that runs `function`, wait for it and end its descendants, and return its exit code."""
     sigchld = processes.SigchldPipe()
     supervisor, (waits, go) = os.getpid(), os.pipe()
     pid = os.fork()
@@ -111,7 +111,7 @@ def supervise(
         sigchld.close()
         for number in (*LEAVE_ON, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        _run_child(become)
+        _run_child(function)
     os.close(waits)
     began()
     os.close(go)
@@ -207,9 +207,9 @@ def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) 
         os._exit(CANNOT_START)
 
 
-def _run_child(become: Callable[[], object]) -> NoReturn:
+def _run_child(function: Callable[[], object]) -> NoReturn:
     try:
-        become()
+        function()
         os._exit(0)
     except SystemExit as exc:
         os._exit(exc.code if isinstance(exc.code, int) else 1)

@@ -247,7 +247,7 @@ class SessionAdapter:
     @property
     def rerun_options(self) -> list[str]:
         """The options that run a test of this session again, without those that accept baselines or may contain a password."""
-        return command_line.list_given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
+        return command_line.list_given_options(self._pytest, excluded=("update-baselines", "allow-regression", "history"))
 
 
 def _is_text(word: str) -> bool:

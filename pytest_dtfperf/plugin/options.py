@@ -285,9 +285,9 @@ def name_of(config: pytest.Config, option: Option) -> str:
     return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
-def list_given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
+def list_given_options(config: pytest.Config, excluded: Sequence[str]) -> list[str]:
     """Return the options of this plugin on the command line, for another call."""
-    found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
+    found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in excluded)
     each = ((option, [given] if isinstance(given, str) else given or []) for option, given in found)
     return [f"{name_of(config, option)}={text}" for option, texts in each for text in texts]
 

@@ -140,20 +140,20 @@ class StepModel:
         if self.spec.forward_only:
             return end
         ready = [forward_end + (1 - each.starts[::-1]) * backward_s for each in streams]  # last layer first
-        there = link.turn_round().finish(ready)
-        updated = [self._update(each, times, network) for each, times in zip(streams, there, strict=True)]
+        delivered = link.turn_round().finish(ready)
+        updated = [self._update(each, times, network) for each, times in zip(streams, delivered, strict=True)]
         if pulls:
             return max(end, *(float(times[-1]) for times in updated))
         back = link.turn_round().finish(updated)
         return max(end, *(float(times[-1]) for times in back))
 
-    def _update(self, stream: Stream, there: Floats, network: NetworkRates) -> Floats:
+    def _update(self, stream: Stream, delivered: Floats, network: NetworkRates) -> Floats:
         """Return when the updates of gradients that have come at these times have ended, one after another."""
         if network.memory_bytes_per_s is None:
-            return there
+            return delivered
         state = 2 + 2 * SLOTS[self.spec.optimizer]
         per_byte = (stream.receivers + state / self.wire) / network.memory_bytes_per_s
-        return _serve(there, stream.sizes[::-1] * per_byte)
+        return _serve(delivered, stream.sizes[::-1] * per_byte)
 
     def _find_all_reduce_end(self, compute_s: float, network: NetworkRates) -> float:
         ranks = Ranks(len(self._workers), max(self._workers.values()))

@@ -295,9 +295,9 @@ def describe_loss(loss: float) -> str:
     return f"{percent(abs(loss))} {'slower' if loss >= 0 else 'faster'}"
 
 
-def describe_uncertainty(loss: float, error: float, than: str, policy: QualifyPolicy) -> str:
+def describe_uncertainty(loss: float, error: float, reference: str, policy: QualifyPolicy) -> str:
     """Return why a host is neither fit nor slow."""
-    about = f"{describe_loss(loss)} than {than}, standard error {percent(error)}"
+    about = f"{describe_loss(loss)} than {reference}, standard error {percent(error)}"
     return f"{about}: its readings vary too much to confirm or to exclude a loss of {percent(policy.slow)}"
 
 

@@ -70,11 +70,11 @@ def judge_by_records(
     }
 
 
-def _list_references(names: Collection[str], same: Sequence[Series]) -> dict[str, list[float]]:
+def _list_references(names: Collection[str], all_series: Sequence[Series]) -> dict[str, list[float]]:
     """Return logarithms of the rates of each reference with enough of them, by its description."""
     own: list[float] = []
     peers: dict[str, list[float]] = {}
-    for series in same:
+    for series in all_series:
         rates = [point["mean_log"] for point in series.points if point["verdict"] != HostVerdict.SLOW]
         if series.host in names:
             own += rates

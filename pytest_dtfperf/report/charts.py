@@ -122,7 +122,7 @@ class Bars:
     tainted: Collection[int] = ()  # numbers of devices
 
 
-def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]) -> list[Patch]:
+def draw_bars(axes: Axes, kinds: Sequence[Bars], format_value: Callable[[float], str]) -> list[Patch]:
     """Draw a group for each number of devices; return the entries of the legend.
 
     Ids in the SVG: `bar-0-8` is the first kind's on 8 devices. A TAINTED bar is pale, and has a dashed edge.
@@ -141,7 +141,7 @@ def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]
             if gpus in bars.tainted:
                 bar.set(alpha=0.4, edgecolor=colour, linestyle="--")
             axes.annotate(
-                written(value),
+                format_value(value),
                 (at, value),
                 (0, 3 if value >= 0 else -3),
                 textcoords="offset points",
@@ -167,24 +167,24 @@ def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]
 
 @apply_style()
 def draw_rates(
-    title: str, lines: Sequence[ScalingSeries], *, beneath: Sequence[str], written: Callable[[float], str] = rate
+    title: str, lines: Sequence[ScalingSeries], *, notes: Sequence[str], format_value: Callable[[float], str] = rate
 ) -> Figure:
-    """Draw rates as bars, and speed-ups beside them if any is known on several devices. `written`: formats the rate on a bar.
+    """Draw rates as bars, and speed-ups beside them if any is known on several devices.
 
     Ids in the SVG: those of the bars, `speedups-0` of the first line, and `ideal`.
     """
     scales = any(series.scales for series in lines)
     bars = INCHES_A_BAR * sum(len(series.points) for series in lines)
     width = max(5.0, bars) + (5.5 if scales else 1.0)
-    figure = make_figure(title, width, height=4.2 + 0.18 * (len(lines) + len(beneath)))
+    figure = make_figure(title, width, height=4.2 + 0.18 * (len(lines) + len(notes)))
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False, width_ratios=[max(5.0, bars), 4.5] if scales else None)[0]
-    legend = draw_bars(panels[0], [_draw_bars(series) for series in lines], written)
+    legend = draw_bars(panels[0], [_draw_bars(series) for series in lines], format_value)
     panels[0].set_ylabel("images/sec")
     if any(point.is_tainted for series in lines for point in series.points):
         legend.append(Patch(facecolor="white", edgecolor=GREY, linestyle="--", label=TAINTED))
     if scales:
         _draw_speedups(panels[1], lines)
-    figure.legend(handles=legend, loc="outside lower left", title="\n".join(beneath), alignment="left")
+    figure.legend(handles=legend, loc="outside lower left", title="\n".join(notes), alignment="left")
     return figure
 
 
@@ -220,16 +220,16 @@ def _draw_speedups(axes: Axes, lines: Sequence[ScalingSeries]) -> None:
 
 
 @apply_style()
-def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str]) -> Figure:
+def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, notes: Sequence[str]) -> Figure:
     """Draw overheads: fractions by label and number of devices, below zero where real input was faster. Ids: as in the bars."""
     bars = INCHES_A_BAR * sum(map(len, overheads.values()))
-    figure = make_figure(title, max(6.0, 1.5 + bars), height=4.2 + 0.18 * (len(overheads) + len(beneath)))
+    figure = make_figure(title, max(6.0, 1.5 + bars), height=4.2 + 0.18 * (len(overheads) + len(notes)))
     axes = figure.subplots()
     legend = draw_bars(axes, [Bars(label, values) for label, values in overheads.items()], percent)
     axes.axhline(0.0, color=GREY, linewidth=1)
     axes.set_ylabel("I/O overhead")
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
-    figure.legend(handles=legend, loc="outside lower left", title="\n".join(beneath), alignment="left")
+    figure.legend(handles=legend, loc="outside lower left", title="\n".join(notes), alignment="left")
     return figure
 
 
@@ -240,7 +240,7 @@ INCHES = 0.95, 0.5  # of a cell
 
 
 @apply_style()
-def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequence[str] = ()) -> Figure:
+def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, notes: Sequence[str] = ()) -> Figure:
     """Draw the maps below each other, each with the name of its way of training.
 
     The colour is a cell's share of the best in its column, because the reader chooses within a column; the best has an edge.
@@ -248,13 +248,13 @@ def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequ
     """
     sizes = [(len({ps for ps, _ in cells}), len({gpus for _, gpus in cells})) for cells in maps.values()]
     width = max(8.5, 2.0 + INCHES[0] * max(columns for _, columns in sizes))
-    height = 1.2 + 0.2 * len(beneath) + sum(1.1 + INCHES[1] * rows for rows, _ in sizes)
+    height = 1.2 + 0.2 * len(notes) + sum(1.1 + INCHES[1] * rows for rows, _ in sizes)
     figure = make_figure(title, width, height=height)
     panels = figure.subplots(len(maps), 1, squeeze=False, height_ratios=[1 + rows for rows, _ in sizes])[:, 0]
     for number, (axes, (name, cells)) in enumerate(zip(panels, maps.items(), strict=True)):
         axes.set_title(name)
         _draw_map(axes, cells, number)
-    lines = ["images/sec; framed: the most for so many devices; x: TAINTED, something else disturbed every run", *beneath]
+    lines = ["images/sec; framed: the most for so many devices; x: TAINTED, something else disturbed every run", *notes]
     figure.legend(handles=[], loc="outside lower left", title="\n".join(lines), alignment="left")
     return figure
 
@@ -296,7 +296,7 @@ MOST_NAMED = 16  # workers: a legend has no room for more
 
 
 @apply_style()
-def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Sequence[str] = ()) -> Figure:
+def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, notes: Sequence[str] = ()) -> Figure:
     """Draw step times over the steps (left) and as cumulative shares (right). `step_s`: seconds of each step, by worker.
 
     Ids: `steps-0` and `shares-0` of the first worker, in the order of their numbers.
@@ -304,7 +304,7 @@ def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Se
     workers = sorted(step_s, key=lambda name: (len(name), name))  # worker:2 before worker:10
     named = len(workers) <= MOST_NAMED
     below = -(-len(workers) // 8) if named else 1
-    figure = make_figure(title, height=4.2 + 0.2 * (below + len(beneath)))
+    figure = make_figure(title, height=4.2 + 0.2 * (below + len(notes)))
     over_steps, shares = figure.subplots(1, 2)
     for number, worker in enumerate(workers):
         milliseconds = 1000 * np.asarray(step_s[worker])
@@ -321,7 +321,7 @@ def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Se
     shares.set_xlabel("ms of a step")
     shares.set_ylabel("share of the worker's steps as short or shorter")
     shares.set_ylim(0, 1.02)
-    lines = [*beneath, *([] if named else [f"{len(workers)} workers, which have no room for their names here"])]
+    lines = [*notes, *([] if named else [f"{len(workers)} workers, which have no room for their names here"])]
     handles = over_steps.lines if named else []
     figure.legend(handles=handles, loc="outside lower left", title="\n".join(lines), alignment="left", ncols=8)
     return figure
@@ -333,25 +333,25 @@ LEAST_AXIS = 8  # devices: least extent for published systems, as most of them h
 def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedPoint]) -> Figure:
     """Draw the measured lines of a group, with some published ones."""
     specs = [record.spec for record in group.records]
-    beside = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
-    return draw_scaling(group.title, group.lines, beside, beneath=describe_origin(group.measured))
+    series = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
+    return draw_scaling(group.title, group.lines, series, notes=describe_origin(group.measured))
 
 
 @apply_style()
 def draw_scaling(
     title: str,
     lines: Sequence[ScalingSeries],
-    beside: Sequence[ScalingSeries] = (),
+    published: Sequence[ScalingSeries] = (),
     *,
-    beneath: Sequence[str] = (),
+    notes: Sequence[str] = (),
     heading: str = "measured (bars: slowest to fastest run)",
 ) -> Figure:
-    """Draw measured and published lines; `beneath`: hosts, date and versions of the measured ones; `heading`: what lines are.
+    """Draw measured and published lines; `notes`: hosts, date and versions of the measured ones; `heading`: what lines are.
 
     Ids in the SVG of the first line: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0`.
     """
     scales = any(series.scales for series in lines)
-    below = max(len(lines) + len(beneath), len(beside))
+    below = max(len(lines) + len(notes), len(published))
     figure = make_figure(title, height=4.2 + 0.16 * below)
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False)[0]
     rates, efficiencies = panels[0], panels[1] if scales else None
@@ -359,11 +359,11 @@ def draw_scaling(
     drawn += _draw_ideals(rates, lines)
     if any(point.is_tainted for series in lines for point in series.points):
         drawn.append(Line2D([], [], **CROSSED, color=INK, label=TAINTED))
-    figure.legend(handles=drawn, loc="outside lower left", title="\n".join([heading, *beneath]), alignment="left")
-    if beside:
-        drawn = [_draw_series(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
+    figure.legend(handles=drawn, loc="outside lower left", title="\n".join([heading, *notes]), alignment="left")
+    if published:
+        drawn = [_draw_series(rates, efficiencies, series, i, pale=True) for i, series in enumerate(published)]
         figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")
-    points = [point for series in (*lines, *beside) for point in series.points]
+    points = [point for series in (*lines, *published) for point in series.points]
     counts = sorted({point.gpus for point in points})
     ideals = [point.ideal for series in lines for point in series.points if point.ideal]
     _format_rate_axis(rates, counts, [*(value for p in points for value in (p.lowest, p.highest)), *ideals])

@@ -59,16 +59,16 @@ def _make_machine_key(measured: SessionRecord) -> tuple[str, str]:
 
 
 def _draw_group(group: FigureGroup, published: Collection[PublishedPoint]) -> Iterator[NamedFigure]:
-    beneath = describe_origin(group.measured)
+    notes = describe_origin(group.measured)
     if group.scales:
         yield NamedFigure(f"{group.name}_scaling", draw_group_scaling(group, published))
-    yield NamedFigure(f"{group.name}_rates", draw_rates(group.title, group.lines, beneath=beneath))
+    yield NamedFigure(f"{group.name}_rates", draw_rates(group.title, group.lines, notes=notes))
     overheads = _compute_overheads(group.records)
     if overheads:
-        yield NamedFigure(f"{group.name}_overhead", draw_overhead(f"I/O overhead: {group.title}", overheads, beneath=beneath))
+        yield NamedFigure(f"{group.name}_overhead", draw_overhead(f"I/O overhead: {group.title}", overheads, notes=notes))
     maps = _make_maps(group.records)
     if maps:
-        yield NamedFigure(f"{group.name}_servers", draw_heat_map(group.title, maps, beneath=beneath))
+        yield NamedFigure(f"{group.name}_servers", draw_heat_map(group.title, maps, notes=notes))
 
 
 def _compute_overheads(records: Iterable[Record]) -> dict[str, dict[int, float]]:
@@ -118,8 +118,8 @@ def _draw_steps(stored: StoredSession) -> Iterator[NamedFigure]:
         number = list(measurement.runs).index(run) + 1
         of_all = f"run {number} of {len(measurement.runs)}, {rate(run.images_per_sec)} images/sec"
         title = f"Steps: {record.spec.label}, {of_all}"
-        beneath = describe_origin([SessionRecord(record, stored.session)])
-        yield NamedFigure(f"steps_{record.id}", draw_steps(title, run.step_s, beneath=beneath))
+        notes = describe_origin([SessionRecord(record, stored.session)])
+        yield NamedFigure(f"steps_{record.id}", draw_steps(title, run.step_s, notes=notes))
 
 
 MODEL, BATCH_SIZE, DATA = "inception3", 64, "imagenet"
@@ -165,19 +165,19 @@ def draw_report_figures() -> Iterator[NamedFigure]:
     """Yield all seven figures, in their order."""
     for each in FIGURES:
         found = [_find_rows(system, data, each.most_gpus) for system, data in each.lines]
-        beneath = [*_describe_origin(found), *([each.remark] if each.remark else [])]
+        notes = [*_describe_origin(found), *([each.remark] if each.remark else [])]
         title = f"Figure {each.number}: {each.title}, up to {each.most_gpus} GPUs. {TRAINED}"
         yield NamedFigure(
             f"figure-{each.number}",
-            draw_rates(title, [_make_series(rows) for rows in found], beneath=beneath, written=_format_rate),
+            draw_rates(title, [_make_series(rows) for rows in found], notes=notes, format_value=_format_rate),
         )
     pairs = [(_find_rows(system, "synthetic"), _find_rows(system, DATA)) for system in (DAINT, P2_XLARGE, P2_8XLARGE)]
     overheads = {synthetic[0].title: _compute_published_overheads(synthetic, real) for synthetic, real in pairs}
-    beneath = [
+    notes = [
         *_describe_origin([rows for pair in pairs for rows in pair]),
         "Below zero: real input was the faster; the report drew zero.",
     ]
-    yield NamedFigure("figure-11", draw_overhead(f"Figure 11: I/O overhead. {TRAINED}", overheads, beneath=beneath))
+    yield NamedFigure("figure-11", draw_overhead(f"Figure 11: I/O overhead. {TRAINED}", overheads, notes=notes))
 
 
 def _find_rows(system: str, data: str, most_gpus: int = 128) -> list[Reference]:

@@ -101,11 +101,11 @@ def _format_table(records: Iterable[Record], before: dict[Spec, Record], previou
     return [_format_row(headings), _format_row(alignment), *map(_format_row, rows)]
 
 
-def _format_grids(grids: Iterable[Grid], about: str) -> list[str]:
+def _format_grids(grids: Iterable[Grid], note: str) -> list[str]:
     lines: list[str] = []
     for grid in grids:
         lines += [*_format_grid(grid), ""]
-    return [*lines, f"{about}.", ""] if lines else []
+    return [*lines, f"{note}.", ""] if lines else []
 
 
 def _format_grid(grid: Grid) -> list[str]:

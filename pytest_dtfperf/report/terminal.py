@@ -341,13 +341,13 @@ def format_verdict(record: Record) -> str:
     return f"{verdict or NONE}{mark}{attempt}"
 
 
-def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
+def _make_grid_blocks(grids: Iterable[Grid], note: str, width: int) -> list[RenderableType]:
     """Return tables below each other, and the note about all of them."""
     blocks: list[RenderableType] = []
     for grid in grids:
         columns = fit_columns(measure_columns([grid.headings, *grid.rows]), width, positions=[0])
         blocks += ["", make_table(grid.headings, grid.rows, columns, text_columns=[0])]
-    return [*blocks, wrap_note(about, width)] if blocks else []
+    return [*blocks, wrap_note(note, width)] if blocks else []
 
 
 def _make_published_blocks(

@@ -135,24 +135,24 @@ def _read_number(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> s
     return re.sub(f"[{_SPACES}]", " ", line[first:last])
 
 
-def _find_first(line: str, at: int) -> int:
+def _find_first(line: str, position: int) -> int:
     """Where a number begins of which one digit, or the decimal point, is at `at`."""
-    while at:
-        if line[at - 1].isdecimal():
-            at -= 1
-        elif at > 1 and line[at - 1] in _BETWEEN and line[at - 2].isdecimal():
-            at -= 2
+    while position:
+        if line[position - 1].isdecimal():
+            position -= 1
+        elif position > 1 and line[position - 1] in _BETWEEN and line[position - 2].isdecimal():
+            position -= 2
         else:
-            return at - 1 if line[at - 1] == "." and line[at] != "." else at
-    return at
+            return position - 1 if line[position - 1] == "." and line[position] != "." else position
+    return position
 
 
-def _find_last(line: str, at: int) -> int:
+def _find_last(line: str, position: int) -> int:
     """Where a number ends that goes on at `at`, or ends there."""
-    if digits := _NEXT_DIGITS.match(line, at):
-        at = digits.end()
-    exponent = _EXPONENT.match(line, at)
-    return exponent.end() if exponent else at
+    if digits := _NEXT_DIGITS.match(line, position):
+        position = digits.end()
+    exponent = _EXPONENT.match(line, position)
+    return exponent.end() if exponent else position
 
 
 def _check_columns(pattern: re.Pattern[str], line: str, whole: tuple[int, int], text: str) -> None:
@@ -169,10 +169,10 @@ def _check_columns(pattern: re.Pattern[str], line: str, whole: tuple[int, int], 
     raise UnclearNumber(f"the pattern's group takes {show_value(text)} of {show_value(line[first:last])}")
 
 
-def _check_space(pattern: re.Pattern[str], line: str, at: int) -> None:
+def _check_space(pattern: re.Pattern[str], line: str, position: int) -> None:
     """Raise `UnclearNumber` where the digits around a space may be one number: where the pattern would find that, too."""
-    if _finds(pattern, line[:at] + line[at + 1 :], lambda begin, end: begin < at < end):
-        around = f"{_find_token(line, at, at)} {_find_token(line, at + 1, at + 1)}"
+    if _finds(pattern, line[:position] + line[position + 1 :], lambda begin, end: begin < position < end):
+        around = f"{_find_token(line, position, position)} {_find_token(line, position + 1, position + 1)}"
         raise UnclearNumber(f"{show_value(around)} may be one number or two")
 
 

@@ -73,18 +73,18 @@ class UploadFilter:
     meter: Meter
     given_up: Callable[[], bool]
 
-    def sum(self, local: Path, there: StoredFile | None) -> Checksums | None:
+    def sum(self, local: Path, stored: StoredFile | None) -> Checksums | None:
         """Return the checksums of a file; None if S3 already has it."""
         try:
-            if there and there.size == local.stat().st_size and self._is_same(local, there):
-                self.meter.add(there.size)
+            if stored and stored.size == local.stat().st_size and self._is_same(local, stored):
+                self.meter.add(stored.size)
                 return None
             return self._sum(local)
         except OSError as exc:
             raise DataError(f"{local} cannot be read: {exc.strerror or exc}") from exc
 
-    def _is_same(self, local: Path, there: StoredFile) -> bool:
-        checksum = self.bucket.checksum(there)
+    def _is_same(self, local: Path, stored: StoredFile) -> bool:
+        checksum = self.bucket.checksum(stored)
         return checksum is not None and has_checksum(str(local), checksum, self.given_up)
 
     def _sum(self, local: Path) -> Checksums:

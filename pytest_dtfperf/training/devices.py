@@ -183,10 +183,10 @@ def _affects_speed(variable: str) -> bool:
     return variable.startswith(_VARIABLES) and not variable.startswith(_NO_MATTER)
 
 
-def _iterate_fields(message: Any, within: str = "") -> Iterator[tuple[str, str]]:
+def _iterate_fields(message: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the fields that are set in a protocol buffer: `gpu_options.allow_growth`."""
     for field, value in message.ListFields():
-        name = f"{within}{field.name}"
+        name = f"{prefix}{field.name}"
         if field.message_type is not None and not hasattr(value, "__len__"):
             yield from _iterate_fields(value, f"{name}.")
         else:

@@ -107,11 +107,11 @@ def serve_devices(order: TaskOrder, training: "Training", counters: Callable[[],
     return measured
 
 
-def _iterate_windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
+def _iterate_windows(steps: int, interval: int | None) -> Iterator[tuple[bool, int]]:
     """Yield for each window whether it is the last, and the number of its steps."""
-    every = every or steps
-    for start in range(0, steps, every):
-        yield start + every >= steps, min(every, steps - start)
+    interval = interval or steps
+    for start in range(0, steps, interval):
+        yield start + interval >= steps, min(interval, steps - start)
 
 
 def _has_learnt(order: TaskOrder, training: "Training", measured: MeasuredSteps) -> bool:

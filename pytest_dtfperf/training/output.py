@@ -378,7 +378,7 @@ class Output:
             self._connection.send("progress", step=self._signs, total_steps=0)  # the number of lines is not known in advance
 
 
-def _quote_around(line: str, at: int) -> str:
+def _quote_around(line: str, position: int) -> str:
     """Return the text around the number that begins at `at`."""
-    begin, end = max(0, at - _QUOTED), at + _QUOTED
+    begin, end = max(0, position - _QUOTED), position + _QUOTED
     return f"{'...' * (begin > 0)}{line[begin:end]}{'...' * (end < len(line))}"

@@ -181,10 +181,10 @@ class Family:
     measure: Callable[[], Mapping[str, Any]]
     within_s: float
 
-    def readings(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
+    def readings(self, on_poll: Callable[[], object]) -> dict[str, Any]:
         """Return readings by their full names: "cores.matmul", "memory"."""
         try:
-            found = call_in_fork(lambda: dict(self.measure()), self.within_s, meanwhile, _format_error)
+            found = call_in_fork(lambda: dict(self.measure()), self.within_s, on_poll, _format_error)
         except NoAnswer as why:
             found = {member: {"error": str(why)} for member in self.members}
         return {f"{self.name}.{member}".removesuffix("."): reading for member, reading in found.items()}

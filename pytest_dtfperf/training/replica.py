@@ -184,25 +184,25 @@ class Step:
         return check_devices(self._order.name, found, asked)
 
 
-def check_devices(task: str, found: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
+def check_devices(task: str, found: Collection[str], requested: Collection[str]) -> tuple[str, ...]:
     """Return the devices on which gradients are computed, sorted.
 
     Raises `InvalidMeasurement` unless they are those requested.
     """
-    if len(found) != len(asked) or not all(is_one_of(device, asked) for device in found):
+    if len(found) != len(requested) or not all(is_one_of(device, requested) for device in found):
         raise InvalidMeasurement(
-            f"{task} was to compute its gradients on {', '.join(sorted(asked))}, "
+            f"{task} was to compute its gradients on {', '.join(sorted(requested))}, "
             f"TensorFlow computes them on {', '.join(sorted(found)) or 'no device it names'}"
         )
     return tuple(sorted(found))
 
 
-def is_one_of(device: str, asked: Iterable[str]) -> bool:
+def is_one_of(device: str, requested: Iterable[str]) -> bool:
     """Return whether the device is among the requested ones.
 
     Their names are short: they leave out the replica, and in a single process the job and the task.
     """
     have = tf.DeviceSpec.from_string(device)
-    wants = [tf.DeviceSpec.from_string(short) for short in asked]
+    wants = [tf.DeviceSpec.from_string(short) for short in requested]
     parts = ("job", "task", "device_type", "device_index")
     return any(all(getattr(want, part) in (None, getattr(have, part)) for part in parts) for want in wants)

@@ -30,13 +30,13 @@ def format_exception(error: Exception) -> str:
 def call_in_fork(
     function: Callable[[], Answer],
     within_s: float,
-    meanwhile: Callable[[], object] = lambda: None,
+    on_poll: Callable[[], object] = lambda: None,
     format_error: Callable[[Exception], str] = format_exception,
 ) -> Answer:
     """Call the function in a fork, and return its result, a JSON object. Raises `NoAnswer`.
 
     The fork has only the calling thread of this process: locks that other threads hold at that time are never released, and
-    then there is no answer within `within_s` seconds. `meanwhile` is called repeatedly until the answer comes, and
+    then there is no answer within `within_s` seconds. `on_poll` is called repeatedly until the answer comes, and
     `format_error` formats errors of the function.
     """
     answer, theirs = os.pipe()
@@ -56,7 +56,7 @@ def call_in_fork(
                 if not more:
                     break
                 data += more
-            meanwhile()
+            on_poll()
             late = time.monotonic() > deadline
     if late:
         os.kill(pid, signal.SIGKILL)

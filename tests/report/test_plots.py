@@ -70,7 +70,7 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
 def test_texts_do_not_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedPoint]) -> None:
     """Titles, labels and legends do not overlap and are inside the figure."""
     lines, beneath = make_measured_series(records), describe_origin(SessionRecord(record, folder.session) for record in records)
-    figure = draw_scaling("inception3", lines, make_published_series(beside, [spec()], 8), beneath=beneath)
+    figure = draw_scaling("inception3", lines, make_published_series(beside, [spec()], 8), notes=beneath)
     figure.draw_without_rendering()
     texts = [*(axes.get_tightbbox() for axes in figure.axes), *(legend.get_window_extent() for legend in figure.legends)]
     boxes = [box for box in (*texts, *(text.get_window_extent() for text in figure.texts)) if box is not None]

@@ -119,8 +119,8 @@ def make_srun_watchdog(client: SlurmClient) -> Watchdog:
     return _make_watchdog(client, "")
 
 
-def _make_watchdog(client: SlurmClient, besides: str, *arguments: str) -> Watchdog:
-    argv = ["/bin/sh", "-c", _WATCHDOG.format(besides), "dtfperf-watchdog", sys.executable, f"{SRUN_LEAVES_S:g}", *arguments]
+def _make_watchdog(client: SlurmClient, extra: str, *arguments: str) -> Watchdog:
+    argv = ["/bin/sh", "-c", _WATCHDOG.format(extra), "dtfperf-watchdog", sys.executable, f"{SRUN_LEAVES_S:g}", *arguments]
     return Watchdog(argv, client.environment)
 
 

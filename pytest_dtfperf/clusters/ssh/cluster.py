@@ -38,7 +38,7 @@ _START_S = 30.0  # from the order to start a command to its start, on a host tha
 
 
 def open_process(
-    handshake: Handshake, index: int, endpoint: Endpoint, over: CancelToken, stages: MutableMapping[str, str] | None = None
+    handshake: Handshake, index: int, endpoint: Endpoint, token: CancelToken, stages: MutableMapping[str, str] | None = None
 ) -> SshProcess:
     """Connect to a host, and return once its supervisor waits for orders. Raises `Unreachable` if it fails or is too late.
 
@@ -49,7 +49,7 @@ def open_process(
     def connect() -> SshProcess:
         process = _start(handshake, index, endpoint, {} if stages is None else stages)
         try:
-            process.shake_hands(deadline, over)
+            process.shake_hands(deadline, token)
         except BaseException:
             process.let_go()
             raise
@@ -63,7 +63,7 @@ def open_process(
             first_pause_s=_FIRST_PAUSE_S,
             longest_pause_s=_LONGEST_PAUSE_S,
             spread=1 / 3,
-            sleep=lambda pause_s: over.wait([], pause_s),
+            sleep=lambda pause_s: token.wait([], pause_s),
         )
     except TransientError as exc:
         raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s", host=endpoint.name) from None
@@ -87,9 +87,9 @@ def open_processes(
     """
     lines: list[Future[SshProcess]] = []
     stages: dict[str, str] = {}
-    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+    with CancelToken() as token, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
-            lines = [pool.submit(open_process, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
+            lines = [pool.submit(open_process, handshake, index, endpoint, token, stages) for index, endpoint in endpoints]
             waiting, reported = set(lines), ""
             while waiting:
                 done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
@@ -101,7 +101,7 @@ def open_processes(
                     on_status(reported := status)
             return [each.result() for each in lines]
         except BaseException:  # Ctrl-C too: no caller has the connections yet
-            over.cancel()
+            token.cancel()
             pool.shutdown(cancel_futures=True)
             for each in lines:
                 if not each.cancelled() and not each.exception():
@@ -132,10 +132,10 @@ def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[
         for line in lines:
             order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
             line.order({"run": order})
-        with CancelToken() as over:
+        with CancelToken() as token:
             deadline = time.monotonic() + _START_S
             for line in lines:
-                line.receive_answer(deadline - time.monotonic(), over)
+                line.receive_answer(deadline - time.monotonic(), token)
     except BaseException:
         for line in lines:
             line.let_go()
@@ -147,10 +147,10 @@ def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: floa
     for line, sessions in lines:
         line.order({"sweep": list(sessions)})
     deadline = time.monotonic() + within_s
-    with CancelToken() as over:
+    with CancelToken() as token:
         for line, _ in lines:
             with suppress(Unreachable):
-                line.receive_answer(deadline - time.monotonic(), over)
+                line.receive_answer(deadline - time.monotonic(), token)
 
 
 def sweep_hosts(
@@ -159,17 +159,17 @@ def sweep_hosts(
     """End what these sessions have left on these hosts, if they can be reached in that time."""
     handshake = Handshake.from_config(config, limit_s=within_s)
 
-    def one(index: int, endpoint: Endpoint, over: CancelToken) -> None:
+    def one(index: int, endpoint: Endpoint, token: CancelToken) -> None:
         with suppress(Unreachable, Cancelled):
-            line = open_process(handshake, index, endpoint, over)
+            line = open_process(handshake, index, endpoint, token)
             try:
                 line.order({"sweep": list(sessions)})
-                line.receive_answer(within_s, over)
+                line.receive_answer(within_s, token)
             finally:
                 line.let_go()
 
-    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
-        for each in [pool.submit(one, index, endpoint, over) for index, endpoint in endpoints]:
+    with CancelToken() as token, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+        for each in [pool.submit(one, index, endpoint, token) for index, endpoint in endpoints]:
             each.result()
 
 

@@ -151,11 +151,11 @@ class SshProcess(Child):
 
     # Before the start of a command
 
-    def shake_hands(self, deadline: float, over: CancelToken) -> None:
+    def shake_hands(self, deadline: float, token: CancelToken) -> None:
         """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Cancelled`."""
         self.write(self._handshake.script)
         while True:
-            message = self._read_message(deadline, over)
+            message = self._read_message(deadline, token)
             match message:
                 case PythonStep():
                     self.order(self._handshake.header)
@@ -170,9 +170,9 @@ class SshProcess(Child):
     def order(self, order: Mapping[str, Any]) -> None:
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
-    def receive_answer(self, within_s: float, over: CancelToken) -> ProgramMessage:
+    def receive_answer(self, within_s: float, token: CancelToken) -> ProgramMessage:
         """Return the supervisor's answer to an order."""
-        return self._read_message(time.monotonic() + within_s, over)
+        return self._read_message(time.monotonic() + within_s, token)
 
     def is_idle(self) -> bool:
         """Return whether the supervisor still waits for an order."""
@@ -184,7 +184,7 @@ class SshProcess(Child):
         self.hang_up()
         self.end(0.0)
 
-    def _read_message(self, deadline: float, over: CancelToken) -> ProgramMessage:
+    def _read_message(self, deadline: float, token: CancelToken) -> ProgramMessage:
         """Return the supervisor's next message. Reads byte by byte: the bytes after it belong to another reader."""
         while True:
             if time.monotonic() > deadline:  # also for a host that sends without end
@@ -192,10 +192,10 @@ class SshProcess(Child):
             try:
                 byte = os.read(self.stdout.fileno(), 1)
             except BlockingIOError:
-                over.wait([self.stdout.fileno()], deadline - time.monotonic())
+                token.wait([self.stdout.fileno()], deadline - time.monotonic())
                 continue
             if not byte:
-                raise self._explain_end(over)
+                raise self._explain_end(token)
             self._partial += byte
             self._unread += 1
             if self._unread > _NOISE_BYTES:
@@ -258,11 +258,11 @@ class SshProcess(Child):
             f"did not answer within {limit_s:g} s", f"try it by hand: {format_command(self.endpoint)}", lines
         )
 
-    def _explain_end(self, over: CancelToken) -> Exception:
+    def _explain_end(self, token: CancelToken) -> Exception:
         """Return the error for a connection that has ended instead of answering."""
         deadline = time.monotonic() + 1.0
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
-            over.wait([], 0.01)
+            token.wait([], 0.01)
         lines = self._stderr_lines()
         if code is not None and code < 0:
             return self._make_unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)

@@ -123,7 +123,7 @@ class PageInput:
 
 def make_page(given: PageInput) -> Page:
     session, records = given.session, given.results.records
-    around = CardContext(
+    context = CardContext(
         command=session.command,
         session=given.path or session.id,
         limit=axis_limit(records),
@@ -134,7 +134,7 @@ def make_page(given: PageInput) -> Page:
     )
     ordered = sorted(records, key=lambda record: sort_by_severity(record.verdict))
     cards = {
-        record.id: make_card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
+        record.id: make_card(record, f"m{number}", context, with_details=number <= MOST_WHOLE)
         for number, record in enumerate(ordered, start=1)
     }
     comparisons = given.results.comparisons

@@ -267,16 +267,17 @@ def axis_limit(records: Iterable[Record]) -> float:
     return min(max(1.1 * largest, LEAST_AXIS), MOST_AXIS)
 
 
-def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool = True) -> Card:
-    """Return the view of a record. `whole`: with the step, the tasks and earlier rates as numbers."""
+def make_card(record: Record, anchor: str, context: CardContext, *, with_details: bool = True) -> Card:
+    """Return the view of a record. `with_details`: with the step, the tasks and earlier rates as numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
     breakdown = traced.step_breakdown if traced else None
     before = entry.step_breakdown if entry else None
+    explain_command = f"dtfperf explain {context.session} {record.id}"
     return Card(
         anchor=anchor,
         standing=Standing.from_verdict(record.verdict, format_verdict(record)),
-        label=around.labels[record.spec],
+        label=context.labels[record.spec],
         test=record.test,
         rate=format_rate_with_spread(record.measurement),
         rate_value=record.images_per_sec,
@@ -285,17 +286,17 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
         baseline=rate(record.baseline) if record.baseline else NONE,
         change=change(record.change) if record.change is not None else NONE,
         change_value=record.change,
-        interval=_draw_interval(record, around.limit),
-        past=make_earlier(around.history.get(record.id), f"past-{anchor}", whole=whole),
-        facts=_list_facts(record, entry, around),
-        causes=make_causes(record.explanation, f"dtfperf explain {around.session} {record.id}") if record.explanation else None,
+        interval=_draw_interval(record, context.limit),
+        past=make_earlier(context.history.get(record.id), f"past-{anchor}", with_details=with_details),
+        facts=_list_facts(record, entry, context),
+        causes=make_causes(record.explanation, explain_command) if record.explanation else None,
         no_causes=record.unexplained,
-        steps=make_steps(breakdown, before) if breakdown and whole else None,
+        steps=make_steps(breakdown, before) if breakdown and with_details else None,
         no_steps=traced.unexplained if traced and breakdown is None else "",
-        workers=_make_workers_of_record(record) if whole else None,
+        workers=_make_workers_of_record(record) if with_details else None,
         differences=_list_differences(record, entry),
-        command=make_rerun_command(around.command, record.test),
-        logs=around.logs.get(record.test, ()),
+        command=make_rerun_command(context.command, record.test),
+        logs=context.logs.get(record.test, ()),
     )
 
 
@@ -313,13 +314,13 @@ def _draw_interval(record: Record, limit: float) -> Markup | None:
     return html.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=description)
 
 
-def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
+def make_earlier(past: Past | None, name: str, *, with_details: bool) -> Earlier | None:
     """Return the earlier rates; None if there is one session only. `name`: id of the drawing."""
     if past is None or len(past.points) < 2:
         return None
     shown = list(past.points)
     began = next((i for i, (started, _) in enumerate(shown) if started >= past.began), None) if past.began else None
-    rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
+    rows = [[minute(started), rate(value)] for started, value in reversed(shown if with_details else ())]
     if rows and past.is_disturbed:
         rows[0][1] += ", disturbed"
     drawing = html.draw_trend(shown, name, began, is_disturbed=past.is_disturbed)
@@ -327,7 +328,7 @@ def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None
     return Earlier(drawing, description, past.change, Grid(("session", "images/sec"), rows))
 
 
-def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> list[Fact]:
+def _list_facts(record: Record, entry: Entry | None, context: CardContext) -> list[Fact]:
     measurement = record.measurement
     count = len(measurement.runs)
     disturbed = [str(each) for run in measurement.runs for each in run.disturbances]
@@ -336,7 +337,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
         Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
         Fact("baseline", format_baseline(record.comparison) if record.comparison else ""),
         Fact("accepted", _format_provenance(entry) if entry else ""),
-        Fact("efficiency", _format_efficiency(record, around)),
+        Fact("efficiency", _format_efficiency(record, context)),
         Fact("limit", measurement_text.format_limit_or_reason(record)),
         Fact("hint", "; ".join(text.removeprefix(record.spec.label).lstrip(": ") for text in list_hints_of(record))),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _list_other_checks(record)),
@@ -358,11 +359,11 @@ def _format_provenance(entry: Entry) -> str:
     return ", ".join([*parts, *([f"because {found.reason}"] if found.reason else [])])
 
 
-def _format_efficiency(record: Record, around: CardContext) -> str:
+def _format_efficiency(record: Record, context: CardContext) -> str:
     if record.efficiency is None or record.anchor is None:
         return ""
-    anchor = around.anchors.get(record.anchor)
-    return f"{percent(record.efficiency)} of {record.spec.gpus} x {around.labels[anchor] if anchor else record.anchor}"
+    anchor = context.anchors.get(record.anchor)
+    return f"{percent(record.efficiency)} of {record.spec.gpus} x {context.labels[anchor] if anchor else record.anchor}"
 
 
 def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:

@@ -119,10 +119,10 @@ def _call_function(
         return function(images, **arguments)
 
 
-def _make_free_name(name: str, made: list[tuple[str, Any]]) -> str:
+def _make_free_name(name: str, existing: list[tuple[str, Any]]) -> str:
     """Return the name without our scope, and with a number if it is taken."""
     name = name.removeprefix("own/").partition(":")[0]
-    taken, found, number = {each for each, _ in made}, name, 0
+    taken, found, number = {each for each, _ in existing}, name, 0
     while found in taken:
         number += 1
         found = f"{name}_{number}"
@@ -146,9 +146,9 @@ class KerasNetwork:
         self._states = [each for each in outline.variables if not each.trainable]
 
     @classmethod
-    def make_from_model(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
-        """Make a network from a model. `asked` is the images' shape where the model leaves it open. Raises `SpecError`."""
-        shape = _find_image_shape(spec, model, asked)
+    def make_from_model(cls, spec: Spec, model: Any, image_shape: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
+        """Make a network from a model. `image_shape` counts where the model leaves it open. Raises `SpecError`."""
+        shape = _find_image_shape(spec, model, image_shape)
         _check_precision(spec, model)
         variables = [*_list_variables(spec, model, host)]
         found = trace_model(spec.model, shape, partial(_compute_logits, model))
@@ -172,21 +172,21 @@ class KerasNetwork:
         return find_logits(out)
 
 
-def _find_image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
+def _find_image_shape(spec: Spec, model: Any, image_shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
     """Return the shape of the model's images; build the model for one image where it is not built yet."""
     import keras
 
     if not model.built or not getattr(model, "inputs", None):  # a subclass of keras.Model may have none
-        if asked is None:
+        if image_shape is None:
             raise SpecError(
                 f"{spec.model} does not define its image shape: begin it with keras.Input((height, width, channels)), or give "
                 "what makes it an attribute image_shape"
             )
         try:
-            model(keras.Input(asked))
+            model(keras.Input(image_shape))
         except Exception as error:
-            raise SpecError(f"{spec.model} does not take images of {asked}: {describe_error(error)}") from error
-        return asked
+            raise SpecError(f"{spec.model} does not take images of {image_shape}: {describe_error(error)}") from error
+        return image_shape
     inputs, outputs = list(model.inputs), list(model.outputs)
     if (len(inputs), len(outputs)) != (1, 1):
         raise SpecError(f"{spec.model} has {len(inputs)} inputs and {len(outputs)} outputs: images go in, and logits come out")
@@ -198,9 +198,9 @@ def _find_image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None
         )
     if None not in shape:
         return shape
-    if asked is None or any(own not in (None, other) for own, other in zip(shape, asked, strict=True)):
+    if image_shape is None or any(own not in (None, other) for own, other in zip(shape, image_shape, strict=True)):
         raise SpecError(f"{spec.model} looks at images of {shape}: give what makes it an attribute image_shape with all three")
-    return asked
+    return image_shape
 
 
 def _check_precision(spec: Spec, model: Any) -> None:
