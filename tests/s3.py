@@ -19,7 +19,7 @@ from tests.clusters.ec2.cloud.server import Server, serving
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# For the start of a child's code: Ctrl-C is heard even if this process's parent ignores it, and told by a file of that name.
+# For the start of a child's code: Ctrl-C raises KeyboardInterrupt even if this process's parent ignores it, and makes a file.
 HEARS_CTRL_C = """
 import pathlib, signal
 def interrupted(*_):
@@ -67,11 +67,11 @@ class S3:
     def head(self, key: str) -> Any:
         return self.client.head_object(Bucket=NAME, Key=key, ChecksumMode="ENABLED")
 
-    def unfinished(self) -> list[Any]:
+    def list_unfinished_uploads(self) -> list[Any]:
         """Uploads in parts that are neither complete nor taken back."""
         return list(self.client.list_multipart_uploads(Bucket=NAME).get("Uploads", []))
 
-    def asked(self, method: str, key: str = "") -> int:
+    def count_requests(self, method: str, key: str = "") -> int:
         """How often an object, or any below a prefix, was asked for."""
         return sum(name.startswith(f"{method} /{NAME}/{key}") for name in self.cloud.names())
 

@@ -196,7 +196,7 @@ def test_spec_with_a_command_survives_json() -> None:
     assert Spec.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
-def measured(spec: Spec, *reported: str | None, devices: tuple[int, ...] = (1, 1)) -> float:
+def measure_rate(spec: Spec, *reported: str | None, devices: tuple[int, ...] = (1, 1)) -> float:
     reports = [
         TaskReport(
             job="worker",
@@ -230,7 +230,7 @@ def test_rate_rule_combines_the_workers_rates(
     rule: str, reported: tuple[str | None, ...], devices: tuple[int, ...], rate: float
 ) -> None:
     """Each rule makes one rate from the printed rates of the workers."""
-    assert measured(spec(rate_of=rule, gpus=sum(devices)), *reported, devices=devices) == pytest.approx(rate)
+    assert measure_rate(spec(rate_of=rule, gpus=sum(devices)), *reported, devices=devices) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_unusable_rate_is_invalid(rule: str, reported: tuple[str | None, ...], w
     """Without a plausible number of each worker that the rule needs the measurement is invalid, and the message names the
     worker."""
     with pytest.raises(InvalidMeasurement, match=words):
-        measured(spec(rate_of=rule), *reported)
+        measure_rate(spec(rate_of=rule), *reported)
 
 
 def test_missing_worker_is_invalid() -> None:
     """A program on fewer workers than requested is no measurement of them."""
     with pytest.raises(InvalidMeasurement, match="1 devices trained where 2 were asked for"):
-        measured(spec(), "10", devices=(1,))
+        measure_rate(spec(), "10", devices=(1,))

@@ -344,7 +344,7 @@ class BisectionPosterior:
         found += [_Configuration((gap,), PRIOR[1] * width / positions) for gap, width in enumerate(widths)]
         pairs = positions * (positions - 1) / 2
         for gap, width in enumerate(widths):
-            if not self.is_located([gap]):  # else two changes in it cannot be told from one
+            if not self.is_located([gap]):  # otherwise two changes in it look like one
                 found.append(_Configuration((gap, gap), PRIOR[2] * width * (width - 1) / 2 / pairs))
             for other in range(gap + 1, len(widths)):
                 found.append(_Configuration((gap, other), PRIOR[2] * width * widths[other] / pairs))

@@ -360,12 +360,12 @@ class SimulatedChannel:
             return
         for number in numbers:
             task = run.tasks[steps.workers[number]]
-            is_lent = bool(number) and run.common["spec"].mode.single_session
-            if not is_lent:
+            serves_devices = bool(number) and run.common["spec"].mode.single_session
+            if not serves_devices:
                 yield from self._send_timestamps(run, steps, number)
-            if run.traced and not is_lent:
+            if run.traced and not serves_devices:
                 yield self._make_task_message(run, task, "trace", **self._make_trace(run, run.traced, number))
-            report = self._make_report(run, steps, number, has_steps=not is_lent)
+            report = self._make_report(run, steps, number, has_steps=not serves_devices)
             yield self._make_task_message(run, task, "report", **report)
             task.is_over = True
             yield self._message(task.host, "exit", run=run.id, task=task.name, code=0, signal=None, last_lines=[])

@@ -304,7 +304,7 @@ class Output:
         self._rest = b""
         self._kept = b""  # of the line that is being read, where it is long
         self._signs = 0
-        self._told_at = self._streamed_at = float("-inf")
+        self._reported_at = self._streamed_at = float("-inf")
         self._streams = streams
         self._waiting: list[str] = []
         self._room = STREAM_CHARACTERS
@@ -373,8 +373,8 @@ class Output:
         """Report progress, for a line or for a step that was reported without one."""
         self._signs += 1
         now = perf_counter()
-        if now - self._told_at >= PROGRESS_S:
-            self._told_at = now
+        if now - self._reported_at >= PROGRESS_S:
+            self._reported_at = now
             self._connection.send("progress", step=self._signs, total_steps=0)  # the number of lines is not known in advance
 
 

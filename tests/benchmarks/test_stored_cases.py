@@ -113,12 +113,12 @@ class SleepingRig:
     def run(self, spec: Spec, changes: Changes, on_sent: OnSent) -> Run:
         self.slept += changes.sleeps.values()
         on_sent({"traces": {}, "timestamps": {}})
-        return self._of(0.1 + self.factor * sum(changes.sleeps.values()))
+        return self._make_run(0.1 + self.factor * sum(changes.sleeps.values()))
 
     def good(self, spec: Spec) -> Good:
-        return Good([self._of(0.1)], spec)
+        return Good([self._make_run(0.1)], spec)
 
-    def _of(self, step_s: float) -> Run:
+    def _make_run(self, step_s: float) -> Run:
         return replace(self.baseline.measurement.runs[-1], images_per_sec=32 / step_s)
 
 

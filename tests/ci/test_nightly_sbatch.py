@@ -83,12 +83,12 @@ class Farm:
     def wait_for(self, path: Path, job_id: str) -> None:
         """Return when the job has made the file; fail if it ends without it."""
 
-        def made() -> bool:
+        def is_made() -> bool:
             code = self._code(job_id)
             assert path.exists() or code is None, f"the job ended with {code}, and without {path.name}: {self.log}"
             return path.exists()
 
-        self._wait_until(f"{path.name} is there", made)
+        self._wait_until(f"{path.name} is there", is_made)
 
     def _wait_until(self, what: str, true: Callable[[], object]) -> None:
         deadline = time.monotonic() + ENDS_S

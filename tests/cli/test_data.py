@@ -184,7 +184,7 @@ def test_interrupted_push_leaves_no_parts(s3: S3, tmp_path: Path) -> None:
         hang.release()
         assert pushing.communicate() == (b"", b"dtfperf: interrupted\n")
     assert pushing.returncode == 130
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
 
 
 def test_no_credentials_are_stored(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:

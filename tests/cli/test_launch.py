@@ -163,7 +163,7 @@ import json, os, pathlib, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 name = f"{config['task']['type']}-{config['task']['index']}"
 print(name, json.dumps(config), flush=True)
-signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), sys.exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (print("SIGTERM", flush=True), sys.exit(0)))
 pathlib.Path(f"{name}.pid").write_text(str(os.getpid()))
 while len(list(pathlib.Path().glob("*-*.pid"))) < int(sys.argv[1]):
     time.sleep(0.02)
@@ -196,9 +196,9 @@ def test_run_ends_with_its_chief(folder: Path) -> None:
     ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in roles}
     assert ended == {
         "chief:0": ["trained"],
-        "ps:0": ["told to end"],
+        "ps:0": ["SIGTERM"],
         "worker:0": ["left by itself"],
-        "worker:1": ["told to end"],
+        "worker:1": ["SIGTERM"],
         "evaluator:0": ["evaluated"],
     }
     (logs,) = (folder / "dtfperf_launches").iterdir()
@@ -500,7 +500,7 @@ def assert_run_ends_with_chief(folder: Path, *words: str, **more: str) -> None:
         "worker:0": "worker",
     }
     ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in roles}
-    assert ended == {"chief:0": ["trained"], "ps:0": ["told to end"], "worker:0": ["left by itself"]}
+    assert ended == {"chief:0": ["trained"], "ps:0": ["SIGTERM"], "worker:0": ["left by itself"]}
     for path in folder.glob("*.pid"):
         path.unlink()
     done = launch(folder, *words, "9", **more)

@@ -54,8 +54,8 @@ class Notebook:
         self.process = process
         assert process.stdout
         line = process.stdout.readline()
-        self.told: dict[str, Any] = read("notebook", line) if line else {}
-        if not self.told:
+        self.printed: dict[str, Any] = read("notebook", line) if line else {}
+        if not self.printed:
             raise AssertionError(f"it ended with {process.wait(ENDS_S)}: {(folder / 'stderr').read_text()}")
 
     @property
@@ -66,8 +66,8 @@ class Notebook:
 
     def connect(self, path: str, *, token: str | None = None, method: str = "GET", headers: str = "") -> socket.socket:
         """Send a request and return the socket with its response."""
-        sock = socket.create_connection(("127.0.0.1", self.told["port"]), ENDS_S)
-        asked = f"{path}?token={self.told['token'] if token is None else token}"
+        sock = socket.create_connection(("127.0.0.1", self.printed["port"]), ENDS_S)
+        asked = f"{path}?token={self.printed['token'] if token is None else token}"
         sock.sendall(f"{method} {asked} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode())
         return sock
 
@@ -144,7 +144,7 @@ def assert_nothing_left(folder: Path) -> None:
 def test_url_leads_to_the_server_and_needs_its_token(folder: Path) -> None:
     """The URL leads to the server only with the token, which is in no command line, environment or log."""
     with start_notebook(folder) as notebook:
-        details = notebook.told
+        details = notebook.printed
         assert details["url"] == f"http://127.0.0.1:{details['port']}/lab?token={details['token']}"
         assert len(details["token"]) >= 32
         assert notebook.get("/lab") == (200, b"<title>JupyterLab</title>")
@@ -263,7 +263,7 @@ def test_notebook_over_ssh(folder: Path, lab: Lab) -> None:
     """The tunnel works over SSH, the loss of the agent is reported, and nothing is left on the machine."""
     (folder / "clusters.toml").write_text(lab.toml(make_setup(folder)))
     with start_notebook(folder, "--cluster=lab", PYTHONPATH=SEARCHED) as notebook:
-        assert notebook.told["host"] == "m1"
+        assert notebook.printed["host"] == "m1"
         assert notebook.get("/lab", token="")[0] == 403
         assert notebook.get(f"/bytes/{5 * MIB + 5}") == (200, make_bytes(5 * MIB + 5))
         about = json.loads(notebook.get("/about")[1])
@@ -440,8 +440,8 @@ def test_browser_gets_a_private_file(folder: Path) -> None:
         address, mode, page = seen.read_text().split("\n", 2)
         assert re.fullmatch(r"file:///\S+/open.html", address)
         assert mode == "700"
-        assert notebook.told["url"] in page
-        assert notebook.told["token"] not in address
+        assert notebook.printed["url"] in page
+        assert notebook.printed["token"] not in address
         os.kill(notebook.process.pid, signal.SIGTERM)
         assert notebook.ends() == 143
     assert not Path(address.removeprefix("file://")).exists()
@@ -484,8 +484,8 @@ def test_browser_that_keeps_running_is_answered(folder: Path) -> None:
     browser.write_text(
         f"#!{sys.executable}\nimport re, sys, time, urllib.request\n"
         "url = re.search('url=([^\"]+)', open(sys.argv[1].removeprefix('file://')).read())[1]\n"
-        "told = urllib.request.urlopen(url, timeout=10).status\n"
-        f"open({str(seen)!r}, 'w').write(str(told))\ntime.sleep(3600)\n"
+        "status = urllib.request.urlopen(url, timeout=10).status\n"
+        f"open({str(seen)!r}, 'w').write(str(status))\ntime.sleep(3600)\n"
     )
     browser.chmod(0o755)
     with start_notebook(folder, "--open", BROWSER=str(browser)) as notebook:
@@ -498,14 +498,14 @@ def test_browser_that_keeps_running_is_answered(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "lent_s"),
+    ("given", "lifetime_s"),
     [({}, 3600), ({"time_limit": 5}, 300), ({"time_limit": "12"}, 720), ({"time_limit": "12:30"}, 750),
      ({"time_limit": "01:02:03"}, 3723), ({"time_limit": "1-12"}, 129_600), ({"time_limit": "1-12:30"}, 131_400),
      ({"time_limit": "2-00:00:01"}, 172_801)],
 )  # fmt: skip
-def test_lifetime_of_a_job_is_read(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lent_s: float) -> None:
+def test_lifetime_of_a_job_is_read(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lifetime_s: float) -> None:
     """Each of Slurm's formats of a time limit is read; inside of a job there is no limit."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
-    assert keys.get_lifetime_s(given) == lent_s
+    assert keys.get_lifetime_s(given) == lifetime_s
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert keys.get_lifetime_s(given) is None

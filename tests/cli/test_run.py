@@ -11,7 +11,7 @@ from pytest_dtfperf.cli.run import WantedSpec
 from pytest_dtfperf.cli.run import parse_specs as trainings_of
 from pytest_dtfperf.errors import UsageError
 from tests.cli.table import read, read_refusal
-from tests.docs.commands import understood
+from tests.docs.commands import parse_arguments
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records, session
 
@@ -88,7 +88,7 @@ def test_next_commands_are_valid(perf: PerfTests) -> None:
     following = [line.split("  ")[1] for line in first.out.partition("Next:\n")[2].splitlines() if line.startswith("  ")]
     assert len(following) == 3
     for command in following:
-        understood(shlex.split(command)[1:])
+        parse_arguments(shlex.split(command)[1:])
     traced = run_trainings(perf, "trivial", "--explain=always")
     assert traced.code == 0, traced.err
     assert session(perf)["command"][-2] == "--explain=always"

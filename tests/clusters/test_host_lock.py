@@ -72,7 +72,7 @@ class Other:
 
 
 @contextmanager
-def another(folder: Path, *names: str, says: bytes = b"held", before: Sequence[str] = ()) -> Iterator[Other]:
+def hold_elsewhere(folder: Path, *names: str, says: bytes = b"held", before: Sequence[str] = ()) -> Iterator[Other]:
     """Another process that has the hosts, or waits for them."""
     other = Other(folder, *(names or ["here"]), before=before)
     try:
@@ -138,7 +138,7 @@ def test_different_hosts_have_different_tickets(tmp_path: Path) -> None:
 def test_waiting_process_is_shown_the_holder_and_gets_the_host(tmp_path: Path, end: str) -> None:
     """A waiting process is shown the holder, and gets the host when it is released or killed; neither leaves files."""
     waits: list[LockWait] = []
-    with another(tmp_path) as holder:
+    with hold_elsewhere(tmp_path) as holder:
 
         def on_wait(wait: LockWait) -> None:
             waits.append(wait)
@@ -156,7 +156,7 @@ def test_waiting_process_is_shown_the_holder_and_gets_the_host(tmp_path: Path, e
 def test_first_come_first_served(tmp_path: Path) -> None:
     """The first process is served first, independent of later ones and of how often they poll."""
     served: list[int] = []
-    with another(tmp_path) as holder:
+    with hold_elsewhere(tmp_path) as holder:
         waiting = []
         for number in range(3):
             thread = threading.Thread(target=_be_served, args=(tmp_path, number, served))
@@ -181,7 +181,7 @@ def _be_served(folder: Path, number: int, served: list[int]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_dead_or_stopped_waiter_is_skipped(tmp_path: Path, number: signal.Signals) -> None:
     """An earlier process that was killed or stopped while it waited is skipped."""
-    with another(tmp_path) as holder, another(tmp_path, "here", says=b"waits") as waiter:
+    with hold_elsewhere(tmp_path) as holder, hold_elsewhere(tmp_path, "here", says=b"waits") as waiter:
         os.kill(waiter.pid, number)
         wait_until("it is so", lambda: (seen := processes.inspect(waiter.pid)) is None or seen.state in ("T", "Z"))
 
@@ -205,8 +205,8 @@ def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with (
-        another(tmp_path),
-        another(tmp_path, "here", says=b"waits"),
+        hold_elsewhere(tmp_path),
+        hold_elsewhere(tmp_path, "here", says=b"waits"),
         pytest.raises(KeyboardInterrupt),
         lock_hosts(["here"], 1, me(), give_up, folder=tmp_path),
     ):
@@ -225,7 +225,7 @@ def test_wait_shows_earlier_tickets_and_duration(tmp_path: Path) -> None:
 def test_several_hosts_are_locked_together(tmp_path: Path) -> None:
     """A process that holds several hosts blocks those that want one of them, and no others."""
     waits: list[LockWait] = []
-    with another(tmp_path, "host-1", "host-2") as holder:
+    with hold_elsewhere(tmp_path, "host-1", "host-2") as holder:
         with lock_hosts(["host-3"], 1, me(), fail_on_wait, folder=tmp_path):
             pass
 
@@ -259,7 +259,7 @@ def test_hosts_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
 
 def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
     """An interrupted wait leaves the host unlocked."""
-    with another(tmp_path) as holder:
+    with hold_elsewhere(tmp_path) as holder:
 
         def give_up(wait: LockWait) -> None:
             raise KeyboardInterrupt
@@ -296,7 +296,7 @@ FAR = json.dumps({"owner": "vm::1:1:1", "session": "s", "what": "w", "since": 1e
 def test_a_damaged_note(tmp_path: Path, note: str) -> None:
     """A ticket with damaged text still holds its host, and a waiting process is shown that."""
     waits: list[LockWait] = []
-    with another(tmp_path) as holder:
+    with hold_elsewhere(tmp_path) as holder:
         (ticket,) = tmp_path.iterdir()
         ticket.write_text(note)
 
@@ -311,7 +311,7 @@ def test_a_damaged_note(tmp_path: Path, note: str) -> None:
 
 def test_tickets_of_dead_processes_are_swept(tmp_path: Path) -> None:
     """Tickets of dead processes for any host are deleted when the next ticket is drawn; foreign files stay."""
-    with another(tmp_path, "once") as holder:
+    with hold_elsewhere(tmp_path, "once") as holder:
         holder.kill()
     (tmp_path / "foreign").write_text("")
     assert len(tickets(tmp_path)) == 2
@@ -324,7 +324,7 @@ def test_tickets_of_dead_processes_are_swept(tmp_path: Path) -> None:
 def test_another_pid_namespace(tmp_path: Path) -> None:
     """Containers that share the folder wait for each other, though neither sees the other's processes."""
     waits: list[LockWait] = []
-    with another(tmp_path, before=in_pid_namespace()) as holder:
+    with hold_elsewhere(tmp_path, before=in_pid_namespace()) as holder:
 
         def on_wait(wait: LockWait) -> None:
             waits.append(wait)
@@ -426,7 +426,7 @@ def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
     waits: list[LockWait] = []
     with last.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with another(tmp_path, says=b"waits") as other:
+        with hold_elsewhere(tmp_path, says=b"waits") as other:
             assert [name for name in tickets(tmp_path) if name.endswith("10000000000.waits")]
             last.unlink()
             other.wait_until(b"held")

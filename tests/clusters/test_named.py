@@ -330,7 +330,7 @@ def test_local_gpus_that_cannot_be_counted_are_an_error(
     assert capacity.predict_device(replace(LOCAL, device="cpu")) == "cpu"
 
 
-def chosen(name: str, explicit: Path | None, *starts: Path) -> Path | None:
+def choose_file(name: str, explicit: Path | None, *starts: Path) -> Path | None:
     return named.choose(name, explicit, starts)[0]
 
 
@@ -339,10 +339,10 @@ def test_file_is_found_beside_the_tests_or_above(tmp_path: Path, file: Path) -> 
     folder = tmp_path / "perf_tests" / "deep"
     folder.mkdir(parents=True)
     file.write_text(FULL)
-    assert chosen("workshop", None, folder) == file
+    assert choose_file("workshop", None, folder) == file
     (tmp_path / "perf_tests" / "clusters.toml").write_text("")
-    assert chosen("local", None, folder) == tmp_path / "perf_tests" / "clusters.toml"
-    assert chosen("workshop", file, folder) == file
+    assert choose_file("local", None, folder) == tmp_path / "perf_tests" / "clusters.toml"
+    assert choose_file("workshop", file, folder) == file
 
 
 def test_file_of_the_perf_tests_is_found_from_the_project(tmp_path: Path, file: Path) -> None:
@@ -351,24 +351,24 @@ def test_file_of_the_perf_tests_is_found_from_the_project(tmp_path: Path, file: 
     (tmp_path / "docs").mkdir()
     (tmp_path / "perf_tests" / "clusters.toml").write_text(FULL)
     for start in (tmp_path, tmp_path / "docs", tmp_path / "perf_tests"):
-        assert chosen("workshop", None, start) == tmp_path / "perf_tests" / "clusters.toml"
+        assert choose_file("workshop", None, start) == tmp_path / "perf_tests" / "clusters.toml"
     file.write_text(FULL)
-    assert chosen("workshop", None, tmp_path) == file
+    assert choose_file("workshop", None, tmp_path) == file
 
 
 def test_named_file_must_exist(tmp_path: Path) -> None:
     """A file that was named and is not there is an error, not a default."""
     with pytest.raises(ClusterFileError, match="there is no cluster file"):
-        chosen("local", tmp_path / "cluster.toml", tmp_path)
+        choose_file("local", tmp_path / "cluster.toml", tmp_path)
 
 
 def test_unknown_cluster_is_reported_with_searched_folders(tmp_path: Path, file: Path) -> None:
     """An unknown cluster is refused with the file that was read, or with the searched folders."""
     with pytest.raises(ClusterFileError, match=rf"'lab'.*No clusters.toml was found in {tmp_path}, in perf_tests there, or in"):
-        chosen("lab", None, tmp_path)
+        choose_file("lab", None, tmp_path)
     file.write_text(FULL)
     with pytest.raises(ClusterFileError, match=rf"'workshp'\. Did you mean 'workshop'\?.* Read from {file}\."):
-        chosen("workshp", None, tmp_path)
+        choose_file("workshp", None, tmp_path)
 
 
 @pytest.mark.parametrize(

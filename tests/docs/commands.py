@@ -100,7 +100,7 @@ def understand(text: str) -> None:
     """Parse the commands of dtfperf in a text, for another machine. Raises `AssertionError`."""
     for command in commands(text):
         if command.program.endswith("dtfperf"):
-            understood(command.argv[1:])
+            parse_arguments(command.argv[1:])
 
 
 def _without_cron(text: str) -> str:
@@ -146,7 +146,7 @@ MAY_FIND = ("baselines audit", "explain", "history changes", "judge")  # exit co
 
 def _dtfperf(command: Command, project: Project) -> Ended | None:
     arguments = command.argv[1:]
-    args = understood(arguments)
+    args = parse_arguments(arguments)
     cluster = getattr(args, "cluster", None) or HERE
     if arguments[0] != "init":  # which names what it is to write
         named.choose(cluster, project.clusters, ["."])
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     return make_parser()
 
 
-def understood(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the arguments as dtfperf's parser reads them. Raises `AssertionError` if it refuses them."""
     refused = io.StringIO()
     try:
@@ -241,7 +241,7 @@ def _python(command: Command, project: Project) -> None:
         assert known, f"{command}: {path.name} knows no {name}"
 
 
-def _others(command: Command, project: Project) -> None:
+def _check_files(command: Command, project: Project) -> None:
     """Check that the repository's files among the arguments of another program exist."""
     for word in command.argv[1:]:
         if found := re.fullmatch(r"(?:file://)?((?:docs|ci|perf_tests|tests)/.*)", word):
@@ -260,6 +260,6 @@ PROGRAMS: Mapping[str, Callable[[Command, Project], Ended | None]] = {
     ".venv/bin/python": _python,
     **dict.fromkeys(
         (".", "aws", "cd", "chromium", "cp", "debootstrap", "git", "head", "mkdir", "ssh-keygen", "ssh-keyscan", "tail", "uvx"),
-        _others,
+        _check_files,
     ),
 }  # fmt: skip

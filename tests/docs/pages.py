@@ -61,10 +61,10 @@ def blocks(page: str) -> Iterator[Block]:
             assert token.map is not None
             above = found[number - 1] if number else None
             notes = COMMENT.findall(above.content) if above and above.type == "html_block" else []
-            yield Block(page, token.map[0] + 1, token.info.strip(), token.content, tuple(notes), _around(found, number))
+            yield Block(page, token.map[0] + 1, token.info.strip(), token.content, tuple(notes), _get_neighbours(found, number))
 
 
-def _around(found: Sequence[Token], number: int) -> str:
+def _get_neighbours(found: Sequence[Token], number: int) -> str:
     """Return the paragraphs before and after a block, within its section."""
     paragraphs = []
     for step in (-1, 1):

@@ -95,7 +95,7 @@ class Project:
         copied = Project(folder, self.names)
         if clusters:
             copied.clusters.write_text(
-                _without(copied.clusters.read_text(), re.findall(r"(?m)^\[([\w-]+)\]", clusters)) + clusters
+                _remove_clusters(copied.clusters.read_text(), re.findall(r"(?m)^\[([\w-]+)\]", clusters)) + clusters
             )
         return copied
 
@@ -128,7 +128,7 @@ def make(folder: Path) -> Project:
         (folder / "perf_tests" / f"test_{model}.py").write_text(TESTS.format(model=model))
     names = {MEASUREMENT: _nights(folder)}
     project = Project(folder, names)
-    project.clusters.write_text(TOYS + _without((REPOSITORY / "perf_tests" / "clusters.toml").read_text(), ["local"]))
+    project.clusters.write_text(TOYS + _remove_clusters((REPOSITORY / "perf_tests" / "clusters.toml").read_text(), ["local"]))
     assert (
         main(["history", "import", str(folder / "perf_results"), "--history", str(folder / "perf_results" / "history.sqlite")])
         == 0
@@ -138,7 +138,7 @@ def make(folder: Path) -> Project:
     return project
 
 
-def _without(clusters: str, names: Iterable[str]) -> str:
+def _remove_clusters(clusters: str, names: Iterable[str]) -> str:
     """Return the file without the tables of these clusters and the comments above them."""
     tables = re.split(r"(?m)^(?=(?:#.*\n)*\[)", clusters)
     return "".join(table for table in tables if not re.search(rf"(?m)^\[(?:{'|'.join(map(re.escape, names))})[\].]", table))

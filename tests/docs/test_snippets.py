@@ -123,7 +123,7 @@ def shape(line: str) -> str:
     return re.sub(r"─+", "─", re.sub(r"[ ]+", " ", line.strip()))
 
 
-def _seen(block: Block, project: Project, printed: Printed) -> None:
+def _check_date(block: Block, project: Project, printed: Printed) -> None:
     """Check that a paragraph next to an output, which no command here can print, has its date."""
     assert SEEN.search(block.around), "an output that no command of this machine prints needs a date in the text beside it"
 
@@ -155,7 +155,7 @@ def _python(block: Block, project: Project, printed: Printed) -> None:
     tree = ast.parse(code)
     given = block.note("given")
     _names_are_known(f"{given}\n{code}" if given else code)
-    for module, name in _imported(tree):
+    for module, name in _iterate_imports(tree):
         assert name is None or _has(module, name), f"{module} has no {name}"
     functions = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
     named_so = re.match(r"# (\w+\.py)\n", code)
@@ -195,7 +195,7 @@ def _names_are_known(code: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
+def _iterate_imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """Yield the imports from this package and from the example package, as module and name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_dtfperf"):
@@ -272,8 +272,8 @@ LANGUAGES: Mapping[str, Kind] = {
     "json": _json,
     "yaml": _yaml,
     "ini": _ini,
-    "text": _seen,
-    "": _seen,
+    "text": _check_date,
+    "": _check_date,
 }
 
 

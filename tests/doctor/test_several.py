@@ -32,16 +32,16 @@ def make_hosts(*names: str) -> list[Host]:
     return [Host(name, f"{name}.example") for name in names]
 
 
-def receive_next(lent_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
+def receive_next(allocated_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
     """Return the next message of any host."""
     heard: list[tuple[int, bytes | Lost]] = []
 
-    def arrived() -> bool:
-        if (line := lent_hosts.channel.receive(0.5)) and line[1] != besides:
+    def has_arrived() -> bool:
+        if (line := allocated_hosts.channel.receive(0.5)) and line[1] != besides:
             heard.append(line)
         return bool(heard)
 
-    wait_until("somebody says something", arrived)
+    wait_until("somebody says something", has_arrived)
     return heard[0]
 
 
@@ -50,43 +50,43 @@ def test_reachable_hosts_receive_messages() -> None:
     numbers."""
     with allocate_one_by_one(
         make_hosts("a", "b", "c"), [allocate_local, fail_to_allocate, allocate_local], PARROT_COMMAND, at_once=16, idle=IDLE
-    ) as lent_hosts:
-        assert lent_hosts.missing == {1: "it does not answer"}
-        assert lent_hosts.hosts[1] == Host("b", "b.example")
-        assert lent_hosts.hosts[0].address == "127.0.0.1"
-        lent_hosts.channel.send(b"echo here")
-        assert sorted([receive_next(lent_hosts), receive_next(lent_hosts)]) == [(0, b"here"), (2, b"here")]
+    ) as allocated_hosts:
+        assert allocated_hosts.missing == {1: "it does not answer"}
+        assert allocated_hosts.hosts[1] == Host("b", "b.example")
+        assert allocated_hosts.hosts[0].address == "127.0.0.1"
+        allocated_hosts.channel.send(b"echo here")
+        assert sorted([receive_next(allocated_hosts), receive_next(allocated_hosts)]) == [(0, b"here"), (2, b"here")]
 
 
 def test_unreachable_hosts_have_their_reasons() -> None:
     """If no host can be allocated, all have the reason, nothing is received, and sending fails."""
     with allocate_one_by_one(
         make_hosts("a", "b"), [fail_to_allocate, fail_to_allocate], PARROT_COMMAND, at_once=16, idle=IDLE
-    ) as lent_hosts:
-        assert lent_hosts.missing == dict.fromkeys((0, 1), "it does not answer")
-        assert lent_hosts.channel.receive(0.0) is None
+    ) as allocated_hosts:
+        assert allocated_hosts.missing == dict.fromkeys((0, 1), "it does not answer")
+        assert allocated_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
-            lent_hosts.channel.send(b"echo hello?")
+            allocated_hosts.channel.send(b"echo hello?")
 
 
 def test_lost_host_is_reported_once() -> None:
     """A host with an ended process is reported as lost, and sending fails after the last one."""
     with allocate_one_by_one(
         make_hosts("a", "b"), [allocate_local, allocate_local], PARROT_COMMAND, at_once=1, idle=IDLE
-    ) as lent_hosts:
-        lent_hosts.channel.send(b"echo pid")
-        assert {receive_next(lent_hosts)[0], receive_next(lent_hosts)[0]} == {0, 1}
-        lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
+    ) as allocated_hosts:
+        allocated_hosts.channel.send(b"echo pid")
+        assert {receive_next(allocated_hosts)[0], receive_next(allocated_hosts)[0]} == {0, 1}
+        allocated_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
         lost: list[int] = []
 
         def are_both_lost() -> bool:
-            if (line := lent_hosts.channel.receive(0.5)) and isinstance(line[1], Lost):
+            if (line := allocated_hosts.channel.receive(0.5)) and isinstance(line[1], Lost):
                 lost.append(line[0])
             return len(lost) == 2
 
         wait_until("both are lost", are_both_lost)
         assert sorted(lost) == [0, 1]
-        wait_until("nobody listens", lambda: _is_closed(lent_hosts))
+        wait_until("nobody listens", lambda: _is_closed(allocated_hosts))
 
 
 def test_waiting_hosts_receive_a_message() -> None:
@@ -112,9 +112,9 @@ def test_waiting_hosts_receive_a_message() -> None:
     allocators: list[OpenAllocation] = [lambda: nullcontext(NotifyingAllocation([Host("a", "127.0.0.1")])), fail_late]
     with allocate_one_by_one(
         make_hosts("a", "b"), allocators, PARROT_COMMAND, at_once=16, idle=b"echo still waiting"
-    ) as lent_hosts:
-        assert receive_next(lent_hosts) == (0, b"still waiting")
-        assert lent_hosts.missing == {1: "too late"}
+    ) as allocated_hosts:
+        assert receive_next(allocated_hosts) == (0, b"still waiting")
+        assert allocated_hosts.missing == {1: "too late"}
 
 
 def test_program_gets_the_number_of_its_host() -> None:
@@ -122,16 +122,16 @@ def test_program_gets_the_number_of_its_host() -> None:
     script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
     with allocate_one_by_one(
         make_hosts("a", "b"), [allocate_local, allocate_local], script, at_once=16, idle=IDLE
-    ) as lent_hosts:
-        heard = sorted([receive_next(lent_hosts, IDLE), receive_next(lent_hosts, IDLE)])
+    ) as allocated_hosts:
+        heard = sorted([receive_next(allocated_hosts, IDLE), receive_next(allocated_hosts, IDLE)])
         assert heard == [(0, b"--host 0"), (1, b"--host 1")]
 
 
 def test_no_thread_is_left() -> None:
     """After the block no thread of the hosts is left."""
-    with allocate_one_by_one(make_hosts("a"), [allocate_local], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
-        lent_hosts.channel.send(b"echo here")
-        receive_next(lent_hosts)
+    with allocate_one_by_one(make_hosts("a"), [allocate_local], PARROT_COMMAND, at_once=16, idle=IDLE) as allocated_hosts:
+        allocated_hosts.channel.send(b"echo here")
+        receive_next(allocated_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
@@ -157,9 +157,9 @@ def test_error_of_the_caller_releases_hosts() -> None:
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
 
-def _is_closed(lent_hosts: CheckupHosts) -> bool:
+def _is_closed(allocated_hosts: CheckupHosts) -> bool:
     try:
-        lent_hosts.channel.send(b"echo hello?")
+        allocated_hosts.channel.send(b"echo hello?")
     except HostLost:
         return True
     return False

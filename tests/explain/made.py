@@ -123,7 +123,7 @@ def make_training(workers: Sequence[Times], *, apply: int = 30, token: int = 7, 
                 session.run("end", applied, applied + token, update, on="ps:0", kind="NoOp")
         else:
             step = session.queue("step", f"step of worker {number}")
-            session.run("told", times.python + times.host, applied + token, step, on="ps:0", kind="QueueDequeueV2")
+            session.run("get_token", times.python + times.host, applied + token, step, on="ps:0", kind="QueueDequeueV2")
         traces.append(session.trace())
     return traces
 

@@ -145,7 +145,7 @@ def test_eight_at_once(tmp_path: Path, address: Address) -> None:
     assert {words.split()[2] for words in entered} == set(names(address))
 
 
-def refused(folder: SessionFolder, address: Address) -> str:
+def read_refusal(folder: SessionFolder, address: Address) -> str:
     """Return the lines about a session that cannot be entered; its folder is whole."""
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
     words = enter(folder, address)
@@ -162,18 +162,18 @@ def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path, address: Add
     enter(folder, address)
     with sqlite3.connect(str(address)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert "written by a newer version of pytest-dtfperf" in refused(folder_of(tmp_path, 1), address)
+    assert "written by a newer version of pytest-dtfperf" in read_refusal(folder_of(tmp_path, 1), address)
 
 
 def test_other_files_are_refused_as_a_history(tmp_path: Path, address: Address) -> None:
     """A text file and the tables of another program are refused."""
     folder = folder_of(tmp_path)
     Path(str(address)).write_text("this is a text, and long enough for a header of SQLite, which has a hundred bytes " * 4)
-    assert "it is not an SQLite file" in refused(folder, address)
+    assert "it is not an SQLite file" in read_refusal(folder, address)
     Path(str(address)).unlink()
     with sqlite3.connect(str(address)) as connection:
         connection.execute("CREATE TABLE sessions (id TEXT)")
-    assert "is it another program's?" in refused(folder, address)
+    assert "is it another program's?" in read_refusal(folder, address)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -182,7 +182,9 @@ def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None
     """On a full disk, or in a read-only folder, one line reports it, and the session folder is whole."""
     folder, disk = folder_of(tmp_path), tmp_path / "disk"
     disk.mkdir()
-    assert words in _mounted(f"mount -t tmpfs -o {mount} none {disk}", REFUSED, str(folder.path), str(disk / "history.sqlite"))
+    assert words in _run_with_mount(
+        f"mount -t tmpfs -o {mount} none {disk}", REFUSED, str(folder.path), str(disk / "history.sqlite")
+    )
 
 
 REFUSED = """
@@ -198,7 +200,7 @@ print(names(found), enter(folder_of(Path(sys.argv[3]), 1), found))
 """
 
 
-def _mounted(mount: str, code: str, *arguments: str) -> str:
+def _run_with_mount(mount: str, code: str, *arguments: str) -> str:
     """What Python prints, with a disk that it alone sees."""
     script = f'{mount} && exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", code, *arguments]
@@ -218,7 +220,7 @@ def _on_a_disk_to_be_read(tmp_path: Path) -> tuple[SessionFolder, Address, str]:
 def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
     """A user without write access to the folder of a history can read it, and a failed entry is reported."""
     folder, address, mount = _on_a_disk_to_be_read(tmp_path)
-    out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
+    out = _run_with_mount(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
     assert out.startswith(f"['{folder.id}'] not entered in the history: the history {address} cannot be used: it is read-only")
 
 
@@ -231,7 +233,7 @@ def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
         latest = folder_of(tmp_path / "results", 2)
         assert enter(latest, address) is None
         assert Path(f"{address}-wal").stat().st_size > 0
-        out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
+        out = _run_with_mount(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
     assert out.startswith(f"['{folder.id}', '{latest.id}'] not entered in the history: ")
 
 

@@ -126,7 +126,7 @@ class Running:
     process: zygote.Started
     output: int  # a pipe's end
 
-    def ended(self) -> tuple[int, str]:
+    def wait_for_end(self) -> tuple[int, str]:
         """Return exit code and output after the end of its pytest."""
         (output,) = zygote.read_all(self.output, timeout_s=ENDS_S)
         return self.process.wait(ENDS_S), output
@@ -476,7 +476,7 @@ def test_second_night_at_once_is_refused(waiting: Night) -> None:
         assert output.endswith(": that night is not over. Nothing was started.\n")
 
         waiting.go_on()
-        assert first.ended()[0] == 0
+        assert first.wait_for_end()[0] == 0
     assert waiting.run("-k", "none")[0] == 5
 
 
@@ -490,7 +490,7 @@ def test_killed_night_keeps_the_lock_until_pytest_ends(waiting: Night) -> None:
         assert waiting.run()[0] == 75
         assert is_alive(pid)
         waiting.go_on()
-        assert "1 passed" in first.ended()[1]
+        assert "1 passed" in first.wait_for_end()[1]
     assert waiting.run("-k", "none")[0] == 5
 
 
@@ -500,7 +500,7 @@ def test_signal_ends_the_night_with_teardown(waiting: Night, number: signal.Sign
     with waiting.running() as night:
         pid = waiting.wait_until_started()
         night.process.send_signal(number)
-        code, output = night.ended()
+        code, output = night.wait_for_end()
     assert code == 128 + number
     assert f"nightly: {number.name} came, and pytest was ended. Exit code {code}." in output
     assert (waiting.folder / "torn-down").exists()

@@ -295,7 +295,7 @@ def test_problems_of_a_night(tmp_path: Path) -> None:
     assert night == Problem(NIGHT, "daint", "The deadline passed.")
 
 
-def remaining(night: SessionFolder, *before: Problem) -> list[str]:
+def list_remaining(night: SessionFolder, *before: Problem) -> list[str]:
     """Return the kinds of the problems after a night."""
     return [each.kind for each in list_problems("daint", 0, "All tests passed.", night, [], before)]
 
@@ -325,14 +325,14 @@ def test_problem_stays_until_its_training_is_measured(tmp_path: Path) -> None:
 )
 def test_undecided_night_resolves_no_regression(verdict: Verdict, kinds: list[str], tmp_path: Path) -> None:
     """A training that was REGRESSED is not well again because the next night was disturbed or did not decide."""
-    assert remaining(session_with(tmp_path, verdict), OLD, OLD_LOSS, OLD_FAILURE) == kinds
+    assert list_remaining(session_with(tmp_path, verdict), OLD, OLD_LOSS, OLD_FAILURE) == kinds
 
 
 def test_acceptance_resolves_a_regression(tmp_path: Path) -> None:
     """A slower rate that was accepted as the new baseline is no problem any more."""
     session = session_with(tmp_path, Verdict.REGRESSED)
     session.accept([record.id for record in session.measurements()])
-    assert remaining(session, OLD) == []
+    assert list_remaining(session, OLD) == []
 
 
 @pytest.mark.parametrize(

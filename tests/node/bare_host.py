@@ -99,7 +99,7 @@ class BareHost:
         assert self.process.stdin
         self.process.stdin.close()
 
-    def ended(self) -> tuple[int, Mapping[str, Any]]:
+    def wait_for_end(self) -> tuple[int, Mapping[str, Any]]:
         """Return its exit code and its last output, once it has ended."""
         assert self.process.stderr
         self.process.wait(PATIENCE_S)

@@ -19,7 +19,7 @@ UNKNOWN = "Unable to determine the device handle for GPU 0000:02:00.0: Unknown E
 
 _PROGRAM = """#!{python} -S
 import json, sys
-gpus, failure, warning, old = json.loads({told!r})
+gpus, failure, warning, old = json.loads({state!r})
 if failure:
     sys.stdout.write(failure[1])
     sys.exit(failure[0])
@@ -63,7 +63,7 @@ def write_smi(
 ) -> Path:
     """Write the stand-in into a folder; with `failure`, one that prints this and ends with this exit code."""
     path = folder / "nvidia-smi"
-    path.write_text(_PROGRAM.format(python=sys.executable, told=json.dumps([gpus, failure, warning, old])))
+    path.write_text(_PROGRAM.format(python=sys.executable, state=json.dumps([gpus, failure, warning, old])))
     path.chmod(0o755)
     return path
 

@@ -63,7 +63,7 @@ def test_end_of_the_line_leaves_nothing(tmp_path: Path, sent: int) -> None:
         host.send(make_bundle().data[:sent])
         host.hang_up()
         assert host.next() is None
-        assert host.ended()[0] == 0
+        assert host.wait_for_end()[0] == 0
     assert not (tmp_path / ".cache").exists()
 
 
@@ -109,7 +109,7 @@ def test_host_without_a_cache(tmp_path: Path) -> None:
         host.ready()
         assert list(tmp_path.glob("dtfperf-*"))
         host.run("true")
-        assert host.ended()[0] == 0
+        assert host.wait_for_end()[0] == 0
     assert not list(tmp_path.glob("dtfperf-*"))
 
 

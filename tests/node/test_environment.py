@@ -141,7 +141,7 @@ def test_interrupted(home: Path) -> None:
         wait_until("it hangs", lambda: len(calls(home)) == 2)
         below = [each.pid for each in processes.list_descendants(interrupted.process.pid)]
         interrupted.hang_up()
-        interrupted.ended()
+        interrupted.wait_for_end()
         assert not set(below) & {each.pid for each in processes.iterate_processes()}
     assert len(list_environments(home)) == 1
     (home / "hang").unlink()

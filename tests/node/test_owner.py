@@ -22,7 +22,7 @@ SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner
 
 
 @contextmanager
-def another(*command: str) -> Iterator[Owner]:
+def start_owner(*command: str) -> Iterator[Owner]:
     """A process that prints its identity, started by this command."""
     argv = [*command, sys.executable, "-c", SAY_WHO]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -65,7 +65,7 @@ def test_fate(owner: Owner, fate: Fate) -> None:
 
 def test_a_process_that_ends() -> None:
     """Another process is seen at work, then gone, also while its end is not reaped."""
-    with another() as owner:
+    with start_owner() as owner:
         assert owner.fate is Fate.LIVES
         os.kill(owner.pid, signal.SIGKILL)
         wait_until("it is gone", lambda: owner.fate is Fate.GONE)
@@ -88,7 +88,7 @@ def test_two_pid_namespaces() -> None:
     """A process in another PID namespace of one machine has an unknown fate, from both sides."""
     assert fate_seen_by(ME, *in_pid_namespace()) == "ELSEWHERE"
     assert fate_seen_by(ME) == "LIVES"
-    with another(*in_pid_namespace()) as owner:
+    with start_owner(*in_pid_namespace()) as owner:
         assert owner.host == ME.host
         assert owner.boot == ME.boot
         assert owner.fate is Fate.ELSEWHERE

@@ -71,7 +71,7 @@ def test_failed_run_has_no_account(words: list[str]) -> None:
     assert account_of(RunMonitor(Clock()), *words) is None
 
 
-def reading(index: str, **changes: Any) -> dict[str, Any]:
+def make_reading(index: str, **changes: Any) -> dict[str, Any]:
     whole = {
         "index": index, "uuid": f"GPU-{index}", "sm_mhz": 1300, "sm_max_mhz": 1328, "memory_mhz": 715, "memory_max_mhz": 715,
         "reasons": [], "ecc_uncorrected": 0, "temperature_c": 50, "power_w": 200.0, "utilisation": 99, "processes": [],
@@ -84,10 +84,14 @@ STRANGER = {"pid": 4321, "name": "python3", "memory_mib": 800}
 
 def test_gpus_within_the_window() -> None:
     """Reasons and spans are those of the samples within the window; before and after stand apart."""
-    monitor = RunMonitor(Clock(), gpus=["1"], last=(0.5, [reading("0"), reading("1", processes=[STRANGER], utilisation=40)]))
-    monitor.add_samples([(1.5, [reading("1", reasons=["hw_slowdown"], sm_mhz=100)])])
-    monitor.add_samples([(3.2, [reading("1", reasons=["sw_power_cap"], sm_mhz=1000)]), (3.8, [reading("1", reasons=None)])])
-    monitor.add_samples([(9.0, [reading("1", ecc_uncorrected=2, temperature_c=None, reasons=["gpu_idle"])])])
+    monitor = RunMonitor(
+        Clock(), gpus=["1"], last=(0.5, [make_reading("0"), make_reading("1", processes=[STRANGER], utilisation=40)])
+    )
+    monitor.add_samples([(1.5, [make_reading("1", reasons=["hw_slowdown"], sm_mhz=100)])])
+    monitor.add_samples(
+        [(3.2, [make_reading("1", reasons=["sw_power_cap"], sm_mhz=1000)]), (3.8, [make_reading("1", reasons=None)])]
+    )
+    monitor.add_samples([(9.0, [make_reading("1", ecc_uncorrected=2, temperature_c=None, reasons=["gpu_idle"])])])
     found = account_of(monitor, "go", "worker:0 counts", "worker:0 counts")
     assert found
     (gpu,) = found["gpus"]
@@ -108,7 +112,7 @@ def test_gpus_within_the_window() -> None:
 def test_last_run_is_not_taken_for_a_stranger(seen_s: float, others: list[Any], utilisation: int | None) -> None:
     """Processes seen before our last run ended may be its own, and the GPU's reported use soon after is about it."""
     monitor = RunMonitor(
-        Clock(), gpus=["0"], last=(seen_s, [reading("0", processes=[STRANGER], utilisation=40)]), free_since_s=10.0
+        Clock(), gpus=["0"], last=(seen_s, [make_reading("0", processes=[STRANGER], utilisation=40)]), free_since_s=10.0
     )
     found = account_of(monitor, "go", "leave")
     assert found

@@ -28,7 +28,7 @@ def session() -> str:
     return uuid.uuid4().hex
 
 
-def up(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
+def start_daemon(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
     """Start it, and return its process and its daemon's."""
     host.ready()
     host.run(*(argv or WITH_DAEMON), env={sweep.SESSION: session}, **limits)
@@ -43,52 +43,52 @@ def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
     with BareHost(tmp_path) as host:
         host.ready()
         host.run(sys.executable, "-c", leave, env={sweep.SESSION: session})
-        assert host.ended() == (code, {"ended": code, "survivors": []})
+        assert host.wait_for_end() == (code, {"ended": code, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
 def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
     """The same holds for an agent that is killed, which can end no process itself."""
     with BareHost(tmp_path) as host:
-        agent = min(up(host, session))
+        agent = min(start_daemon(host, session))
         processes.kill(agent)
-        assert host.ended() == (137, {"ended": -9, "survivors": []})
+        assert host.wait_for_end() == (137, {"ended": -9, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
 def test_end_of_the_line(tmp_path: Path, session: str) -> None:
     """An agent that does not leave when its line ends is ended."""
     with BareHost(tmp_path) as host:
-        assert len(up(host, session)) == 2
+        assert len(start_daemon(host, session)) == 2
         host.hang_up()
-        assert host.ended() == (1, {"ended": None, "survivors": []})
+        assert host.wait_for_end() == (1, {"ended": None, "survivors": []})
         assert sweep.find_left_processes([session]) == []
 
 
 def test_agent_has_the_connection_to_itself(tmp_path: Path, session: str) -> None:
     """The agent gets all input, and one that exits at its end exits in order."""
     with BareHost(tmp_path) as host:
-        up(host, session, "sh", "-c", "echo up; cat")
+        start_daemon(host, session, "sh", "-c", "echo up; cat")
         host.send(b"some words\n")
         assert host.line() == "some words"
         host.hang_up()
-        assert host.ended() == (0, {"ended": 0, "survivors": []})
+        assert host.wait_for_end() == (0, {"ended": 0, "survivors": []})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_supervisor_that_is_signalled(tmp_path: Path, session: str, number: signal.Signals) -> None:
     """A supervisor that receives SIGTERM, SIGHUP or SIGINT ends everything first."""
     with BareHost(tmp_path) as host:
-        up(host, session)
+        start_daemon(host, session)
         host.process.send_signal(number)
-        assert host.ended()[1] == {"ended": None, "survivors": []}
+        assert host.wait_for_end()[1] == {"ended": None, "survivors": []}
         assert sweep.find_left_processes([session]) == []
 
 
 def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
     """Killed, it takes the agent with it; what had daemonised is found by its session."""
     with BareHost(tmp_path) as host:
-        agent, daemon = sorted(up(host, session))
+        agent, daemon = sorted(start_daemon(host, session))
         host.process.kill()
         wait_until("the agent is gone", lambda: agent not in sweep.find_left_processes([session]))
         assert sweep.find_left_processes([session]) == [daemon]
@@ -99,9 +99,9 @@ def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
 def test_stopped_agent_is_ended(tmp_path: Path, session: str) -> None:
     """An agent that is stopped for longer than its time-out cannot see to that, and is ended."""
     with BareHost(tmp_path) as host:
-        agent = min(up(host, session, heartbeat_timeout_s=0.5))
+        agent = min(start_daemon(host, session, heartbeat_timeout_s=0.5))
         os.kill(agent, signal.SIGSTOP)
-        assert host.ended()[1] == {"ended": None, "survivors": []}
+        assert host.wait_for_end()[1] == {"ended": None, "survivors": []}
         assert sweep.find_left_processes([session]) == []
 
 
@@ -121,14 +121,14 @@ def test_program_that_is_none(tmp_path: Path) -> None:
     with BareHost(tmp_path) as host:
         host.ready()
         host.run("~/program")
-        assert host.ended()[0] == supervisor.CANNOT_START
+        assert host.wait_for_end()[0] == supervisor.CANNOT_START
 
 
 def test_no_order_in_time(tmp_path: Path) -> None:
     """A supervisor without orders leaves: its controller may have been cut off."""
     with BareHost(tmp_path) as host:
         host.ready(patience_s=0.2)
-        assert host.ended()[1] == {"ended": None, "survivors": []}
+        assert host.wait_for_end()[1] == {"ended": None, "survivors": []}
 
 
 def test_survey(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def sleeper(session: str) -> Iterator[Sleeper]:
     sleeper.end()
 
 
-def gone() -> Owner:
+def make_ended_owner() -> Owner:
     """A process of here that is no more: its id cannot be given."""
     return Owner.read_own()._replace(pid=4194304)
 
@@ -73,11 +73,11 @@ def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
 @pytest.mark.parametrize(
     ("owner", "abandoned"),
     [
-        (gone().text, True),
+        (make_ended_owner().text, True),
         (Owner.read_own()._replace(namespace="1").text, False),
         ("", False),
         ("4194304 1 pid:[4026531836]", False),
-        (gone().text.replace("4194304", "9" * 5000), False),
+        (make_ended_owner().text.replace("4194304", "9" * 5000), False),
     ],
     ids=["its process is gone", "it is of another pid namespace", "no owner", "of an earlier version", "damaged"],
 )
@@ -88,7 +88,7 @@ def test_only_dead_owners_abandon_a_session(owner: str, abandoned: bool) -> None
 
 def test_abandoned_session_is_ended(session: str) -> None:
     """The processes of a dead controller are found without its session's id."""
-    sleeper = Sleeper(session, gone().text)
+    sleeper = Sleeper(session, make_ended_owner().text)
     run_sweep("--abandoned")
     assert sleeper.process.wait(10) == -9
     sleeper.end()

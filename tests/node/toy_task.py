@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from pytest_dtfperf.node.wire import Connection
 
-# Who goes on so long is to be there until something happens to it. Each step is told, by its agent and to its controller.
+# A task with so many steps trains until a test ends it. Its agent reports each step to the controller.
 BRISK_STEPS = 100
 RESTFUL_STEP_S = 0.1
 

@@ -29,7 +29,7 @@ def section(ended: Ended) -> list[str]:
     return lines[begins + 1 : next(i for i, line in enumerate(lines) if line.startswith("In all: ")) + 1]
 
 
-def placed(spec: dict[str, Any], count: int, on_each: int, device: str = "gpu", **given: Any) -> list[str]:
+def describe_placement(spec: dict[str, Any], count: int, on_each: int, device: str = "gpu", **given: Any) -> list[str]:
     config = ClusterConfig(name="daint", backend="slurm", devices_per_host=on_each, device=device, **given)
     training = Spec(model="inception3", batch_size=8, **spec)
     return describe(place(training, make_hosts(config, count, device, on_each), config))
@@ -77,7 +77,7 @@ def test_placement_is_described_by_ranges_of_tasks(
     spec: dict[str, Any], count: int, on_each: int, given: dict[str, Any], lines: list[str]
 ) -> None:
     """The placement of any number of tasks is one or two exact lines for each job."""
-    assert placed(spec, count, on_each, **given) == lines
+    assert describe_placement(spec, count, on_each, **given) == lines
 
 
 def test_dry_run_shows_all_trainings_and_starts_none(cloud: PerfTests) -> None:

@@ -36,18 +36,18 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> PerfTests:
     (tests.folder / "perf" / "clusters.toml").unlink()
     (tests.folder / "pytest.ini").write_text("[pytest]\n")
     tests.write("def test_foreign(): pass\n")
-    ended = spied(tests, SPY)
+    ended = run_with_spy(tests, SPY)
     assert ended.code == 0, ended.out + ended.err
     return tests
 
 
-def spied(tests: PerfTests, spy: str, *arguments: str) -> Ended:
+def run_with_spy(tests: PerfTests, spy: str, *arguments: str) -> Ended:
     (tests.folder / "spy.py").write_text(textwrap.dedent(spy))
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{tests.folder}:{tests.environ()['PYTHONPATH']}"}
     return tests.run("-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", *arguments, **alone)
 
 
-def seen(tests: PerfTests) -> dict[str, list[str]]:
+def read_observations(tests: PerfTests) -> dict[str, list[str]]:
     found: dict[str, list[str]] = json.loads((tests.folder / "seen.txt").read_text())
     return found
 
@@ -55,15 +55,15 @@ def seen(tests: PerfTests) -> dict[str, list[str]]:
 def test_foreign_run_imports_starts_and_reads_nothing(foreign: PerfTests) -> None:
     """A run without perf tests imports no heavy module, starts no process, opens no TOML, JSON or lock file, and leaves no
     folder."""
-    assert seen(foreign)["modules"] == []
-    assert seen(foreign)["processes"] == []
-    assert seen(foreign)["files"] == []
+    assert read_observations(foreign)["modules"] == []
+    assert read_observations(foreign)["processes"] == []
+    assert read_observations(foreign)["files"] == []
     assert not (foreign.folder / "perf_results").exists()
 
 
 def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
     """Of the package itself only the hooks and what they read options with are loaded."""
-    assert seen(foreign)["ours"] == [
+    assert read_observations(foreign)["ours"] == [
         "pytest_dtfperf",
         "pytest_dtfperf.baselines",
         "pytest_dtfperf.baselines.verdict",
@@ -92,8 +92,8 @@ def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
 def test_collection_works_offline(perf: PerfTests) -> None:
     """--co lists perf tests without starting a process, or touching a network or the cluster."""
     perf.cold, perf.draws = True, True
-    ended = spied(perf, SPY.replace('"subprocess.Popen"', '"socket.connect", "subprocess.Popen"'), "--co", "-q")
+    ended = run_with_spy(perf, SPY.replace('"subprocess.Popen"', '"socket.connect", "subprocess.Popen"'), "--co", "-q")
     assert "gpus2-ps1-parameter_server" in ended.out
-    assert seen(perf)["processes"] == []
-    assert "tensorflow" not in seen(perf)["modules"]
+    assert read_observations(perf)["processes"] == []
+    assert "tensorflow" not in read_observations(perf)["modules"]
     assert not (perf.folder / "perf_results").exists()

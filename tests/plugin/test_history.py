@@ -50,7 +50,7 @@ context.remember = remember
 """
 
 
-@pytest.mark.parametrize("option, code", [((), 0), (("--history-gate",), 1)], ids=["told", "gate"])
+@pytest.mark.parametrize("option, code", [((), 0), (("--history-gate",), 1)], ids=["shown", "gate"])
 def test_new_change_fails_a_session_with_the_gate(perf: PerfTests, option: tuple[str, ...], code: int) -> None:
     """A change over time is shown in the terminal, and with --history-gate the session fails in all its files."""
     (perf.folder / "perf" / "conftest.py").write_text(CONFIRMED)

@@ -105,7 +105,7 @@ WHERE = """
 import os
 
 def note(*words):
-    with open("told.txt", "a") as file:
+    with open("hooks.txt", "a") as file:
         print(os.environ.get("PYTEST_XDIST_WORKER", "controller")[:2], *words, file=file)
 
 def pytest_dtfperf_measured(item, measured):
@@ -134,7 +134,7 @@ def test_hooks_run_once_with_xdist(perf: PerfTests) -> None:
     perf.write(FOUR)
     ended = perf.run("-n2", "--gpus=1")
     assert ended.code == 0, ended.out
-    counts = Counter((perf.folder / "told.txt").read_text().splitlines())
+    counts = Counter((perf.folder / "hooks.txt").read_text().splitlines())
     names = [f"test_it[{size}]" for size in (1, 2, 3, 4)]
     expected = [f"gw {word}" for name in names for word in (f"measured {name}", f"judged {name} NO_BASELINE")]
     assert counts == Counter([*expected, "co section 1 2 3 4"])

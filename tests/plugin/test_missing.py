@@ -17,7 +17,7 @@ device = "cpu"
 """
 
 
-def without(perf: PerfTests, *packages: str) -> PerfTests:
+def remove_packages(perf: PerfTests, *packages: str) -> PerfTests:
     """The same tests, with another Python that has all packages of this one but those."""
     folder = perf.folder / "site"
     folder.mkdir()
@@ -32,7 +32,7 @@ def without(perf: PerfTests, *packages: str) -> PerfTests:
     return perf
 
 
-def lacking(perf: PerfTests, package: str) -> tuple[str, ...]:
+def make_plugin_arguments(perf: PerfTests, package: str) -> tuple[str, ...]:
     """Return the arguments of pytest, which is a fork, with which the package is not installed."""
     perf.environment["LACKING"] = package
     return ("-p", "tests.plugin.lacking")
@@ -42,7 +42,11 @@ def lacking(perf: PerfTests, package: str) -> tuple[str, ...]:
 def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, ...]) -> None:
     """Without TensorFlow the only line on stderr names the Python that lacks it and the package to install."""
     (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
-    ended = perf.run(*lacking(perf, "tensorflow"), *arguments) if arguments else without(perf, "tensorflow").run()
+    ended = (
+        perf.run(*make_plugin_arguments(perf, "tensorflow"), *arguments)
+        if arguments
+        else remove_packages(perf, "tensorflow").run()
+    )
     assert ended.code == 4
     assert [line for line in ended.err.splitlines() if line] == [
         ended.line("ERROR: cluster 'local' trains with", perf.python, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
@@ -55,11 +59,11 @@ def test_collection_and_own_training_need_no_tensorflow(perf: PerfTests) -> None
     toy = perf.folder / "perf" / "clusters.toml"
     text = toy.read_text()
     toy.write_text(TENSORFLOW)
-    bare = lacking(perf, "tensorflow")
+    bare = make_plugin_arguments(perf, "tensorflow")
     assert perf.run(*bare, "--co", "-q").code == 0
     assert perf.run(*bare, "--dry-run").code == 0
     toy.write_text(text)
-    without(perf, "tensorflow").run("--gpus=1").line("1 undecided")
+    remove_packages(perf, "tensorflow").run("--gpus=1").line("1 undecided")
 
 
 def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:
@@ -85,5 +89,5 @@ def test_missing_digits_are_reported_with_the_extra(perf: PerfTests) -> None:
     perf.environment["XDG_CACHE_HOME"] = str(perf.folder)
     tests = str(REPOSITORY / "perf_tests" / "test_mnist.py")
     options = ("-k", "io_overhead", "--gpus=1", f"--perf-results={perf.folder / 'results'}")
-    ended = perf.run_python(*perf.command(*lacking(perf, "sklearn"), tests, *options)[1:])
+    ended = perf.run_python(*perf.command(*make_plugin_arguments(perf, "sklearn"), tests, *options)[1:])
     ended.line("1 test skipped: the offline data set needs scikit-learn: pip install", "pytest-dtfperf[digits]")

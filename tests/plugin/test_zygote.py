@@ -19,13 +19,13 @@ REPORTS = """
 import json, os, sys
 
 def test_it(request):
-    told = {
+    report = {
         "argv": sys.argv, "command": sys.orig_argv[1:], "path": sys.path[:2], "folder": os.getcwd(), "word": os.environ["WORD"],
         "main": getattr(sys.modules["__main__"], "__file__", None), "stdin": os.read(0, 1).decode(), "plugins": sorted(
             plugin.__name__ for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "__spec__")
         ),
     }
-    json.dump(told, open("told.json", "w"))
+    json.dump(report, open("report.json", "w"))
     os.write(2, b"on stderr")
 """
 
@@ -37,7 +37,7 @@ def test_fork_behaves_as_a_new_process(perf: PerfTests, arguments: tuple[str, ..
     seen: dict[bool, Any] = {}
     for perf.cold in (True, False):
         ended = perf.run(*arguments, WORD="said")
-        report = Path(perf.folder, "told.json")
+        report = Path(perf.folder, "report.json")
         words = [line for line in ended.out.splitlines() if " in " not in line]  # seconds
         seen[perf.cold] = ended.code, words, ended.err, json.loads(report.read_text()) if report.exists() else None
         report.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ def _may(request: Mapping[str, Any]) -> bool:
     return may_fork(sys.executable, request["argv"], request["env"], os.environ)
 
 
-def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+def _run_as(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     more = searched_before(request["env"], os.environ) or []
     be_like(request, streams)
     kind, what, *arguments = request["argv"]
@@ -65,19 +65,19 @@ def remember_installed() -> None:
     """Read once what is installed: pytest asks all packages for their plugins and files, and again for each `-p`."""
     for name in ("entry_points", "files", "metadata"):
         read = vars(importlib.metadata.Distribution)[name].fget
-        setattr(importlib.metadata.PathDistribution, name, property(_once(read)))
+        setattr(importlib.metadata.PathDistribution, name, property(_read_once(read)))
 
 
-def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _read_once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     known: dict[str, Any] = {}
 
-    def once(installed: Any) -> Any:
+    def read_cached(installed: Any) -> Any:
         path = str(installed._path)
         if path not in known:
             known[path] = read(installed)
         return known[path]
 
-    return once
+    return read_cached
 
 
 def warm_up() -> None:
@@ -107,5 +107,5 @@ def warm_up() -> None:
 
 if __name__ == "__main__":
     warm_up()
-    if program := serve(Kind(_may, _become), *map(int, sys.argv[1:])):
+    if program := serve(Kind(_may, _run_as), *map(int, sys.argv[1:])):
         execute(*program)

@@ -103,7 +103,7 @@ def _line_to(module: str, environment: Mapping[str, str], files: Sequence[int]) 
             line.connect(name)
         except ConnectionRefusedError:
             line.close()
-            if started := _started(name, module, environment):
+            if started := _start_process(name, module, environment):
                 line, process = started
                 assert _is_served(line, files), f"{module} has ended"
                 atexit.register(_part, line, process)
@@ -124,7 +124,9 @@ def _name(module: str, environment: Mapping[str, str]) -> str:
     return f"\0zygote-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]}"
 
 
-def _started(name: str, module: str, environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]] | None:
+def _start_process(
+    name: str, module: str, environment: Mapping[str, str]
+) -> tuple[socket.socket, subprocess.Popen[bytes]] | None:
     """Start the process and return it with the first line to it, or return None if the name is taken."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
@@ -215,10 +217,10 @@ class Started:
         self._line = line
 
     def poll(self) -> int | None:
-        return self._ended(0.0)
+        return self._read_exit_code(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._ended(timeout)
+        code = self._read_exit_code(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(["the fork"], timeout or 0.0)
         return code
@@ -241,7 +243,7 @@ class Started:
             if kind is None:
                 self.wait(ENDS_S)
 
-    def _ended(self, within_s: float | None) -> int | None:
+    def _read_exit_code(self, within_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._line], [], [], within_s)[0]:
             self.returncode = fork.answer(self._line)
             self._line.close()

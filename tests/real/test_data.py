@@ -57,7 +57,7 @@ def test_mnist_is_read_from_s3(s3: S3, perf: PerfTests, tmp_path: Path) -> None:
     assert ended.code == 0, ended.out
     ended.line("2 passed")
     assert "X-Amz" not in ended.out + ended.err
-    assert {name: s3.asked("GET", f"sets/digits/{name}") for name in FILES} == dict.fromkeys(FILES, 1)
+    assert {name: s3.count_requests("GET", f"sets/digits/{name}") for name in FILES} == dict.fromkeys(FILES, 1)
 
     real, synthetic = sorted((record["spec"] for record in records(perf)), key=lambda spec: spec["data"])
     assert (real["data_dir"], synthetic["data_dir"]) == (URL, None)

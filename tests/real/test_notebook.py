@@ -62,7 +62,7 @@ def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
         notebook = Notebook(folder, process)
         assert notebook.get("/api/contents", token="")[0] == 403
         assert notebook.get("/api/status")[0] == 200
-        browser.call("Page.navigate", url=notebook.told["url"])
+        browser.call("Page.navigate", url=notebook.printed["url"])
         wait_until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
         browser.evaluate("document.querySelector('.jp-LauncherCard[data-category=\"Notebook\"]').click()")
         wait_until_shown(browser, ".jp-Notebook .jp-Cell .cm-content")
@@ -75,4 +75,4 @@ def test_cell_runs_in_the_browser(folder: Path, browser: Browser) -> None:
         os.kill(process.pid, signal.SIGINT)
         assert notebook.ends() == 130
     assert_nothing_left(folder)
-    assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
+    assert notebook.printed["token"] not in (folder / notebook.printed["log"]).read_text()

@@ -18,7 +18,9 @@ ONE = Record(id="one", test="t.py::test_a", measurement=measurement_of([80, 80.5
 TWO = Record(id="two", test="t.py::test_a", measurement=measurement_of([99, 99.5, 60], gpus=2))
 
 
-def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: ComparisonPolicy | None = None) -> Record:
+def make_checked_record(
+    record: Record, *, runs: int, entry: Entry | None = None, terms: ComparisonPolicy | None = None
+) -> Record:
     """Return the record as it was after a comparison of so many runs with a baseline."""
     terms = terms or ComparisonPolicy(margin=0.05)
     measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
@@ -27,7 +29,7 @@ def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Com
 
 def test_record_judged_again_is_the_same() -> None:
     """A record that is judged again is the same, also if it has further runs."""
-    record = checked(TWO, runs=2, entry=ENTRY)
+    record = make_checked_record(TWO, runs=2, entry=ENTRY)
     assert record.verdict == "PASSED"
     (again,) = judge_again([record])
     assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
@@ -36,7 +38,7 @@ def test_record_judged_again_is_the_same() -> None:
 def test_incomparable_placement_is_judged_again() -> None:
     """An INCOMPARABLE placement is judged again with the same reason; a baseline of another training is an error."""
     split = replace(TWO, measurement=measurement_of([99, 99.5], num_ps=2, variable_placement="split"))
-    record = checked(split, runs=2, entry=entry_of([100, 100.5], num_ps=2))
+    record = make_checked_record(split, runs=2, entry=entry_of([100, 100.5], num_ps=2))
     assert record.verdict == "INCOMPARABLE"
     (again,) = judge_again([record])
     assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
@@ -47,7 +49,7 @@ def test_incomparable_placement_is_judged_again() -> None:
 
 def test_smaller_margin_changes_the_verdict() -> None:
     """With a smaller margin the verdict changes, and the new check has the margin."""
-    (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], JudgementChanges(margin=0.005))
+    (again,) = judge_again([make_checked_record(TWO, runs=2, entry=ENTRY)], JudgementChanges(margin=0.005))
     assert again.verdict == "INCONCLUSIVE"
     assert again.comparison is not None
     assert again.comparison.margin == 0.005
@@ -56,7 +58,7 @@ def test_smaller_margin_changes_the_verdict() -> None:
 def test_other_baselines_are_used() -> None:
     """Other baselines are used for records with and without a baseline."""
     stored = entry_of([140, 140.5, 139.5, 140])
-    records = [checked(TWO, runs=3, entry=None), checked(TWO, runs=2, entry=ENTRY)]
+    records = [make_checked_record(TWO, runs=3, entry=None), make_checked_record(TWO, runs=2, entry=ENTRY)]
     assert [record.verdict for record in records] == ["NO_BASELINE", "PASSED"]
     again = judge_again(records, JudgementChanges(baseline_of=lambda measurement: stored))
     assert [record.checks[0].entry for record in again] == [stored, stored]
@@ -79,7 +81,9 @@ def test_efficiency_is_judged_again_with_its_anchor() -> None:
 
 def test_check_that_is_not_allowed_now_stays() -> None:
     """A check that is not allowed now stays as it was, with a message."""
-    was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
+    was = replace(
+        make_checked_record(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow"
+    )
     was = replace(was, terms=ComparisonPolicy(threshold=0.5), other="two", other_runs=2)  # two devices are no anchor
     record = TWO.with_judgement(was)
     messages: list[str] = []
@@ -91,5 +95,7 @@ def test_check_that_is_not_allowed_now_stays() -> None:
 
 def test_verdict_without_a_check_stays() -> None:
     """An INVALID measurement stays INVALID, and one without a verdict stays without one."""
-    invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict=Verdict.INVALID, reason="worker:1: the loss is nan")
+    invalid = replace(
+        make_checked_record(TWO, runs=2, entry=ENTRY), verdict=Verdict.INVALID, reason="worker:1: the loss is nan"
+    )
     assert [record.verdict for record in judge_again([invalid, ONE])] == ["INVALID", None]

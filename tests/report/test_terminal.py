@@ -42,7 +42,7 @@ RECORDS = [
 ]
 
 
-def published(
+def make_published_point(
     system: str, gpus: int, images_per_sec: float, efficiency: float | None = None, data: str = "synthetic"
 ) -> PublishedPoint:
     return PublishedPoint(
@@ -59,10 +59,10 @@ def published(
 
 
 PUBLISHED = [
-    *(published("NVIDIA DGX-1", gpus, 142.0 * gpus, 1.0) for gpus in (1, 2, 4, 8)),
-    *(published("Piz Daint", gpus, 130.0 * gpus, 0.95) for gpus in (1, 2, 4, 8, 16, 32, 64, 128)),
-    published("Piz Daint", 2, 260.84, data="imagenet"),
-    published("EC2 r4.16xlarge, CPU", 0, 3.54),
+    *(make_published_point("NVIDIA DGX-1", gpus, 142.0 * gpus, 1.0) for gpus in (1, 2, 4, 8)),
+    *(make_published_point("Piz Daint", gpus, 130.0 * gpus, 0.95) for gpus in (1, 2, 4, 8, 16, 32, 64, 128)),
+    make_published_point("Piz Daint", 2, 260.84, data="imagenet"),
+    make_published_point("EC2 r4.16xlarge, CPU", 0, 3.54),
 ]
 
 FIRST_AT_80 = """\
@@ -307,7 +307,7 @@ def test_costs_are_summed() -> None:
 
 def test_differences_of_published_rows_are_not_cut() -> None:
     """If a published name is too long, the system is cut, and the differing settings stay."""
-    rows = [published("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
+    rows = [make_published_point("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
     (line,) = [line for line in format_summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
     assert "…, imagenet, b64  " in line
     assert len(line) <= 80

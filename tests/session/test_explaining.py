@@ -192,11 +192,11 @@ APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] =
 @pytest.mark.parametrize("case", APART)
 def test_shared_memory_bus_is_a_note_and_no_cause(case: str) -> None:
     """Slower computation of several devices that share a memory bus is a note and no cause."""
-    hosts, machines, changes, is_told = APART[case]
+    hosts, machines, changes, has_cause = APART[case]
     check, now, other = make_two_sides("efficiency", **changes)
     found = describe_cause(check, put_on_hosts(now, *hosts, **machines), other, None)["explanation"]
-    assert bool(found.causes) == is_told
-    assert any("share a memory bus" in note for note in found.notes) != is_told
+    assert bool(found.causes) == has_cause
+    assert any("share a memory bus" in note for note in found.notes) != has_cause
     assert found.step_s - found.baseline_step_s == pytest.approx(
         found.unexplained_s + sum(cause.seconds for cause in found.causes)
     )
@@ -228,8 +228,8 @@ def test_undecided_comparison_is_explained_by_the_session_as_by_the_command(high
     assert bool(in_session) == bool(explain_record(stored, None)) == (high == 0.99)
 
 
-@pytest.mark.parametrize(("high", "is_told"), [(1.02, False), (1.0, False), (0.99, True)])
-def test_undecided_comparison_without_a_loss_has_no_cause(high: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("high", "has_cause"), [(1.02, False), (1.0, False), (0.99, True)])
+def test_undecided_comparison_without_a_loss_has_no_cause(high: float, has_cause: bool) -> None:
     """An undecided comparison with an interval that includes no loss has no explanation."""
 
     now, entry = (
@@ -237,11 +237,11 @@ def test_undecided_comparison_without_a_loss_has_no_cause(high: float, is_told: 
         make_entry(make_traced_measurement([457.0] * 2, make_side().step_breakdown)),
     )
     judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
-    assert bool(describe_cause(judgement, now, None, None)) == is_told
+    assert bool(describe_cause(judgement, now, None, None)) == has_cause
     for kind, low, end in (("overhead", 1 - high, 0.1), ("efficiency", 0.9, high)):
         judgement, now, other = make_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
         judgement = replace(judgement, verdict=Verdict.INCONCLUSIVE, value=0.95, low=low, high=end)
-        assert bool(describe_cause(judgement, now, other, None)) == is_told
+        assert bool(describe_cause(judgement, now, other, None)) == has_cause
 
 
 @pytest.mark.parametrize("batch_size", [0, 64])

@@ -101,14 +101,14 @@ def test_denied_action_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None
     """A denied action is named, and without permission to read policies there is no warning."""
     allowed: dict[str, Any] = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}
 
-    def become(user: Mapping[str, str]) -> None:
+    def log_in_as(user: Mapping[str, str]) -> None:
         for name, value in user.items():
             monkeypatch.setenv(name, value)
 
-    become(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]}))
+    log_in_as(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]}))
     with pytest.raises(DataError, match=rf"s3://{NAME}/sets: AWS denies HeadBucket there .*docs/data\.md"):
         Bucket.open(URL)
-    become(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed | {"Action": ["s3:ListBucket"]}]}))
+    log_in_as(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed | {"Action": ["s3:ListBucket"]}]}))
     bucket = Bucket.open(URL)
     assert (bucket.warnings, bucket.encryption) == ((), None)
     assert bucket.list_files() == []

@@ -45,5 +45,5 @@ def test_policy_has_exactly_the_used_actions(s3: S3, tmp_path: Path, monkeypatch
     used = {action for call in s3.cloud.calls[before:] if call.key_id == user["AWS_ACCESS_KEY_ID"] for action in actions(call)}
 
     assert s3.cloud.refused == []
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
     assert sorted(used) == sorted(action for statement in POLICY["Statement"] for action in statement["Action"])

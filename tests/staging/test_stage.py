@@ -47,7 +47,7 @@ def test_hosts_with_a_common_cache_fetch_once(s3: S3) -> None:
     assert folder.parent == Path(os.environ["XDG_CACHE_HOME"], "dtfperf", "data")
     assert folder.name.startswith("perf-data-sets-mnist-")
     assert _read_files(folder) == CONTENTS
-    assert {path: s3.asked("GET", f"sets/mnist/{path}") for path in CONTENTS} == {
+    assert {path: s3.count_requests("GET", f"sets/mnist/{path}") for path in CONTENTS} == {
         "images": 1,
         "labels/train": 1,
         "labels/test": 0,
@@ -59,9 +59,9 @@ def test_next_session_fetches_nothing(s3: S3) -> None:
     """A later session fetches nothing again, and an added file makes another data set with its own folder."""
     _fill_bucket(s3)
     first, _ = _stage_on_hosts()
-    asked = s3.asked("GET", "sets/mnist/")
+    asked = s3.count_requests("GET", "sets/mnist/")
     assert _stage_on_hosts()[0] == first
-    assert s3.asked("GET", "sets/mnist/") == asked
+    assert s3.count_requests("GET", "sets/mnist/") == asked
 
     s3.put("sets/mnist/more", b"more")
     second, _ = _stage_on_hosts()
@@ -78,7 +78,7 @@ def test_hosts_with_different_caches_are_refused(s3: S3, tmp_path: Path) -> None
     python.chmod(0o755)
     with pytest.raises(DataError, match=f"{URL} is in different folders on the hosts: .*/of-0/.*, .*/of-1/.*cache_dir"):
         _stage_on_hosts(config=dataclasses.replace(TWO_HOSTS, python=str(python)))
-    assert s3.asked("GET", "sets/mnist/images") == 2
+    assert s3.count_requests("GET", "sets/mnist/images") == 2
 
 
 def test_broken_connection_is_repeated(s3: S3) -> None:
@@ -180,12 +180,12 @@ def test_run_reads_staged_files(s3: S3, tmp_path: Path) -> None:
     url = f"s3://{NAME}/scripts"
     with start_stage(tmp_path / "stage", TWO_HOSTS) as stage:
         stage.run(steps=1)
-        assert s3.asked("GET", "scripts/") == 0
+        assert s3.count_requests("GET", "scripts/") == 0
         for _ in range(2):
             assert stage.run(steps=2, data_dir=url).step_s.keys() == {"worker:0", "worker:1"}
-    assert s3.asked("GET", "scripts/worker-0.json") == 1
+    assert s3.count_requests("GET", "scripts/worker-0.json") == 1
     (folder,) = Path(os.environ["XDG_CACHE_HOME"], "dtfperf", "data").glob("*/")
-    assert {path.name for path in folder.iterdir()} >= {"worker-0.json", "worker-0.pid", "ps-0.pid"}  # so they were told it
+    assert {path.name for path in folder.iterdir()} >= {"worker-0.json", "worker-0.pid", "ps-0.pid"}  # so all tasks got it
 
 
 def test_failed_staging_is_not_repeated(s3: S3, tmp_path: Path) -> None:

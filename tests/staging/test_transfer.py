@@ -71,7 +71,7 @@ def test_files_survive_push_and_pull(s3: S3, large: Path, tmp_path: Path) -> Non
     assert there == back == TransferResult(files=5, bytes=size, sent=5)
     assert _read_files(tmp_path / "back") == _read_files(large)
     assert list((tmp_path / "back").glob(".*")) == []
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
     assert list(Path(get_cache_folder(), "transfers").iterdir()) == []
 
 
@@ -223,11 +223,11 @@ def test_killed_push_is_continued(s3: S3, large: Path) -> None:
         pushing.send_signal(signal.SIGKILL)
         pushing.communicate()
     hang.release()
-    assert len(s3.unfinished()) == 1
+    assert len(s3.list_unfinished_uploads()) == 1
 
     assert _push_files(large).sent == 1
     assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _read_files(large).items()}
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
 
 
 def test_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path) -> None:
@@ -236,12 +236,12 @@ def test_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path) -
     flag = tmp_path / "interrupted"
     with _start_push(large, HEARS_CTRL_C.format(flag=flag)) as pushing:
         hang.wait_until_executed(PATIENCE_S)
-        assert len(s3.unfinished()) == 1
+        assert len(s3.list_unfinished_uploads()) == 1
         pushing.send_signal(signal.SIGINT)
         wait_until("it has heard", flag.exists, PATIENCE_S)
         hang.release()
         assert b"KeyboardInterrupt" in pushing.communicate()[1]
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
 
 
 def test_killed_pull_is_continued(s3: S3, local: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
         pass
     with full_behind(journal, room=10), pytest.raises(DataError, match=str(journal)):
         _push_files(large)
-    assert s3.unfinished() == []
+    assert s3.list_unfinished_uploads() == []
     assert _push_files(large).sent > 0
     assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _read_files(large).items()}
 

@@ -61,7 +61,7 @@ def rename_operations(definition: Any) -> Any:
     return graph.as_graph_def()
 
 
-def beside(device: str) -> Any:
+def make_colocated_graph(device: str) -> Any:
     """Return a graph with an operation that is placed by the location of another one."""
     with tf.Graph().as_default() as graph:
         with tf.device(device):
@@ -121,11 +121,11 @@ GRAPHS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "small, another stride": lambda: describe_computation(small(stride=2)).to_json(),
     "small, another padding": lambda: describe_computation(small(pad=2)).to_json(),
     "small, another kernel": lambda: describe_computation(small(kernel="matmul")).to_json(),
-    "on a CPU": lambda: describe_computation(beside("/device:CPU:0")).to_json(),
-    "on the second CPU": lambda: describe_computation(beside("/device:CPU:1")).to_json(),
-    "on a CPU, placed": lambda: describe_computation(rename_operations(beside("/device:CPU:0"))).to_json(),
-    "on a GPU": lambda: describe_computation(beside("/device:GPU:0")).to_json(),
-    "on a server": lambda: describe_computation(beside("/job:ps/task:0/device:CPU:0")).to_json(),
+    "on a CPU": lambda: describe_computation(make_colocated_graph("/device:CPU:0")).to_json(),
+    "on the second CPU": lambda: describe_computation(make_colocated_graph("/device:CPU:1")).to_json(),
+    "on a CPU, placed": lambda: describe_computation(rename_operations(make_colocated_graph("/device:CPU:0"))).to_json(),
+    "on a GPU": lambda: describe_computation(make_colocated_graph("/device:GPU:0")).to_json(),
+    "on a server": lambda: describe_computation(make_colocated_graph("/job:ps/task:0/device:CPU:0")).to_json(),
     "a function": lambda: describe_computation(of_function()).to_json(),
     "a function, other names": lambda: describe_computation(of_function(name="b")).to_json(),
     "a function, another stride": lambda: describe_computation(of_function(stride=2)).to_json(),

@@ -11,7 +11,7 @@ from pytest_dtfperf.training.exchange_plan import BEYOND, Wave, assign_servers, 
 CASES = 200
 
 
-def drawn(seed: int, servers: int) -> tuple[dict[str, int], dict[str, int]]:
+def draw_values(seed: int, servers: int) -> tuple[dict[str, int], dict[str, int]]:
     """Sizes and servers of a made-up network's values."""
     draw = random.Random(seed)
     names = [f"value{number}" for number in range(draw.randint(1, 60))]
@@ -46,7 +46,7 @@ def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> 
     """Each value is in at most one wave, and each server has enough to send until its wave."""
     seen = 0
     for seed in range(CASES):
-        sizes, on = drawn(seed, servers)
+        sizes, on = draw_values(seed, servers)
         waves, names = plan_waves(sizes, on), list(sizes)
         assert sum(len(wave.held_back) for wave in waves) == len(frozenset[str]().union(*(wave.held_back for wave in waves)))
         for number, (awaited, held_back) in enumerate(waves):

@@ -84,19 +84,19 @@ import sys
 from pathlib import Path
 from pytest_dtfperf.training import tracing
 folder = Path(sys.argv[1])
-def told():
+def report():
     try:
         print(len(tracing._read_xspace(folder).planes), "planes")
     except Exception as error:
         print(type(error).__name__, error)
-told()
+report()
 file = folder / "vm.xplane.pb"
 file.write_bytes(b"")
-told()
+report()
 file.write_bytes(b"\\xff\\xff not a profile")
-told()
+report()
 tracing.MOST_BYTES = 10
-told()
+report()
 """
 
 

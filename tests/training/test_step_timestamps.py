@@ -13,10 +13,10 @@ PAIR: dict[str, Any] = {"gpus": 2}
 STEPS = 10
 SLEEP_S = 0.2  # forty times what a step takes: on a busy machine, too, the others are there first in most steps
 
-Told = list[tuple[list[float], list[StepTimestamps]]]  # of each task that has sent timestamps its measured steps, and them
+StepsAndTimestamps = list[tuple[list[float], list[StepTimestamps]]]  # of each task that sent timestamps
 
 
-def run_and_unpack(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
+def run_and_unpack(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> StepsAndTimestamps:
     with orders_of(spec, workers=workers, **order) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]

@@ -29,14 +29,14 @@ def test_time_that_passes_sets_no_clock(then: tuple[int, int, int]) -> None:
     clock_of((S, S, S + 10), then).check()
 
 
-@pytest.mark.parametrize("by_s, told_s", [(3, "+3 s"), (-3, "-3 s"), (0.25, "+0.25 s")], ids=["forward", "back", "a little"])
-def test_set_clock_is_reported(by_s: float, told_s: str) -> None:
+@pytest.mark.parametrize("by_s, shown", [(3, "+3 s"), (-3, "-3 s"), (0.25, "+0.25 s")], ids=["forward", "back", "a little"])
+def test_set_clock_is_reported(by_s: float, shown: str) -> None:
     """A clock that was set forward or back is reported with the seconds."""
     now = 5 * S
     with pytest.raises(InvalidTrace) as refused:
         clock_of((S, S, S), (now, now + int(by_s * S), now)).check()
     assert str(refused.value) == (
-        f"its host's clock was set by {told_s} while steps were traced, so that where their time went is not known"
+        f"its host's clock was set by {shown} while steps were traced, so that where their time went is not known"
     )
 
 

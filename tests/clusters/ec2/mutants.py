@@ -87,7 +87,7 @@ def delete_group_without_waiting(put: Put) -> None:
 
 def accept_any_host_key(put: Put) -> None:
     """Accept any host key in ssh."""
-    put(endpoints, "SSH_OPTIONS", tuple(_believing(word) for word in endpoints.SSH_OPTIONS))
+    put(endpoints, "SSH_OPTIONS", tuple(_trust_any_key(word) for word in endpoints.SSH_OPTIONS))
 
 
 def private_address_for_ssh(put: Put) -> None:
@@ -113,7 +113,7 @@ def _change_result(careful: Callable[..., Any], change: Callable[[Any], Any]) ->
     return lambda *arguments, **named: change(careful(*arguments, **named))
 
 
-def _believing(word: str) -> str:
+def _trust_any_key(word: str) -> str:
     return word.replace("StrictHostKeyChecking=yes", "StrictHostKeyChecking=no")
 
 

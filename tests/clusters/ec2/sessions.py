@@ -77,19 +77,19 @@ class Sessions:
     @contextmanager
     def begin(self, order: Order) -> Iterator[Session]:
         """Run a session with this process's environment. It and its watchdog are killed when the block ends."""
-        with self._begun(replace(order, environment=_environment(), mutant=self._mutant)) as session:
+        with self._begin(replace(order, environment=_environment(), mutant=self._mutant)) as session:
             yield session
 
     def watch(self, ledger: Path, settle_s: float, words: bytes) -> int:
         """Run a watchdog on this process's disk after a session sent `words` and disconnected. Return its exit code."""
         file_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)
-        with self._begun(Watch(ledger, settle_s, words, _environment(), file_bytes)) as watchdog:
+        with self._begin(Watch(ledger, settle_s, words, _environment(), file_bytes)) as watchdog:
             self.wait_until_ended(watchdog)
         assert watchdog.code is not None
         return watchdog.code
 
     @contextmanager
-    def _begun(self, order: Order | Watch) -> Iterator[Session]:
+    def _begin(self, order: Order | Watch) -> Iterator[Session]:
         line = base64.b64encode(pickle.dumps(order))
         assert self._process.stdin
         self._process.stdin.write(line + b"\n")

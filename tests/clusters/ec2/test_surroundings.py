@@ -84,14 +84,16 @@ def test_all_subnets_of_a_vpc(cloud: Cloud, account: Account) -> None:
 def test_private_subnets_are_not_used_for_public_addresses(cloud: Cloud, account: Account) -> None:
     """Subnets that give no public addresses are used only for private instances, or if they are named."""
     ec2 = client()
-    hidden = ec2.create_subnet(VpcId=cloud.vpc, CidrBlock=_another(cloud), AvailabilityZone="us-east-1c")["Subnet"]["SubnetId"]
+    hidden = ec2.create_subnet(VpcId=cloud.vpc, CidrBlock=_add_range(cloud), AvailabilityZone="us-east-1c")["Subnet"][
+        "SubnetId"
+    ]
     assert hidden not in {zone.subnet for zone in launcher.find_zones(account, {"vpc": cloud.vpc}, "here")[1]}
     private = {"vpc": cloud.vpc, "address": "private"}
     assert hidden in {zone.subnet for zone in launcher.find_zones(account, private, "here")[1]}
     assert [zone.subnet for zone in launcher.find_zones(account, {"subnets": [hidden]}, "here")[1]] == [hidden]
 
 
-def _another(cloud: Cloud) -> str:
+def _add_range(cloud: Cloud) -> str:
     """A range of addresses of the VPC's that no subnet has yet."""
     ec2 = client()
     ec2.associate_vpc_cidr_block(VpcId=cloud.vpc, CidrBlock="10.99.0.0/24")

@@ -58,7 +58,7 @@ class Desk:
                 os.close(end)
         self._keyboard = self._screen = -1
 
-    def printed(self) -> str:
+    def read_output(self) -> str:
         out, err = self.process.communicate(timeout=PATIENCE_S)
         assert err == b""
         return out.decode().strip()
@@ -100,7 +100,7 @@ def test_answers(desk: type[Desk], typed: str, answer: str) -> None:
     somebody.wait_for("Launch? [y/N] ")
     somebody.type(typed)
 
-    assert somebody.printed() == answer
+    assert somebody.read_output() == answer
 
 
 def test_question_is_asked_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_question_is_asked_while_pytest_captures(desk: type[Desk], tmp_path: Pat
     somebody.wait_for("Launch? [y/N] ")
     somebody.type("y\n")
 
-    printed = somebody.printed()
+    printed = somebody.read_output()
 
     assert "1 passed" in printed
     assert "Launch?" not in printed
@@ -123,7 +123,7 @@ def test_missing_answer_times_out(desk: type[Desk]) -> None:
     """A question without an answer ends after its time limit."""
     somebody = desk("-c", ASK, "0.1")
 
-    assert somebody.printed() == "None"
+    assert somebody.read_output() == "None"
 
 
 def test_hung_up_terminal_is_no_agreement(desk: type[Desk]) -> None:
@@ -132,7 +132,7 @@ def test_hung_up_terminal_is_no_agreement(desk: type[Desk]) -> None:
     somebody.wait_for("Launch? [y/N] ")
     somebody.hang_up()
 
-    assert somebody.printed() in ("None", "False")
+    assert somebody.read_output() in ("None", "False")
 
 
 def test_end_of_input_is_no_yes(desk: type[Desk]) -> None:
@@ -141,7 +141,7 @@ def test_end_of_input_is_no_yes(desk: type[Desk]) -> None:
     somebody.wait_for("Launch? [y/N] ")
     somebody.type("\x04")
 
-    assert somebody.printed() == "False"
+    assert somebody.read_output() == "False"
 
 
 def test_missing_terminal(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_background_process_is_not_stopped(desk: type[Desk]) -> None:
     """A pytest in the background of a shell is not stopped by the kernel for reading from the terminal."""
     somebody = desk("-c", IN_BACKGROUND, ASK)
 
-    assert somebody.printed() == "None\n0"
+    assert somebody.read_output() == "None\n0"
     assert "Launch?" not in somebody.shown
 
 
@@ -166,4 +166,4 @@ def test_xdist_worker_does_not_ask(desk: type[Desk]) -> None:
     """A worker of xdist does not ask, because several would read each other's answers."""
     somebody = desk("-c", ASK, "300", env={"PYTEST_XDIST_WORKER": "gw0"})
 
-    assert somebody.printed() == "None"
+    assert somebody.read_output() == "None"

@@ -72,7 +72,7 @@ def test_timer_is_set_again_after_a_reboot(tmp_path: Path) -> None:
         argv = ["sh", "-c", script, "timer", *arguments]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
 
-    assert run_timer(0) == "", "cloud-init runs it before it is told anything, and in what was made from this machine's image"
+    assert run_timer(0) == "", "cloud-init runs it before it has a limit, and in what was made from this machine's image"
     assert run_timer(0, "17") == "-h +17\n"
     assert [run_timer(later) for later in (0, 5, 17, 600)] == ["-h +17\n", "-h +12\n", "-h +0\n", "-h +0\n"]
     instance.rename(tmp_path / "of the image")

@@ -149,7 +149,7 @@ class Site:
 
     def processes(self, pattern: str = "") -> list[int]:
         """Return the site's living processes with the text in their command line or environment."""
-        return [pid for pid in self._living() if pattern in _command(pid) or pattern in _text(f"/proc/{pid}/environ")]
+        return [pid for pid in self._list_processes() if pattern in _command(pid) or pattern in _text(f"/proc/{pid}/environ")]
 
     def kill_slurmd(self, node: str) -> None:
         """Kill the node's daemon. The steps that it has started go on."""
@@ -406,18 +406,18 @@ class Site:
         states = re.findall(r"\bState=(\S+)", self.run("scontrol", "--oneliner", "show", "nodes", check=False))
         return states == ["IDLE"] * len(self.nodes)
 
-    def _living(self) -> list[int]:
+    def _list_processes(self) -> list[int]:
         return [process.pid for process in processes.list_descendants(self._init.pid)] if self._init else []
 
     def _find(self, wanted: Callable[[int], bool]) -> set[int]:
-        return {pid for pid in self._living() if wanted(pid)}
+        return {pid for pid in self._list_processes() if wanted(pid)}
 
     def _kill(self, wanted: Callable[[int], bool], number: signal.Signals = signal.SIGKILL) -> None:
         if not (found := self._find(wanted)):
             raise self._error("there is no such process in the site")
         for pid in found:
             processes.kill(pid, number)
-        self._wait("what was killed is gone", lambda: found.isdisjoint(self._living()))
+        self._wait("what was killed is gone", lambda: found.isdisjoint(self._list_processes()))
 
 
 def _write_program(path: Path, text: str) -> None:

@@ -94,12 +94,14 @@ class Wait:
     """Return the result of one wait for job 17, and its messages."""
 
     def __init__(self, folder: Path, *script: str | Exception, job: SlurmJob | None = None) -> None:
-        self.told: list[str] = []
+        self.status_lines: list[str] = []
         self.client = ScriptedClient(script, job)
         self._queue = SharedQueue(self.client, folder)
 
     def __call__(self, max_pending_s: float | None = None) -> SlurmJob:
-        return wait_until_running(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
+        return wait_until_running(
+            self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.status_lines.append
+        )
 
 
 def test_wait_shows_state_reason_and_start(clock: Clock, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_wait_shows_state_reason_and_start(clock: Clock, tmp_path: Path) -> None
     start = int(clock.now) + 600
     wait = Wait(tmp_path, line(), line(r="Priority"), line(r="Resources", S=str(start)), RUNS)
     assert wait().nodes == ("n1", "n2")
-    assert wait.told == [
+    assert wait.status_lines == [
         "Slurm job 17 pending",
         "Slurm job 17 pending: others go first (Priority)",
         f"Slurm job 17 pending, expected to start {datetime.fromtimestamp(start):%H:%M}: others go first (Resources)",
@@ -162,7 +164,7 @@ def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
     """An outage takes time and is reported."""
     wait = Wait(tmp_path, line(), ControllerDown("squeue: away"), ControllerDown("squeue: away"), RUNS)
     assert wait().state == "RUNNING"
-    assert [words for words in wait.told if "away" in words] == ["squeue: away: asking again for up to 10 minutes"] * 2
+    assert [words for words in wait.status_lines if "away" in words] == ["squeue: away: asking again for up to 10 minutes"] * 2
 
 
 def test_controller_that_stays_away(clock: Clock, tmp_path: Path) -> None:

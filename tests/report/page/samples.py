@@ -107,7 +107,7 @@ def rich_run(run: Run, workers: int = 2, slow_s: float = 0.0) -> Run:
     )
 
 
-def measured(what: Spec, *rates: float, workers: int = 2, slow_s: float = 0.0, **changes: Any) -> Record:
+def make_rich(what: Spec, *rates: float, workers: int = 2, slow_s: float = 0.0, **changes: Any) -> Record:
     plain = record(what, *rates, **changes)
     found: Measurement = plain.measurement
     runs = [rich_run(run, workers, slow_s) for run in found.runs]
@@ -138,24 +138,28 @@ def add_comparison(what: Record, rate: float, low: float, high: float, reason: s
 
 def session_records() -> list[Record]:
     one = add_comparison(
-        measured(spec(num_ps=1), 9.7, 9.81, 10.1, name="one", workers=1, verdict=Verdict.PASSED), 9.75, -0.011, 0.024, "+0.6 %"
+        make_rich(spec(num_ps=1), 9.7, 9.81, 10.1, name="one", workers=1, verdict=Verdict.PASSED),
+        9.75,
+        -0.011,
+        0.024,
+        "+0.6 %",
     )
     two = add_comparison(
-        measured(
+        make_rich(
             spec(gpus=2, num_ps=1), 15.2, 15.4, 15.3, name="two", slow_s=0.038, verdict=Verdict.REGRESSED,
             test="perf_tests/test_inception3.py::test_throughput[2-1]", injected_slowdowns={"worker:1": 0.2},
         ),
         17.6, -0.142, -0.118, "-13.1 % against 17.60 images/sec: 85.8 % to 88.2 % of it, margin 5.0 %; 3 runs, noise 1.2 %",
     )  # fmt: skip
     better = add_comparison(
-        measured(spec(gpus=2, variable_update="replicated"), 18.2, 18.4, name="better", verdict=Verdict.IMPROVED),
+        make_rich(spec(gpus=2, variable_update="replicated"), 18.2, 18.4, name="better", verdict=Verdict.IMPROVED),
         16.4, 0.09, 0.142, "+11.6 %",
     )  # fmt: skip
     open_ = add_comparison(
-        measured(spec(gpus=4, num_ps=1), 30.0, 34.0, name="open", workers=4, verdict=Verdict.INCONCLUSIVE), 32.9, -0.11, 0.06,
+        make_rich(spec(gpus=4, num_ps=1), 30.0, 34.0, name="open", workers=4, verdict=Verdict.INCONCLUSIVE), 32.9, -0.11, 0.06,
         "-2.7 % against 32.90 images/sec: 89.0 % to 106.0 % of it, margin 5.0 %; about 9 runs could tell",
     )  # fmt: skip
-    new = measured(
+    new = make_rich(
         spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1817.2, 1900.4, name="new", verdict=Verdict.NO_BASELINE
     )
     slower = replace(two, explanation=EXPLANATION)

@@ -43,7 +43,7 @@ def _deliver(request: dict[str, Any]) -> dict[str, Any]:
         try:
             v1.set_random_seed(order.spec.seed)
             feed: TrainingInput = made(order, sight, "/device:CPU:0")
-            wanted = [_on(device, feed, tower) for tower, device in enumerate(towers)]
+            wanted = [_feed_on(device, feed, tower) for tower, device in enumerate(towers)]
             if request["test_set"]:
                 test = feed.test_set()
                 wanted = [(test.images, test.labels)]
@@ -60,7 +60,7 @@ def _deliver(request: dict[str, Any]) -> dict[str, Any]:
     return {"steps": steps}
 
 
-def _on(device: str, feed: TrainingInput, tower: int) -> Any:
+def _feed_on(device: str, feed: TrainingInput, tower: int) -> Any:
     with v1.device(device):
         return feed.batch(tower)
 

@@ -125,7 +125,7 @@ def graph(model: str, device: str = "gpu") -> dict[str, Any]:
         options = v1.profiler.ProfileOptionBuilder.float_operation()
         options["output"] = "none"
         profile = v1.profiler.profile(built, cmd="op", options=options)
-    operations = {node.name: node.float_ops for node in _below(profile)}
+    operations = {node.name: node.float_ops for node in _list_nodes(profile)}
     convolutions = [op for op in built.get_operations() if op.type == "Conv2D"]
     return {
         "multiply_adds": (operations.get("Conv2D", 0) + operations.get("MatMul", 0)) / 2,
@@ -214,8 +214,8 @@ def keras(application: str) -> dict[str, Any]:
     }
 
 
-def _below(node: Any) -> list[Any]:
-    return [node, *(found for child in node.children for found in _below(child))]
+def _list_nodes(node: Any) -> list[Any]:
+    return [node, *(found for child in node.children for found in _list_nodes(child))]
 
 
 def _make_tuples(size: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _ON_GPUS = TaskOrder(
 )  # fmt: skip
 
 
-def _with(**changes: Any) -> TaskOrder:
+def _make_order(**changes: Any) -> TaskOrder:
     return replace(_ON_GPUS, spec=_ON_GPUS.spec.replace(**changes))
 
 
@@ -47,12 +47,12 @@ _SERVER = replace(
 _ON_ONE_CORE = replace(_SERVER, job="worker", device="cpu", num_devices=1, threads=1)
 CONFIGS = (
     _ON_GPUS,
-    _with(gpu_thread_mode="gpu_shared", per_gpu_thread_count=3, allow_growth=False),
-    _with(gpu_thread_mode="global"),
+    _make_order(gpu_thread_mode="gpu_shared", per_gpu_thread_count=3, allow_growth=False),
+    _make_order(gpu_thread_mode="global"),
     replace(_SERVER, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
     _ON_ONE_CORE,
     replace(_ON_ONE_CORE, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
     replace(_ON_ONE_CORE, spec=_ON_ONE_CORE.spec.replace(num_inter_threads=1)),
-    replace(_with(num_intra_threads=3, num_inter_threads=2), device="cpu"),
+    replace(_make_order(num_intra_threads=3, num_inter_threads=2), device="cpu"),
     _SERVER,
 )

@@ -24,10 +24,10 @@ table inet doors {{
 def rules(instance: Instance) -> str:
     """Return rules for `nft -f`, which replace earlier ones."""
     groups = {g.id: g for nic in instance.nics.values() for g in nic.group_set}
-    return _TABLE.format(rules="\n        ".join(line for group in groups.values() for line in _of(group)))
+    return _TABLE.format(rules="\n        ".join(line for group in groups.values() for line in _list_rules(group)))
 
 
-def _of(group: SecurityGroup) -> Iterator[str]:
+def _list_rules(group: SecurityGroup) -> Iterator[str]:
     for rule in group.ingress_rules:
         ports = "" if rule.from_port is None else f"{rule.ip_protocol} dport {rule.from_port}-{rule.to_port} "
         sources = [rule.cidr_ipv4] if rule.cidr_ipv4 else []

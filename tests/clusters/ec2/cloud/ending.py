@@ -51,14 +51,14 @@ def shut_down(instance: Instance, code: str, why: str) -> None:
     reason = StateReason(f"{code}: {why}", code)
     instance.state_reason = reason
 
-    def terminated() -> None:
+    def terminate() -> None:
         instance.terminate()  # interfaces and volumes go; it gives a reason of its own
         world.become(instance, world.TERMINATED)
         instance.state_reason = reason
         here.gone[instance.id] = time.monotonic()
         spot.close_requests(instance)
 
-    here.after(here.pending_s, terminated)
+    here.after(here.pending_s, terminate)
 
 
 def interrupt(instance: Instance) -> None:

@@ -52,7 +52,7 @@ class Groups(SecurityGroups):
     def delete_security_group(self) -> ActionResult:
         group_id = self._get_param("GroupId")
         if self._is_held() or any(
-            group_id in {g.id for g in nic.group_set} for i in self._holding() for nic in i.nics.values()
+            group_id in {g.id for g in nic.group_set} for i in self._list_holders() for nic in i.nics.values()
         ):
             raise EC2ClientError("DependencyViolation", f"resource {group_id} has a dependent object")
         return super().delete_security_group()
@@ -68,7 +68,7 @@ class Groups(SecurityGroups):
             world.now().held_calls -= (held := world.now().held_calls > 0)
         return held
 
-    def _holding(self) -> list[Any]:
+    def _list_holders(self) -> list[Any]:
         """Return instances with existing interfaces, which remain for a while after the termination."""
         here, since = world.now(), time.monotonic() - world.now().linger_s
         if here.blind_calls:

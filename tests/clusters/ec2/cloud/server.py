@@ -110,7 +110,9 @@ class Server:
         call = parse_request(environ)
         if (policy := self.policies.get(call.key_id)) and (action := policy.refused(call)):
             self.refused.append(action)
-            return answer_error(start, call, _no(call), f"You are not authorized to perform this operation: {action}")
+            return answer_error(
+                start, call, _get_refusal_code(call), f"You are not authorized to perform this operation: {action}"
+            )
         if call.service == "pricing":
             return answer_json(start, catalogue.products(dict(call.parameters)))
         if call.service == "servicequotas":
@@ -140,7 +142,7 @@ class Server:
         return [body]
 
 
-def _no(call: Call) -> str:
+def _get_refusal_code(call: Call) -> str:
     return {"ec2": "UnauthorizedOperation", "s3": "AccessDenied", "sts": "AccessDenied"}.get(
         call.service, "AccessDeniedException"
     )

@@ -55,14 +55,14 @@ def test_security_group_is_held_by_interfaces(cloud: Cloud) -> None:
     assert cloud.left().security_groups == ("ours",)
     cloud.world.linger_s = 0.3
 
-    def deleted() -> bool:
+    def is_deleted() -> bool:
         try:
             ec2.delete_security_group(GroupId=group)
         except ec2.exceptions.ClientError:
             return False
         return True
 
-    wait_until("nothing holds it any more", deleted)
+    wait_until("nothing holds it any more", is_deleted)
     assert cloud.left() == NOTHING
 
 
