@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
-from benchmarks.shaped import allowed_s, in_words, kept, processor, today
+from benchmarks.shaped import allowed_s, in_words, load_results, processor, today
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.session import signals
@@ -130,7 +130,7 @@ def cells() -> Iterator[Cell]:
     return (cell for cell in every if cell.num_ps > 1 or cell.placement == "greedy")
 
 
-def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Result]:
+def measure_cells(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Result]:
     """Machines are made once for all cells of as many servers that come one after the other."""
     left = list(wanted)
     while left and time.monotonic() < until_s:
@@ -143,10 +143,10 @@ def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Res
                 if training not in alone_s:
                     alone = cell.spec.replace(gpus=1, num_ps=0, wire_precision="fp32", variable_placement="greedy")
                     alone_s[training] = statistics.median(rig.launcher.run(alone, log_dir=logs).step_s["worker:0"])
-                yield _of(rig, cell, alone_s[training])
+                yield _measure_cell(rig, cell, alone_s[training])
 
 
-def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
+def _measure_cell(rig: Rig, cell: Cell, alone_s: float) -> Result:
     link_s = allowed_s(rig, cell.spec, cell.rate)
     allowed = Result(cell, round(max(link_s, alone_s), 4), "link" if link_s > alone_s else "worker")
     if allowed.limit_s > MOST_STEP_S:
@@ -260,7 +260,7 @@ def main() -> int:
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="measure no longer than so many seconds")
     parser.add_argument("--only", default="", help="cells whose words have all of these: --only 'vgg16 1gbit'")
     options = parser.parse_args()
-    known = kept(options.out, Result.from_json)
+    known = load_results(options.out, Result.from_json)
     done = {result.cell for result in known}
     words = options.only.split()
     wanted = [cell for cell in cells() if cell not in done and set(words) <= {str(each) for each in asdict(cell).values()}]
@@ -269,7 +269,7 @@ def main() -> int:
         print(why_not, file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as logs, signals.raise_exit(), options.out.open("a") as file:
-        for result in measured(wanted, Path(logs), time.monotonic() + options.budget_s):
+        for result in measure_cells(wanted, Path(logs), time.monotonic() + options.budget_s):
             known.append(result)
             print(result.to_json(), file=file, flush=True)
             print(result.cell, _cell(result), result.why, file=sys.stderr)

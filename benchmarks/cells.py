@@ -49,7 +49,7 @@ CELLS: Mapping[str, Cell] = {
 }
 
 
-def missing(model: str, cell: Cell) -> str | None:
+def explain_missing(model: str, cell: Cell) -> str | None:
     """Why this package cannot train that; None where it can."""
     known = {"model": (model, MODELS), "variable_update": (cell.variable_update, VARIABLE_UPDATES)}
     lacking = [f"{kind}={name}" for kind, (name, names) in known.items() if name not in names]

@@ -30,16 +30,16 @@ def alike(correlation: float) -> Nights:
     return lambda random, nights: simulate_autoregression(random, SERIES, nights, correlation)
 
 
-def slow(part: float, alone: float = 1.0, series: int | None = None) -> Nights:
+def slow(part: float, independent: float = 1.0, series: int | None = None) -> Nights:
     """AR(1) 0.95 with a standard deviation of `part`, beside independent nights; the first `series` alone have it."""
 
-    def drawn(random: np.random.Generator, nights: int) -> Array:
+    def draw_nights(random: np.random.Generator, nights: int) -> Array:
         wandering = simulate_autoregression(random, SERIES, nights, 0.95)
         if series is not None:
             wandering[series:] = 0
-        return part * wandering + alone * random.standard_normal((SERIES, nights))
+        return part * wandering + independent * random.standard_normal((SERIES, nights))
 
-    return drawn
+    return draw_nights
 
 
 def weekly(random: np.random.Generator, nights: int) -> Array:
@@ -72,7 +72,7 @@ NOTHING: Mapping[str, Nights] = {
 def false_events(quarters: int, kind: str, known: int, seed: int = 1) -> float:
     """The part of quarters with any event, where nothing changes."""
     random = np.random.default_rng(seed)
-    return sum(bool(_found(NOISE * NOTHING[kind](random, known + HORIZON), known)) for _ in range(quarters)) / quarters
+    return sum(bool(_find_events(NOISE * NOTHING[kind](random, known + HORIZON), known)) for _ in range(quarters)) / quarters
 
 
 def nights_until_found(trials: int, size: float, seed: int = 2, kind: str = "independent") -> Array:
@@ -81,7 +81,7 @@ def nights_until_found(trials: int, size: float, seed: int = 2, kind: str = "ind
     for _ in range(trials):
         values = NOISE * NOTHING[kind](random, KNOWN + SOON)
         values[0, KNOWN:] += np.log1p(-size)
-        nights = [night for night, name in _found(values, KNOWN) if name == "0"]
+        nights = [night for night, name in _find_events(values, KNOWN) if name == "0"]
         found.append(nights[0] - KNOWN + 1 if nights else np.inf)
     return np.array(found)
 
@@ -92,7 +92,7 @@ def drifts_found(trials: int, seed: int = 3) -> float:
     for _ in range(trials):
         values = NOISE * simulate_autoregression(random, SERIES, KNOWN + 60, 0.0)
         values[0, KNOWN:] += np.log1p(-0.05 * np.arange(1, 61) / 60)
-        found += any(name == "0" for _, name in _found(values, KNOWN))
+        found += any(name == "0" for _, name in _find_events(values, KNOWN))
     return found / trials
 
 
@@ -116,7 +116,7 @@ def count_longer_trials(quarters: int) -> tuple[int, int]:
     return max(1, quarters // 4), max(1, quarters // 10)
 
 
-def _found(values: Array, known: int) -> list[tuple[int, str]]:
+def _find_events(values: Array, known: int) -> list[tuple[int, str]]:
     """Nights with an event, and its series. The known nights are learned from, and not searched."""
     watch = ChangeWatch()
     start = {str(n): Track(values=[float(v) for v in each[:known]], kept=list(range(known))) for n, each in enumerate(values)}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _found
+from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _find_events
 from pytest_dtfperf.stats.nights import Array, simulate_autoregression
 
 WINDOW, MOST_P_VALUE = 50, 0.001  # of `otava analyze`
@@ -64,7 +64,7 @@ def steps_found(find: Finder, trials: int, size: float, seed: int = 2) -> float:
 
 def our_false_quarters(quarters: int, kind: str, seed: int = 1) -> float:
     random = np.random.default_rng(seed)
-    return sum(bool(_found(NOISE * NOTHING[kind](random, KNOWN + HORIZON), KNOWN)) for _ in range(quarters)) / quarters
+    return sum(bool(_find_events(NOISE * NOTHING[kind](random, KNOWN + HORIZON), KNOWN)) for _ in range(quarters)) / quarters
 
 
 def our_steps_found(trials: int, size: float, seed: int = 2) -> float:
@@ -73,7 +73,7 @@ def our_steps_found(trials: int, size: float, seed: int = 2) -> float:
     for _ in range(trials):
         values = NOISE * simulate_autoregression(random, SERIES, KNOWN + AFTER, 0.0)
         values[0, KNOWN:] += np.log1p(-size)
-        found += any(name == "0" for _, name in _found(values, KNOWN))
+        found += any(name == "0" for _, name in _find_events(values, KNOWN))
     return found / trials
 
 

@@ -79,12 +79,12 @@ class Good:
         """Of a step, over the links from the one to the other; an empty name is anybody."""
         links = self.step_breakdown.links
         if not links:
-            return 8 * self._counted(source, destination)
+            return 8 * self._estimate_bytes(source, destination)
         return 8 * sum(
             link.size_bytes for link in links if link.source.startswith(source) and link.destination.startswith(destination)
         )
 
-    def _counted(self, source: str, destination: str) -> float:
+    def _estimate_bytes(self, source: str, destination: str) -> float:
         """By what all hosts have sent, where no trace tells of links: each worker has as much with each server, both ways."""
         each = self.run.bytes_sent / len(self.run.step_s["worker:0"]) / (2 * self.spec.gpus * self.spec.num_ps)
         if source and destination:
@@ -168,7 +168,7 @@ class Rig:
             machine.shape(LINK)
 
     @contextmanager
-    def less_time(self, task: str, share: float) -> Iterator[None]:
+    def limit_cpu_time(self, task: str, share: float) -> Iterator[None]:
         """A quota of a core's time for everything on a machine."""
         group = self._groups[task]
         try:
@@ -178,7 +178,7 @@ class Rig:
             (group / "cpu.cfs_quota_us").write_text("-1")
 
     @contextmanager
-    def stopped(self, task: str, share: float) -> Iterator[None]:
+    def stop_repeatedly(self, task: str, share: float) -> Iterator[None]:
         """A machine that stands still for a part of the time, as a guest does whose host is busy."""
         state = self._freezers[task] / "freezer.state"
 
@@ -187,7 +187,7 @@ class Rig:
             time.sleep(share * _STOP_PERIOD_S)
             state.write_text("THAWED")
 
-        with _meanwhile((1 - share) * _STOP_PERIOD_S, stop):
+        with _repeat_beside((1 - share) * _STOP_PERIOD_S, stop):
             yield
 
     @contextmanager
@@ -216,7 +216,7 @@ STREAM = "import numpy; a = numpy.ones(2**24); b = a.copy()\nwhile True: numpy.c
 
 
 @contextmanager
-def _meanwhile(again_s: float, do: Callable[[], None]) -> Iterator[None]:
+def _repeat_beside(again_s: float, do: Callable[[], None]) -> Iterator[None]:
     """Do something again and again, beside what goes on within the block."""
     over = threading.Event()
 
@@ -273,7 +273,7 @@ Changing = Callable[[Good, float], Changes]  # of the run itself
 class Injected:
     """A cause, and what it may be called."""
 
-    kinds: frozenset[str]  # the first is what it is; what stands beside it cannot be told apart from a host's own numbers
+    kinds: frozenset[str]  # the first is the right one; a host's own numbers cannot distinguish it from the others
     where: tuple[str, ...]  # the tasks that the location may be, or a link of; () is anywhere
     slow: Slowing = lambda rig, good, strength: nullcontext()
     change: Changing = lambda good, strength: Changes()
@@ -282,15 +282,15 @@ class Injected:
     ready: Callable[[], None] = lambda: None  # before anything is trained
     is_graded: bool = True  # whether there is more and less of it
     busy: Sequence[str] = ()  # the tasks on whose cores it works itself
-    only: Sequence[str] = ()  # modes; empty: all
-    alone: bool = False  # whether it needs a worker that has all cores
+    modes: Sequence[str] = ()  # modes; empty: all
+    needs_all_cores: bool = False  # whether it needs a worker that has all cores
 
     def is_possible(self, mode: str, num_ps: int, workers: int) -> bool:
-        if self.alone != (workers == 1) and (self.alone or "worker:1" in self.where):
+        if self.needs_all_cores != (workers == 1) and (self.needs_all_cores or "worker:1" in self.where):
             return False
         inputs = VARIABLE_UPDATES[mode].inputs
         is_fed = inputs is None or self.training.get("data", "synthetic") in inputs
-        return (num_ps > 0 or not self.servers) and (not self.only or mode in self.only) and is_fed
+        return (num_ps > 0 or not self.servers) and (not self.modes or mode in self.modes) and is_fed
 
 
 def _rate(good: Good, bits: float, strength: float) -> float:
@@ -316,7 +316,7 @@ def _quota(task: str, factor: float = 1.0) -> Slowing:
     """Of a core's time, for all that a task's machine does: as much as it used, over what the step is to become."""
 
     def slow(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
-        return rig.less_time(task, good.cpu_s(task) / good.step_s / (1 + factor * strength))
+        return rig.limit_cpu_time(task, good.cpu_s(task) / good.step_s / (1 + factor * strength))
 
     return slow
 
@@ -365,13 +365,13 @@ def _busy(program: str) -> Slowing:
     return slow
 
 
-def _stopped(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
-    return rig.stopped("ps:0", min(_MOST_STOPPED, 0.5 + strength / 4))
+def _stop_server(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+    return rig.stop_repeatedly("ps:0", min(_MOST_STOPPED, 0.5 + strength / 4))
 
 
 LINKS, OTHERS, SERVER = frozenset({"link"}), frozenset({"others", "compute"}), frozenset({"server"})
 WORKER, PS = ("worker:1",), ("ps:0",)
-# Modes whose workers have steps of their own, in which they can be told to sleep; in others the chief alone has.
+# Modes in which each worker has steps of its own, in which it can sleep; in others only the chief has steps.
 OWN_STEPS = tuple(name for name, mode in VARIABLE_UPDATES.items() if not mode.single_session and name != "parameter_server_v2")
 FED = {  # by a program that can be slowed down; what is queued before it is used up in more steps of warm-up
     "data": "zmq",
@@ -381,8 +381,8 @@ FED = {  # by a program that can be slowed down; what is queued before it is use
 PACKS = tuple(name for name, mode in VARIABLE_UPDATES.items() if "agg_small_grads_max_bytes" in mode.knows)
 
 
-def _program(only: Sequence[str] = (), **spec: Any) -> Injected:
-    return Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec=spec), is_graded=False, only=only)
+def _program(modes: Sequence[str] = (), **spec: Any) -> Injected:
+    return Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec=spec), is_graded=False, modes=modes)
 
 
 INJECTED: Mapping[str, Injected] = {
@@ -396,7 +396,7 @@ INJECTED: Mapping[str, Injected] = {
     "busy neighbour": Injected(OTHERS, WORKER, _busy(BURN), busy=WORKER),
     "memory neighbour": Injected(OTHERS | {"memory"}, WORKER, _busy(STREAM), busy=WORKER),
     "server's quota": Injected(SERVER, PS, _quota("ps:0", factor=2), servers=True),
-    "server stopped": Injected(SERVER, PS, _stopped, servers=True),
+    "server stopped": Injected(SERVER, PS, _stop_server, servers=True),
     "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training=FED),
     "larger pictures": Injected(
         frozenset({"input"}),
@@ -409,10 +409,10 @@ INJECTED: Mapping[str, Injected] = {
         frozenset({"straggler"}),
         WORKER,
         change=lambda good, strength: Changes(sleeps={"worker:1": strength * good.step_s}),
-        only=OWN_STEPS,
+        modes=OWN_STEPS,
     ),
     "oneDNN off": _program(onednn=False),
-    "packing off": _program(only=PACKS, agg_small_grads_max_bytes=0),
+    "packing off": _program(modes=PACKS, agg_small_grads_max_bytes=0),
     "other convolution": _program(data_format="NCHW"),
-    "fewer threads": replace(_program(num_intra_threads=1), alone=True, training={"batch_size": 64}),
+    "fewer threads": replace(_program(num_intra_threads=1), needs_all_cores=True, training={"batch_size": 64}),
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from benchmarks.capacity import KEPT, Result
-from benchmarks.shaped import kept
+from benchmarks.shaped import load_results
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
@@ -151,7 +151,7 @@ def format_cells(found: Sequence[CellError]) -> Iterator[str]:
 
 def load_cells() -> list[CellError]:
     """Predict the stored cells of the network study."""
-    return predict_cells(kept(KEPT, Result.from_json))
+    return predict_cells(load_results(KEPT, Result.from_json))
 
 
 def make_tables(cells: Sequence[CellError]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.trainers import Trained
+from benchmarks.trainers import TrainingResult
 
 HEADER = (
     f"{'model':<11}{'cell':<24}{'images/s':>9}{'other':>9}{'ratio':>7}  {'spread':<14}"
@@ -23,7 +23,7 @@ class Interval:
     high: float
 
 
-def paired(pairs: Sequence[tuple[float, float]]) -> Interval:
+def compare_pairs(pairs: Sequence[tuple[float, float]]) -> Interval:
     """How many times the second the first is: Student's t on the logarithms of the pairs' ratios."""
     from scipy.special import stdtrit
 
@@ -39,8 +39,8 @@ def paired(pairs: Sequence[tuple[float, float]]) -> Interval:
 class Round:
     """One training by each, one right after the other."""
 
-    one: Trained
-    other: Trained
+    one: TrainingResult
+    other: TrainingResult
 
     @property
     def speed(self) -> float:

@@ -72,7 +72,7 @@ margin = {MARGIN}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SessionResult:
     """What a session came to."""
 
     id: str
@@ -87,7 +87,7 @@ class Seen:
     is_slow: bool
 
     @classmethod
-    def from_record(cls, session: SessionInfo, record: Record, *, is_slow: bool) -> "Seen":
+    def from_record(cls, session: SessionInfo, record: Record, *, is_slow: bool) -> "SessionResult":
         runs = record.measurement.runs
         return cls(
             id=session.id,
@@ -114,17 +114,17 @@ class Seen:
         )
 
 
-def summary(title: str, seen: Sequence[Seen]) -> str:
+def summary(title: str, results: Sequence[SessionResult]) -> str:
     """`without change: 20 sessions, 0 red; PASSED 19, INCONCLUSIVE 1; runs 1 to 4, mean 1.6; 12.3 s each`"""
-    if not seen:
+    if not results:
         return f"{title}: no sessions"
-    verdicts = [one.verdict or "-" for one in seen]
+    verdicts = [one.verdict or "-" for one in results]
     counts = ", ".join(f"{verdict} {verdicts.count(verdict)}" for verdict in dict.fromkeys(verdicts))
-    runs = [one.runs for one in seen]
-    red = sum(one.is_red for one in seen)
+    runs = [one.runs for one in results]
+    red = sum(one.is_red for one in results)
     return (
-        f"{title}: {len(seen)} session{'s' * (len(seen) != 1)}, {red} red; {counts}; runs {min(runs)} to {max(runs)}, "
-        f"mean {sum(runs) / len(runs):.1f}; {sum(one.wall_s for one in seen) / len(seen):.1f} s each"
+        f"{title}: {len(results)} session{'s' * (len(results) != 1)}, {red} red; {counts}; runs {min(runs)} to {max(runs)}, "
+        f"mean {sum(runs) / len(runs):.1f}; {sum(one.wall_s for one in results) / len(results):.1f} s each"
     )
 
 
@@ -137,22 +137,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     folder: Path = args.folder.absolute()
     _lay_out(folder)
-    _alone(folder)
+    _clear_environment(folder)
     if args.phase == "accept":
         return _accept(folder, args.training)
     if args.phase in ("same", "slow"):
-        os.environ |= _slowed(folder, args.training) if args.phase == "slow" else {}
+        os.environ |= _make_slowdown(folder, args.training) if args.phase == "slow" else {}
         for number in range(1, args.sessions + 1):
             _, judgement = _session(folder, args.training, args.phase, Settings())
             print(f"{args.phase}: session {number} of {args.sessions}: {judgement.verdict}", flush=True)
     for phase, title in (("same", "without any change"), ("slow", f"worker 1 slower by {SLOWER:.0%} of a step")):
-        seen = [found for one in session_folders(folder / phase) if (found := _seen(one, is_slow=phase == "slow"))]
-        print(*(one.line() for one in seen), sep="\n")
-        print(summary(title, seen))
+        results = [found for one in session_folders(folder / phase) if (found := _read_result(one, is_slow=phase == "slow"))]
+        print(*(one.line() for one in results), sep="\n")
+        print(summary(title, results))
     return 0
 
 
-def _slowed(folder: Path, training: str) -> dict[str, str]:
+def _make_slowdown(folder: Path, training: str) -> dict[str, str]:
     """What makes worker 1 slow: variables of the environment."""
     if training == "fed":
         return {"LATER": str(SLOWER)}
@@ -185,9 +185,9 @@ def _baseline(folder: Path) -> Entry:
     return found[0]
 
 
-def _seen(folder: SessionFolder, *, is_slow: bool) -> Seen | None:
+def _read_result(folder: SessionFolder, *, is_slow: bool) -> SessionResult | None:
     records = folder.measurements()
-    return Seen.from_record(folder.session, records[0], is_slow=is_slow) if records else None
+    return SessionResult.from_record(folder.session, records[0], is_slow=is_slow) if records else None
 
 
 def _lay_out(folder: Path) -> None:
@@ -196,7 +196,7 @@ def _lay_out(folder: Path) -> None:
     (folder / "producer.py").write_text(PRODUCER)
 
 
-def _alone(folder: Path) -> None:
+def _clear_environment(folder: Path) -> None:
     """Leave this process no variable that would have a part in what is measured, but those that feed it."""
     for name in [name for name in os.environ if name.startswith(UNRULY)]:
         del os.environ[name]

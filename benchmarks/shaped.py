@@ -31,7 +31,7 @@ def in_words(rate: str) -> str:
     return f"{bit_per_s(rate) / 1e9:g} Gbit/s"
 
 
-def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
+def load_results(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
     """What a study has measured before, a line each, if anything was."""
     return [from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 

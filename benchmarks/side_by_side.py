@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
-from benchmarks.ratios import Interval, paired
-from benchmarks.shaped import allowed_s, in_words, kept, today
+from benchmarks.ratios import Interval, compare_pairs
+from benchmarks.shaped import allowed_s, in_words, load_results, today
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, Host, TfCnnBenchmarks
 from benchmarks.trainers import TrainingFailed
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -118,7 +118,7 @@ def turns(rounds: int) -> Iterator[Turn]:
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinnedMachine:
     """A machine whose tasks keep to some cores, as those do that come over ssh."""
 
     machine: Machine
@@ -132,23 +132,23 @@ class Pinned:
         return self.machine.popen("taskset", "--cpu-list", ",".join(map(str, self.cores)), *argv, **options)
 
 
-def measured(wanted: Sequence[Turn], theirs: TfCnnBenchmarks, logs: Path, until_s: float) -> Iterator[Result]:
+def measure_turns(wanted: Sequence[Turn], theirs: TfCnnBenchmarks, logs: Path, until_s: float) -> Iterator[Result]:
     """The first in any case, the others until the time is over."""
     with Rig(SERVERS, WORKERS, logs) as rig:
         for turn in wanted:
             for machine in rig.machines.values():
                 machine.shape(turn.cell.rate)
-            yield _of(rig, turn, theirs)
+            yield _measure_turn(rig, turn, theirs)
             if time.monotonic() > until_s:
                 return
 
 
-def _of(rig: Rig, turn: Turn, theirs: TfCnnBenchmarks) -> Result:
+def _measure_turn(rig: Rig, turn: Turn, theirs: TfCnnBenchmarks) -> Result:
     spec = turn.cell.spec(turn.who)
     limit_s = round(allowed_s(rig, spec, turn.cell.rate), 4)
     try:
         if turn.who == THEIRS:
-            hosts: dict[str, Host] = {task: Pinned(rig.machines[task], rig.cores[task]) for task in rig.tasks}
+            hosts: dict[str, Host] = {task: PinnedMachine(rig.machines[task], rig.cores[task]) for task in rig.tasks}
             printed = theirs.train(spec, _tasks(rig, spec), hosts, each_step=True, deadline_s=DEADLINE_S)
             return Result(turn, [round(each, 4) for each in printed.step_s], limit_s)
         run = rig.launcher.run(spec, log_dir=rig.logs)
@@ -204,7 +204,7 @@ def _row(cell: Cell, results_of: Mapping[tuple[Cell, str], Mapping[int, Result]]
         pairs = [
             pair for number in both for pair in zip(theirs[number].step_s, found[number].step_s, strict=True)
         ]  # fmt: skip
-        yield f"{step_s:.2f} s, {share}, {_words(paired(pairs))}"
+        yield f"{step_s:.2f} s, {share}, {_words(compare_pairs(pairs))}"
 
 
 def _words(ratio: Interval) -> str:
@@ -215,7 +215,7 @@ def _words(ratio: Interval) -> str:
 
 def main() -> int:
     options = _parser().parse_args()
-    known = kept(options.out, Result.from_json)
+    known = load_results(options.out, Result.from_json)
     done = {result.turn for result in known if result.step_s}  # what failed is tried again
     words = set(options.only.split())
     wanted = [each for each in turns(options.rounds) if each not in done and words <= set(asdict(each.cell).values())]
@@ -232,7 +232,7 @@ def main() -> int:
         file = stack.enter_context(options.out.open("a"))
         theirs = TfCnnBenchmarks(Path(options.tf_cnn_benchmarks or ".").resolve(), options.python)
         until_s = time.monotonic() + options.budget_s
-        for result in measured(wanted, theirs, logs, until_s) if wanted and options.budget_s > 0 else ():
+        for result in measure_turns(wanted, theirs, logs, until_s) if wanted and options.budget_s > 0 else ():
             known.append(result)
             print(result.to_json(), file=file, flush=True)
             print(result.turn, list(result.step_s), result.why, file=sys.stderr)

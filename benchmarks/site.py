@@ -20,19 +20,19 @@ T = TypeVar("T")
 EACH, SYSTEMS = 24, 3
 
 
-def timed(function: Callable[[], T]) -> tuple[T, float]:
+def measure_cpu_s(function: Callable[[], T]) -> tuple[T, float]:
     """What it returns, and the processors' seconds that it took."""
     began = time.process_time()
     return function(), time.process_time() - began
 
 
-def built(measurements: int, folder: Path) -> tuple[float, float]:
+def measure_builds(measurements: int, folder: Path) -> tuple[float, float]:
     """Processors' seconds of a site from nothing, and of the same again."""
     nights = max(1, measurements // (EACH * SYSTEMS))
     folders = write_nights(folder / "results", nights, systems=SYSTEMS, each=EACH)
-    found, searched_s = timed(lambda: enter_history(folders, folder))
-    first, first_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
-    again, again_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
+    found, searched_s = measure_cpu_s(lambda: enter_history(folders, folder))
+    first, first_s = measure_cpu_s(lambda: build_site(found, folder / "site", results=folder / "results"))
+    again, again_s = measure_cpu_s(lambda: build_site(found, folder / "site", results=folder / "results"))
     print(
         f"{len(folders) * EACH} measurements in {len(folders)} sessions: entered and searched in {searched_s:.1f} s; "
         f"{len(first.written)} pages of {first.bytes / 1e6:.1f} MB, the largest {first.largest / 1e3:.0f} kB, "
@@ -45,8 +45,8 @@ def built(measurements: int, folder: Path) -> tuple[float, float]:
 
 def main(measurements: int = 10_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        small = built(measurements // 10, Path(folder) / "small")
-        large = built(measurements, Path(folder) / "large")
+        small = measure_builds(measurements // 10, Path(folder) / "small")
+        large = measure_builds(measurements, Path(folder) / "large")
     ratios = [after / before for before, after in zip(small, large, strict=True)]
     print(f"ten times the history: {ratios[0]:.1f} times the seconds from nothing, {ratios[1]:.1f} times again")
 

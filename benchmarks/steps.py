@@ -5,7 +5,7 @@
 
 One process trains one graph, as an external command (`main` with `--program`). Its steps are timed in blocks, in the order
 ours, theirs, theirs, ours, and so on: a block of ours by the loop that our own tasks measure with, and written as the report
-they send; a block of theirs by `with steps:` in a loop as programs have it, and told to the launcher of `train(command=...)`.
+they send; a block of theirs by `with steps:` in a loop as programs have it, and reported to the launcher.
 Both reports become a run as every run is made of its tasks' reports. Processes differ among themselves by some percent, and
 that is in neither. The process has half of the machine's cores, so that whoever listens to it takes none of them. Compared are
 the steps of each process, by their median and by their mean, of which rates are made; the median of these ratios has the
@@ -79,8 +79,8 @@ def _compare(options: argparse.Namespace) -> int:
             assert len(measured) == len(reported) == options.steps
             medians.append(median(reported) / median(measured))
             means.append(fmean(reported) / fmean(measured))
-            told = f"{1e3 * median(measured):.3f} ms, {medians[-1]:.4f} in the median, {means[-1]:.4f} in the mean"
-            print(f"{number + 1} of {options.rounds}: {told}", file=sys.stderr, flush=True)
+            summary = f"{1e3 * median(measured):.3f} ms, {medians[-1]:.4f} in the median, {means[-1]:.4f} in the mean"
+            print(f"{number + 1} of {options.rounds}: {summary}", file=sys.stderr, flush=True)
     print(f"{ours.label}: steps as reported / as measured by our own loop, {options.steps} of each in a process")
     print(f"median step {line(medians)}")
     print(f"mean step   {line(means)}")

@@ -74,7 +74,7 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def answered(agents: Agents, count: int) -> None:
+def wait_for_answers(agents: Agents, count: int) -> None:
     """An order to all, heard out until each has answered."""
     agents.order("stop", run="none")
     while count:
@@ -103,7 +103,7 @@ def test_agents(benchmark: BenchmarkFixture, hosts: int) -> None:
     def end() -> None:
         while started:
             began = time.perf_counter()
-            answered(started[-1], hosts)
+            wait_for_answers(started[-1], hosts)
             answers_s.append(time.perf_counter() - began)
             started.pop().close()
             cpu_s.append(children_cpu_s() - sum(cpu_s) - before_s)

@@ -36,17 +36,17 @@ def test_rate_falls_with_bandwidth(benchmark: BenchmarkFixture, tmp_path: Path, 
     fastest = runs[0]
     bits = (fastest.bytes_sent + fastest.bytes_received) * 8 * ON_THE_WIRE / STEPS["10gbit"]
     by_itself_s = step_s(fastest) - bits / bit_per_s("10gbit")
-    told = []
+    rows = []
     for (rate, _), run in zip(STEPS.items(), runs, strict=True):
         expected = 1 / (by_itself_s + bits / bit_per_s(rate))
         measured = 1 / step_s(run)
-        told.append((rate, measured, expected))
+        rows.append((rate, measured, expected))
         benchmark.extra_info[f"{rate}, images/sec"] = f"{measured:.3f}, expected {expected:.3f}"
     with capsys.disabled():
-        for rate, measured, expected in told:
+        for rate, measured, expected in rows:
             sys.stdout.write(
                 f"\n{rate:>8}  {measured:8.3f} images/sec, expected {expected:8.3f} ({measured / expected - 1:+.1%})"
             )
         sys.stdout.write(f"\n{bits / 8e6:.1f} MB per step on the wire, {by_itself_s:.4f} s per step without a network\n")
-    for rate, measured, expected in told:
+    for rate, measured, expected in rows:
         assert measured == pytest.approx(expected, rel=WITHIN), rate

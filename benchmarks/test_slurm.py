@@ -1,8 +1,8 @@
 """What a Slurm cluster costs as it grows from 4 to 128 nodes: a job, agents on all its nodes, an order and all answers, a run.
 
 It is a real Slurm, but all its nodes are this machine: what is measured is the sum of what all slurmd, slurmstepd and agents do
-on its cores, which on a cluster they do at the same time. What only the controller does (this process) is told apart: its CPU
-time and its memory.
+on its cores, which on a cluster they do at the same time. The CPU time and the memory of the controller (this process) are
+reported separately.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.test_launch import HOSTS, TOY, answered, compiled
+from benchmarks.test_launch import HOSTS, TOY, compiled, wait_for_answers
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
@@ -32,7 +32,7 @@ COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sacct")
 # The usual way to know a step's processes reads the whole of /proc, here for each of 128 nodes that of all the others, too.
 OWN_PROCESSES = "ProctrackType=proctrack/pgid"
 
-medians_of_the_fewest: dict[str, float] = {}  # by what was measured: what growth is told against
+medians_of_the_fewest: dict[str, float] = {}  # by measured part: the reference of the growth
 
 
 class Session:
@@ -57,7 +57,7 @@ class Session:
             with self._part("agents ready"):
                 agents = Agents(allocation, config)
             with self._part("order and answers"):
-                answered(agents, self._nodes)
+                wait_for_answers(agents, self._nodes)
             with self._part("close"):
                 agents.close()
             with Launcher(allocation, config, resources) as launcher:
@@ -103,7 +103,7 @@ def resident_kib() -> int:
         return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
 
 
-def told(medians: Mapping[str, float], nodes: int) -> dict[str, str]:
+def format_growth(medians: Mapping[str, float], nodes: int) -> dict[str, str]:
     """Each part with its growth: 1 if a node costs as much as it does among the fewest."""
     if nodes == HOSTS[0]:
         medians_of_the_fewest.update(medians)
@@ -138,7 +138,7 @@ def test_session(
         before_kib = resident_kib()
         benchmark.pedantic(one, rounds=ROUNDS)
     medians = {part: statistics.median(session.s[part] for session in sessions) for part in sessions[0].s}
-    benchmark.extra_info |= told(medians, nodes)
+    benchmark.extra_info |= format_growth(medians, nodes)
     after_kib = resident_kib()
     benchmark.extra_info["controller's memory"] = f"{after_kib / 1024:.1f} MiB, {(after_kib - before_kib) / 1024:.1f} more"
     benchmark.extra_info["Slurm's commands"] = len(calls.read_text().splitlines()) // ROUNDS

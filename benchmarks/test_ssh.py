@@ -2,7 +2,7 @@
 
 Every host has an sshd and a network of its own, but all are this machine: what is measured is the sum of what all of them do on
 its cores. So that hosts take their time as real ones do, each has a line of set-up that sleeps. What grows then is what this
-process cannot do at once: handshakes are made `parallel` at a time. Its memory is told apart.
+process cannot do at once: handshakes are made `parallel` at a time. Its memory is reported separately.
 """
 
 import math
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.test_launch import TOY, answered, compiled
+from benchmarks.test_launch import TOY, compiled, wait_for_answers
 from benchmarks.test_slurm import resident_kib
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
@@ -46,7 +46,7 @@ class Session:
             agents = Agents(allocation, self._config)
             self.s["agents ready"] = time.perf_counter() - began
             with self._part("order and answers"):
-                answered(agents, self._hosts)
+                wait_for_answers(agents, self._hosts)
             with self._part("close"):
                 agents.close()
 

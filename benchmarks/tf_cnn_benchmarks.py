@@ -1,4 +1,4 @@
-"""The other program, as its users run it: one process per task, told by flags, its rate read from what the chief prints.
+"""The other program, as its users run it: one process per task with flags, and its rate as the chief prints it.
 
 Its `total images/sec` is workers x devices x batch x measured steps / the time of the measured loop on the chief's own clock,
 start and warm-up not included: what this package calls a rate, too. Both fetch the loss in every step.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.cells import tasks_of
-from benchmarks.trainers import Trained, TrainingFailed
+from benchmarks.trainers import TrainingFailed, TrainingResult
 from pytest_dtfperf.clusters.placement import PlacedTask
 from pytest_dtfperf.spec import Spec
 
@@ -74,13 +74,14 @@ class TfCnnBenchmarks:
     folder: Path
     python: str
 
-    def __call__(self, spec: Spec) -> Trained:
+    def __call__(self, spec: Spec) -> TrainingResult:
         """On this machine. Raises `TrainingFailed` with the last words of the tasks."""
         tasks = tasks_of(spec, tuple(sorted(os.sched_getaffinity(0))))
         began = time.monotonic()
         printed = self.train(spec, tasks, dict.fromkeys((task.name for task in tasks), ThisMachine()))
         start_s = printed.measuring_at - began
-        return Trained(printed.images_per_sec, start_s, warm_start_s=start_s)  # it keeps nothing from one run to the next
+        # It keeps nothing from one run to the next.
+        return TrainingResult(printed.images_per_sec, start_s, warm_start_s=start_s)
 
     def train(
         self,
@@ -90,7 +91,7 @@ class TfCnnBenchmarks:
         *,
         each_step: bool = False,
         deadline_s: float = DEADLINE_S,
-    ) -> "Printed":
+    ) -> "ChiefOutput":
         """On these hosts, by task. With `each_step` the chief tells of every step when it ends, else of the last one alone.
 
         Raises `TrainingFailed` with the last words of the tasks.
@@ -98,15 +99,15 @@ class TfCnnBenchmarks:
         flags = flags_of(
             spec, tasks, {name: host.address for name, host in hosts.items()}, display_every=1 if each_step else None
         )
-        with tempfile.TemporaryDirectory() as logs, self._started(flags, hosts, Path(logs)) as processes:
-            with _watched(processes, deadline_s):
-                printed = Printed.by(processes[CHIEF])
+        with tempfile.TemporaryDirectory() as logs, self._start(flags, hosts, Path(logs)) as processes:
+            with _watch(processes, deadline_s):
+                printed = ChiefOutput.read_from(processes[CHIEF])
             if not printed.is_whole(spec.steps):
                 raise TrainingFailed(f"{SCRIPT} did not get to its end.\n{_last_words(Path(logs))}")
         return printed
 
     @contextmanager
-    def _started(
+    def _start(
         self, flags: Mapping[str, Sequence[str]], hosts: Mapping[str, Host], logs: Path
     ) -> Iterator[dict[str, subprocess.Popen[str]]]:
         processes: dict[str, subprocess.Popen[str]] = {}
@@ -132,7 +133,7 @@ class TfCnnBenchmarks:
 def flags_of(
     spec: Spec, tasks: Sequence[PlacedTask], addresses: Mapping[str, str], *, display_every: int | None = None
 ) -> dict[str, list[str]]:
-    """Task -> what it is told. Both programs get the same work, tasks and threads; the rest is as it comes."""
+    """Return the flags of each task. Both programs get the same work, tasks and threads; other flags have their defaults."""
     together: dict[str, object] = {
         "device": "cpu",
         "data_format": spec.data_format,
@@ -183,29 +184,29 @@ def _free_ports(count: int) -> list[int]:
 
 
 @dataclass
-class Printed:
-    """What the chief has said so far. When: seconds on our monotonic clock."""
+class ChiefOutput:
+    """The values that the chief has printed so far. Times are seconds on this process's monotonic clock."""
 
     measuring_at: float = 0.0
-    steps_at: list[float] = field(default_factory=list)  # when steps ended, of those that were told of
+    steps_at: list[float] = field(default_factory=list)  # the ends of the printed steps
     last_step: int = 0
     images_per_sec: float = 0.0
 
     @property
     def step_s(self) -> list[float]:
-        """Of every step, where every one was told of."""
+        """The seconds of each step, if each was printed."""
         return [end - begin for begin, end in pairwise([self.measuring_at, *self.steps_at])]
 
     @classmethod
-    def by(cls, chief: subprocess.Popen[str]) -> "Printed":
-        """Until it ends or closes its mouth."""
+    def read_from(cls, chief: subprocess.Popen[str]) -> "ChiefOutput":
+        """Read the chief's output until it ends."""
         printed = cls()
         assert chief.stdout is not None
         for line in chief.stdout:
-            printed.hear(line)
+            printed.read_line(line)
         return printed
 
-    def hear(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         if MEASURING.match(line):
             self.measuring_at = time.monotonic()
         elif step := STEP.match(line):
@@ -215,13 +216,13 @@ class Printed:
             self.images_per_sec = float(total[1])
 
     def is_whole(self, steps: int) -> bool:
-        """Whether it has measured all steps, which it tells with the last one."""
+        """Return whether it has measured all steps and printed the rate."""
         return self.last_step == steps and self.images_per_sec > 0
 
 
 @contextmanager
-def _watched(processes: Mapping[str, subprocess.Popen[str]], deadline_s: float) -> Iterator[None]:
-    """Meanwhile, a task that dies or a deadline that passes ends all: the others would wait for the dead one for ever."""
+def _watch(processes: Mapping[str, subprocess.Popen[str]], deadline_s: float) -> Iterator[None]:
+    """End all processes during the block once one of them dies or the deadline passes: the others would wait for ever."""
     over = threading.Event()
     deadline = time.monotonic() + deadline_s
 

@@ -55,14 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         Launcher(allocation, config) as launcher,
     ):
 
-        def trained(timestamped: Sequence[bool]) -> Run:
+        def train(timestamped: Sequence[bool]) -> Run:
             return launcher.run(spec, log_dir=Path(folder), timestamped=timestamped)
 
         for number in range(options.rounds):
-            lots = drawn(options.steps, Random(number))
-            steps += by_lot(trained([True] * WARMUP_STEPS + lots).step_s["worker:0"], lots)
+            lots = draw_lots(options.steps, Random(number))
+            steps += by_lot(train([True] * WARMUP_STEPS + lots).step_s["worker:0"], lots)
             first, second = (True, False) if number % 2 else (False, True)  # neither always meets the warmer machine
-            runs = {timestamped: trained([timestamped]) for timestamped in (first, second)}
+            runs = {timestamped: train([timestamped]) for timestamped in (first, second)}
             cpu.append(_cpu_s(runs[True]) / _cpu_s(runs[False]))
             rates.append(runs[True].images_per_sec / runs[False].images_per_sec)
             print(f"{number + 1} of {options.rounds}", file=sys.stderr, flush=True)
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def drawn(steps: int, lot: Random) -> list[bool]:
+def draw_lots(steps: int, lot: Random) -> list[bool]:
     """Whether a step is timestamped: of each two blocks one is. What is left over after the last two is not."""
     halves = [lot.choice((True, False)) for _ in range(steps // (2 * BLOCK))]
     timestamped = [of_block for first in halves for of_block in (first, not first) for _ in range(BLOCK)]

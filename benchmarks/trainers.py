@@ -15,7 +15,7 @@ from pytest_dtfperf.spec import Spec
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """One whole training, as seen by whoever ordered it."""
 
     images_per_sec: float  # of all devices together, over the measured steps, on the chief's clock
@@ -23,24 +23,24 @@ class Trained:
     warm_start_s: float  # the same where what can be kept from run to run is there already
 
 
-Trainer = Callable[[Spec], Trained]
+Trainer = Callable[[Spec], TrainingResult]
 
 
 class TrainingFailed(Exception):
     """A training ended without its numbers."""
 
 
-def this_package(spec: Spec) -> Trained:
+def this_package(spec: Spec) -> TrainingResult:
     """Through the launcher, as the plugin does it: agents, zygote, tasks, none of which is there before."""
-    return _launched(spec, cluster_of(spec))
+    return _launch(spec, cluster_of(spec))
 
 
-def in_the_hosts_network(spec: Spec) -> Trained:
+def in_the_hosts_network(spec: Spec) -> TrainingResult:
     """Without a network of the tasks' own."""
-    return _launched(spec, replace(cluster_of(spec), backend_keys={"network": "host"}))
+    return _launch(spec, replace(cluster_of(spec), backend_keys={"network": "host"}))
 
 
-def _launched(spec: Spec, config: ClusterConfig) -> Trained:
+def _launch(spec: Spec, config: ClusterConfig) -> TrainingResult:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as log_dir,
@@ -51,10 +51,10 @@ def _launched(spec: Spec, config: ClusterConfig) -> Trained:
         run = launcher.run(spec, log_dir=Path(log_dir))
     # What is left of the wall time has the workers' reports and exits in it, too: never less than the truth.
     warm_start_s = run.wall_s - run.startup_s["stop"] - run.elapsed_s
-    return Trained(run.images_per_sec, agents_s + warm_start_s, warm_start_s)
+    return TrainingResult(run.images_per_sec, agents_s + warm_start_s, warm_start_s)
 
 
-def in_bf16(spec: Spec) -> Trained:
+def in_bf16(spec: Spec) -> TrainingResult:
     return this_package(spec.replace(precision="bf16"))
 
 

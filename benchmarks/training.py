@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.cells import CELLS, SIZES, WARMUP_STEPS, Cell, missing
+from benchmarks.cells import CELLS, SIZES, WARMUP_STEPS, Cell, explain_missing
 from benchmarks.ratios import HEADER, Comparison, Round, conclusion
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, TfCnnBenchmarks
 from benchmarks.trainers import Trainer, TrainingFailed, in_bf16, in_the_hosts_network, placed_by, this_package
@@ -60,7 +60,7 @@ def _compare(model: str, name: str, options: argparse.Namespace) -> Comparison:
     if options.placement and not cell.num_ps:
         comparison.note = "missing: it has no parameter servers"
         return comparison
-    if reason := missing(model, cell):
+    if reason := explain_missing(model, cell):
         comparison.note = reason
         return comparison
     spec = _spec(model, cell, options)

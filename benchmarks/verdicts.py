@@ -293,7 +293,7 @@ def _earlier_case(
 
     def with_runs(measured: Measurement, log_rate: float, *rounds: float) -> Measurement:
         rates = np.exp(log_rate + now + random.normal(0, 0.01, len(rounds)))
-        return measured.with_runs([_run(rate, at) for rate, at in zip(rates.tolist(), rounds, strict=True)])
+        return measured.with_runs([_make_run(rate, at) for rate, at in zip(rates.tolist(), rounds, strict=True)])
 
     empty = Measurement(spec=Spec(model="trivial", batch_size=1), runs=(), hosts=(), fingerprint=Fingerprint())
     first = range(question.least)
@@ -312,7 +312,7 @@ def _earlier_case(
     return VERDICTS[found.estimate.answer], len(many.runs), len(one.runs)
 
 
-def _run(images_per_sec: float, round_s: float) -> Run:
+def _make_run(images_per_sec: float, round_s: float) -> Run:
     return Run(
         images_per_sec=images_per_sec,
         elapsed_s=1.0,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.capacity import BATCH, EQUAL, EQUAL_RATES, KEPT, RATES, SERVERS, Cell, Result, busy_s, cells, tables
-from benchmarks.shaped import kept
+from benchmarks.shaped import load_results
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
 from tests.baselines.examples import run_of
@@ -115,6 +115,6 @@ def test_one_server_is_in_each_placement_column() -> None:
 def test_page_has_each_table_line() -> None:
     """Each line of the tables from the stored cells is in docs/variable-update.md."""
     page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8").splitlines()
-    lines = [line for line in tables(kept(KEPT, Result.from_json)) if line]
+    lines = [line for line in tables(load_results(KEPT, Result.from_json)) if line]
     assert len(lines) > 2
     assert not [line for line in lines if line not in page]

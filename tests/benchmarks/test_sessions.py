@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.sessions import Seen, injected_sleep_s, summary
+from benchmarks.sessions import SessionResult, injected_sleep_s, summary
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.stored import SessionInfo
 from tests.baselines.examples import entry_of
 from tests.records.samples import make_comparison, measurement, run, spec
 
-RED = Seen(
+RED = SessionResult(
     id="20260131T021503Z-9f3c1a",
     verdict="REGRESSED",
     exit_code=1,
@@ -38,9 +38,9 @@ def test_session_row_is_made_from_its_files() -> None:
         id="20260131T021503Z-9f3c1a", cluster="local", started="2026-01-31T02:15:03+00:00", command=[], versions={},
         exit_code=1, wall_s=12.5,
     )  # fmt: skip
-    seen = Seen.from_record(session, record, is_slow=True)
-    assert (seen.verdict, seen.is_red, seen.is_slow) == ("REGRESSED", True, True)
-    assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)
+    results = SessionResult.from_record(session, record, is_slow=True)
+    assert (results.verdict, results.is_red, results.is_slow) == ("REGRESSED", True, True)
+    assert (results.runs, results.disturbed, results.window_s, results.wall_s, results.change) == (2, 1, 2.2, 12.5, -0.09)
 
 
 def test_summary_counts_sessions() -> None:

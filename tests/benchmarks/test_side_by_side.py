@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ratios import paired
-from benchmarks.shaped import kept
+from benchmarks.ratios import compare_pairs
+from benchmarks.shaped import load_results
 from benchmarks.side_by_side import BATCH, KEPT, MODES, OURS, RATES, STEPS, THEIRS, Cell, Result, Turn, tables, turns
 
 CELL = Cell("vgg16", "1gbit", "parameter_server")
@@ -54,16 +54,16 @@ def test_table_compares_steps_of_the_same_round() -> None:
 def test_interval_is_students_t_of_logarithms() -> None:
     """Ratios 1 and 4 have the mean 2 and the interval of Student's t with one degree of freedom, and one ratio has an infinite
     interval."""
-    found = paired([(1.0, 1.0), (4.0, 1.0)])
+    found = compare_pairs([(1.0, 1.0), (4.0, 1.0)])
     half = 12.7062 * math.log(4) / math.sqrt(2) / math.sqrt(2)
     assert found.centre == pytest.approx(2.0)
     assert math.log(found.high / 2) == pytest.approx(half, rel=1e-4)
-    assert (paired([(3.0, 2.0)]).low, paired([(3.0, 2.0)]).high) == (0.0, math.inf)
+    assert (compare_pairs([(3.0, 2.0)]).low, compare_pairs([(3.0, 2.0)]).high) == (0.0, math.inf)
 
 
 def test_page_has_each_table_row() -> None:
     """Each row of the tables from the stored trainings is in docs/variable-update.md."""
     page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8")
-    rows = [line for line in tables(kept(KEPT, Result.from_json)) if line.startswith("| ")]
+    rows = [line for line in tables(load_results(KEPT, Result.from_json)) if line.startswith("| ")]
     assert len(rows) > 2
     assert not [row for row in rows if row not in page]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.timestamps import BLOCK, MODES, by_lot, drawn, interval, main
+from benchmarks.timestamps import BLOCK, MODES, by_lot, draw_lots, interval, main
 
 STEPS = 4000
 
@@ -22,7 +22,7 @@ def steps(timestamped: list[bool], cost: float) -> list[float]:
 @pytest.mark.parametrize("cost", [0.0, 0.01])
 def test_interval_covers_the_cost(cost: float) -> None:
     """The interval covers the cost of timestamps and is at most 1 % wide, though steps differ by more."""
-    timestamped = drawn(STEPS, Random(1))
+    timestamped = draw_lots(STEPS, Random(1))
     low, high = interval(by_lot(steps(timestamped, cost), timestamped))
     assert low < 1 + cost < high
     assert high - low < 0.01
@@ -30,7 +30,7 @@ def test_interval_covers_the_cost(cost: float) -> None:
 
 def test_one_of_two_blocks_has_timestamps() -> None:
     """Of each two blocks one has timestamps, sometimes the first and sometimes the second, and an incomplete block has none."""
-    timestamped = drawn(20 * BLOCK + 3, Random(1))
+    timestamped = draw_lots(20 * BLOCK + 3, Random(1))
     pairs = [timestamped[at : at + 2 * BLOCK] for at in range(0, 20 * BLOCK, 2 * BLOCK)]
     yes, no = [True] * BLOCK, [False] * BLOCK
     assert {tuple(pair) for pair in pairs} == {tuple(yes + no), tuple(no + yes)}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cells import CELLS, SIZES, cluster_of, missing, tasks_of
+from benchmarks.cells import CELLS, SIZES, cluster_of, explain_missing, tasks_of
 from benchmarks.ratios import Comparison, Round, conclusion
 from benchmarks.tf_cnn_benchmarks import SCRIPT, TfCnnBenchmarks, ThisMachine, flags_of
-from benchmarks.trainers import Trained, TrainingFailed
+from benchmarks.trainers import TrainingFailed, TrainingResult
 from pytest_dtfperf.spec import MODELS, Spec
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "training.py"
@@ -95,7 +95,7 @@ def test_flags_share_the_cores_among_tasks() -> None:
 def test_known_modes_fit_on_one_machine() -> None:
     """Each cell with a mode that this package knows fits on one machine with two cores."""
     for name, cell in CELLS.items():
-        if missing("trivial", cell) is None:
+        if explain_missing("trivial", cell) is None:
             spec = ALONE.replace(gpus=cell.gpus, num_ps=cell.num_ps, variable_update=cell.variable_update)
             assert cluster_of(spec).devices_per_host == cell.gpus, name
             assert sum(task.num_devices for task in tasks_of(spec, cpus=(0, 1))) == cell.gpus
@@ -103,14 +103,14 @@ def test_known_modes_fit_on_one_machine() -> None:
 
 def test_unknown_model_is_missing() -> None:
     """A model that is in no table is reported as missing."""
-    assert missing("no_such_model", CELLS["one_process"]) == "missing: this package does not know model=no_such_model"
+    assert explain_missing("no_such_model", CELLS["one_process"]) == "missing: this package does not know model=no_such_model"
     assert [name for name in SIZES if name in MODELS]
 
 
 def test_ratio_is_computed_within_each_round() -> None:
     """The ratio is the same where the machine halves its speed between rounds, and the mean over distributed cells is
     geometric."""
-    rounds = [Round(Trained(rate * 2, 3.0, 1.0), Trained(rate, 12.0, 12.0)) for rate in (100.0, 50.0, 60.0)]
+    rounds = [Round(TrainingResult(rate * 2, 3.0, 1.0), TrainingResult(rate, 12.0, 12.0)) for rate in (100.0, 50.0, 60.0)]
     alone = Comparison("trivial", "one_process", is_distributed=False, rounds=rounds)
     assert alone.speed == 2
     assert "2.00  2.00 to 2.00" in alone.line()
