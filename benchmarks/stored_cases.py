@@ -25,7 +25,7 @@ from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.launch.disturbance import find_disturbances
-from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
+from pytest_dtfperf.launch.tracing import TimestampCollector, TraceCollector, with_cpu
 from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
 
@@ -70,7 +70,7 @@ class Side:
 
 
 def _recompute_run(spec: Any, run: Run, sent: Sent) -> Run:
-    tracing, scoring = Tracing(spec, run.task_hosts, bool(sent["traces"])), Scoring(spec, run.task_hosts)
+    tracing, scoring = TraceCollector(spec, run.task_hosts, bool(sent["traces"])), TimestampCollector(spec, run.task_hosts)
     for task, text in sent["traces"].items():
         tracing.receive(task, text, None)
     for task, text in sent["timestamps"].items():

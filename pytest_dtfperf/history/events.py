@@ -14,7 +14,7 @@ from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.stats.changes import RateChange
 
-NEAR = 3  # sessions by which the beginning of one change may differ between series
+NEAR = 3  # sessions between the beginnings of a change in two series of one event, at most
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def number_events(events: Iterable[Row], order: Mapping[str, int]) -> list[Row]:
 
 
 def _belongs_to(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
-    """Return whether a change has the time, the direction and the end of a group, which has no other change of its series."""
+    """Return whether a change has the time, direction and kind of a group that has no other change of its series."""
     first = group[0]
     distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
     alike = each.change.is_reverted == first.change.is_reverted and each.change.size * first.change.size > 0
@@ -157,7 +157,7 @@ def compute_size(event: Row) -> tuple[float, float, float]:
 
 BREAK = "break"  # the kind of an event with which one series ended and another began
 MOST = 5  # events at a session's end; `dtfperf history changes` has all
-MOST_HOSTS = 3  # of an event, by name
+MOST_HOSTS = 3  # of an event that has their names; with more, only their number
 MOST_CAUSES = 4  # of an event, on one line
 UNKNOWN = "the drift of rates without a change is not known yet: until then, only larger changes are found"
 
@@ -165,9 +165,9 @@ UNKNOWN = "the drift of rates without a change is not known yet: until then, onl
 def format_event(event: Row, today: datetime | None = None) -> str:
     """Return a line: `since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; also changed: tensorflow 2.20.0 -> 2.21.0`."""
     members = event["members"]
-    of = members[0]["label"] if len(members) == 1 else f"in {_count_series(members)}"
+    subject = members[0]["label"] if len(members) == 1 else f"in {_count_series(members)}"
     size = _format_size(event["kind"], *compute_size(event))
-    return f"since {format_day(event['first_bad_at'], today)}: {size} {of}{_format_causes(event)}"
+    return f"since {format_day(event['first_bad_at'], today)}: {size} {subject}{_format_causes(event)}"
 
 
 def _count_series(members: Sequence[Mapping[str, Any]]) -> str:
@@ -186,16 +186,16 @@ def format_member(event: Row, member: Mapping[str, Any], today: datetime | None 
 
 
 def _format_size(kind: str, low: float, middle: float, high: float) -> str:
-    how = "drifting by now " if kind == "drift" else ""
-    return f"{how}{change(middle)} ({change(low)} to {change(high)})"
+    prefix = "drifting by now " if kind == "drift" else ""
+    return f"{prefix}{change(middle)} ({change(low)} to {change(high)})"
 
 
 def _format_causes(event: Row) -> str:
     """Format the other differences. For a break, these include what ended the series before it."""
     causes = event["differences"]
     more = f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else ""
-    how = ", with" if event["kind"] == BREAK else "; also changed:"
-    return f"{how} {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
+    begin = ", with" if event["kind"] == BREAK else "; also changed:"
+    return f"{begin} {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
 
 
 def format_day(started: str, today: datetime | None = None) -> str:

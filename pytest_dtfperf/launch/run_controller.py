@@ -16,7 +16,7 @@ from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.agents import Agents, make_task_addresses, reserve_order, start_order
 from pytest_dtfperf.launch.disturbance import compute_taken_s, find_disturbances
 from pytest_dtfperf.launch.summary import summarise
-from pytest_dtfperf.launch.tracing import Scoring, Tracing
+from pytest_dtfperf.launch.tracing import TimestampCollector, TraceCollector
 from pytest_dtfperf.launch.watch import Event, Watch
 from pytest_dtfperf.messages.agent import LogMessage, ProgressMessage, StateMessage, TimestampsMessage, TraceMessage
 from pytest_dtfperf.spec import Spec
@@ -225,8 +225,8 @@ class MeasuredRun(RunController):
         self._on_progress = on_progress
         self._checkpoint = checkpoint
         self._timestamped = timestamped
-        self._tracing = Tracing(spec, self._task_hosts, explain)
-        self._scoring = Scoring(spec, self._task_hosts)
+        self._tracing = TraceCollector(spec, self._task_hosts, explain)
+        self._scoring = TimestampCollector(spec, self._task_hosts)
         self._state: dict[str, HostState] = {}  # by host
         self._is_cancelled, self._is_aborted = is_cancelled, is_aborted
         self._is_over = False  # further progress is not reported

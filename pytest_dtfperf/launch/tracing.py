@@ -1,4 +1,7 @@
-"""A run's step breakdown, worker timings and events from its tasks' traces and timestamps. Failures here affect only these."""
+"""Compute a run's step breakdown and worker timings from its tasks' traces and timestamps, and write its events to a file.
+
+An invalid trace costs the run its breakdown, but not its rate.
+"""
 
 import gzip
 import heapq
@@ -32,7 +35,7 @@ FILE = "trace.json.gz"  # beside the tasks' logs
 
 
 @dataclass
-class Tracing:
+class TraceCollector:
     """The traces of one run's tasks."""
 
     spec: Spec
@@ -43,7 +46,7 @@ class Tracing:
 
     @property
     def steps(self) -> int:
-        """How many steps are traced."""
+        """The number of traced steps of each task."""
         return TRACED_STEPS if self.is_requested else 0
 
     def receive(self, task: str, data: str | None, error: str | None) -> None:
@@ -112,7 +115,7 @@ class Tracing:
 
 
 @dataclass
-class Scoring:
+class TimestampCollector:
     """The step timestamps of one run's tasks."""
 
     spec: Spec
@@ -137,7 +140,7 @@ class Scoring:
             return None, f"the timestamps {error}"
 
     def _timestamps(self) -> list[StepTimestamps]:
-        """Return the timestamps by the workers' numbers. Raises `InvalidStamps`."""
+        """Return the timestamps in the order of the workers' numbers. Raises `InvalidTimestamps`."""
         found: dict[str, StepTimestamps] = {}
         for task, packed in self.packed.items():
             for timestamps in unpack_timestamps(packed):
@@ -159,9 +162,9 @@ class Scoring:
 
 
 def with_cpu(timings: WorkerTimings | None, cpu_s: Mapping[str, float], steps: int) -> WorkerTimings | None:
-    """Return the worker timings with the CPU time that whole tasks report, if the timestamps lack it.
+    """Return the worker timings with the CPU time that whole tasks report, where timestamps have none.
 
-    That is the case for workers on which other tasks' sessions compute.
+    They have none for workers on which another task's session computes.
 
     Args:
         cpu_s: task -> seconds in `steps` measured steps. A worker with batches from a coordinator, or with reported
@@ -201,13 +204,13 @@ def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks,
             stepping = [trace for trace in traces if number < len(trace.steps)]
             left_out += sum(_count_events(trace, number) for trace in stepping)
             if number and sum(_count_events(trace, number) for trace in stepping if clocks.reads(trace.task)) > room:
-                continue  # without making them
+                continue  # it does not fit: do not make its events
             events = make_cluster_step(stepping, number, clocks).events
             kept = events if len(events) <= room else heapq.nlargest(room, events, key=lambda event: event.end - event.start)
             left_out -= len(kept)
             room -= len(kept)
             made = rows.make_events(kept)
-            while several := list(islice(made, 1000)):  # to encode one takes most of its time to begin
+            while several := list(islice(made, 1000)):  # one call for each row would take far longer
                 packed.write(encode(several)[1:-1].encode() + b",")
         about = {"ph": "M", "name": "dtfperf", "pid": 0, "args": {"steps": steps, "events left out": left_out}}
         packed.write(json.dumps(about).encode() + b"]}")

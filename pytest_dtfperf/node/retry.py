@@ -6,16 +6,16 @@ from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
-_MOST_GROWTHS = 100  # after these, every pause has its longest duration
+_MOST_GROWTHS = 100  # of a pause, so that the power stays finite; pauses are at their longest long before
 
 
-def compute_pause_s(asked: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
+def compute_pause_s(failures: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
     """Return the seconds to wait after 1, 2, 3, ... failed attempts.
 
     Each pause is `growth` times as long as the one before, at most `most_s`. It is varied at random by up to the fraction
     `spread`, so that processes which failed together do not try again together.
     """
-    return min(first_s * growth ** min(asked - 1, _MOST_GROWTHS), most_s) * random.uniform(1 - spread, 1 + spread)
+    return min(first_s * growth ** min(failures - 1, _MOST_GROWTHS), most_s) * random.uniform(1 - spread, 1 + spread)
 
 
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ def retry(
 
     Args:
         within_s: Seconds after the first call during which another one may begin.
-        first_pause_s, longest_pause_s, growth, spread: As in `pause_s`.
+        first_pause_s, longest_pause_s, growth, spread: As in `compute_pause_s`.
         is_transient: Whether another call may help after this error.
         on_failure: Called with each error before the pause after it.
         sleep: Waits so many seconds; by default `time.sleep`.

@@ -73,13 +73,13 @@ class UploadFilter:
     meter: Meter
     given_up: Callable[[], bool]
 
-    def sum(self, local: Path, stored: StoredFile | None) -> Checksums | None:
+    def compute_checksums(self, local: Path, stored: StoredFile | None) -> Checksums | None:
         """Return the checksums of a file; None if S3 already has it."""
         try:
             if stored and stored.size == local.stat().st_size and self._is_same(local, stored):
                 self.meter.add(stored.size)
                 return None
-            return self._sum(local)
+            return self._compute_checksums(local)
         except OSError as exc:
             raise DataError(f"{local} cannot be read: {exc.strerror or exc}") from exc
 
@@ -87,7 +87,7 @@ class UploadFilter:
         checksum = self.bucket.checksum(stored)
         return checksum is not None and has_checksum(str(local), checksum, self.given_up)
 
-    def _sum(self, local: Path) -> Checksums:
+    def _compute_checksums(self, local: Path) -> Checksums:
         size = local.stat().st_size
         part_bytes = ChunksizeAdjuster().adjust_chunksize(self.part_bytes, size)  # as boto3 will do
         whole, parts, room = hashlib.sha256(), [hashlib.sha256()], part_bytes
@@ -169,9 +169,9 @@ def lock_transfer(name: str, what: str) -> Iterator[Path]:
     with translate_disk_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]
-    with ExitStack() as alone:
+    with ExitStack() as held:
         try:
-            alone.enter_context(lock_file(folder / f"{stem}.lock", within_s=0.0))
+            held.enter_context(lock_file(folder / f"{stem}.lock", within_s=0.0))
         except BlockingIOError:
             raise DataError(f"another {what} runs on this machine. Wait for its end, or end it") from None
         except OSError as exc:
@@ -210,10 +210,8 @@ def abort_abandoned(bucket: Bucket, journal: Path) -> None:
     """Abort the multipart uploads of a push that was killed here."""
     with suppress(FileNotFoundError):
         for line in journal.read_text(encoding="utf-8").splitlines():
-            with (
-                translate_errors(bucket.location),
-                suppress(ValueError, bucket.client.exceptions.NoSuchUpload),
-            ):  # cut short, or gone
+            # The last line may be incomplete, and an upload may no longer exist.
+            with translate_errors(bucket.location), suppress(ValueError, bucket.client.exceptions.NoSuchUpload):
                 upload, key = json.loads(line)
                 bucket.client.abort_multipart_upload(Bucket=bucket.location.bucket, Key=key, UploadId=upload)
         journal.unlink()
@@ -239,12 +237,12 @@ def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTE
         meter = Meter(show, sum(path.stat().st_size for path in files.values()))
     with lock_transfer(f"push {bucket.location}", f"dtfperf data push to {bucket.location}") as journal:
         abort_abandoned(bucket, journal)
-        there = {file.path: file for file in bucket.list_files()}
+        stored = {file.path: file for file in bucket.list_files()}
         sent: list[tuple[str, Checksums]] = []
         with keep_journal(bucket, journal), _open_manager(bucket, part_bytes) as manager, start_threads() as (pool, given_up):
-            unsent = UploadFilter(bucket, part_bytes, meter, given_up)
+            compute_checksums = UploadFilter(bucket, part_bytes, meter, given_up).compute_checksums
             futures = []
-            for path, found in zip(files, pool.map(unsent.sum, files.values(), map(there.get, files)), strict=True):
+            for path, found in zip(files, pool.map(compute_checksums, files.values(), map(stored.get, files)), strict=True):
                 if found is not None:
                     future = manager.upload(
                         str(files[path]),

@@ -1,6 +1,6 @@
-"""Convert TensorFlow's account of a traced step (`RunMetadata.step_stats`) to a `TaskTrace`.
+"""Convert TensorFlow's record of a traced step (`RunMetadata.step_stats`) to a `TaskTrace`.
 
-Pure: needs the protocol buffers that it is given, but not TensorFlow's run time. Their layout in TensorFlow 2.21:
+It reads protocol buffers, and does not import TensorFlow. Their layout in TensorFlow 2.21:
 
 * an operation's kind and inputs are only in its `timeline_label`, `[memory] name = Kind(input, input:1, ^control)`; control
   edges that TensorFlow's own passes have added are missing there, and are in the partition graphs;
@@ -53,10 +53,10 @@ class Tracer:
             for node in of_device.node_stats:
                 start, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
                 if node.node_name not in TRANSFERS:
-                    operation = self._operation(node, device)
+                    operation = self._read_operation(node, device)
                     start, end = kernels.find_kernels(device, operation.name) or (start, end)
                     ran.append(OperationRun(self._index(operation), min(node.scheduled_micros or start, start), start, end))
-                elif tensor := self._tensor(node):
+                elif tensor := self._read_tensor(node):
                     received.append(TensorArrival(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
         for device, name, kind, (start, end) in kernels.iterate_other_spans():
             ran.append(OperationRun(self._index(Operation(name, kind, f"{self._task}/{device}", ())), start, start, end))
@@ -69,7 +69,7 @@ class Tracer:
     def _index(self, operation: Operation) -> int:
         return self._operations.setdefault(operation, len(self._operations))
 
-    def _operation(self, node: Any, device: str) -> Operation:
+    def _read_operation(self, node: Any, device: str) -> Operation:
         match = _OPERATION.match(node.timeline_label)
         if not match:
             return Operation(node.node_name, node.node_name, device, ())
@@ -77,7 +77,7 @@ class Tracer:
         named = map(_strip_output, filter(None, inputs.split(", ")))
         return Operation(name, kind, device, tuple(dict.fromkeys([*named, *self._edges.get(name, ())])))
 
-    def _tensor(self, node: Any) -> Tensor | None:
+    def _read_tensor(self, node: Any) -> Tensor | None:
         match = _TRANSFER.match(node.timeline_label)
         if not match:
             return None
@@ -105,9 +105,9 @@ class _Kernels:
         for of_device in devices:
             if (found := _STREAM.match(of_device.device)) and found[2]:
                 for node in of_device.node_stats:
-                    self._add(found[1], found[3], node)
+                    self._add_kernel(found[1], found[3], node)
 
-    def _add(self, device: str, copies: str | None, node: Any) -> None:
+    def _add_kernel(self, device: str, copies: str | None, node: Any) -> None:
         begin, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
         kernel = node.timeline_label.partition(" ")[0]
         if copies or kernel.startswith("nccl"):
@@ -126,7 +126,7 @@ class _Kernels:
         return self._spans.get(key)
 
     def iterate_other_spans(self) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
-        """Yield device, name, kind and span of the kernels that belong to no operation passed to `of`."""
+        """Yield device, name, kind and span of the kernels that belong to no operation passed to `find_kernels`."""
         yield from self._others
         for key, span in self._spans.items():
             if key not in self._taken:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.baselines.json_schema import json_schema
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
-from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
+from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, TraceCollector
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import Operation, pack_trace
 from tests.explain.made import load_real_traces
@@ -20,14 +20,14 @@ HOSTS = {"ps:0": 0, "ps:1": 0, "worker:0": 0, "worker:1": 0}
 SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=2)
 
 
-def receive_traces(**packed: str) -> Tracing:
-    tracing = Tracing(SPEC, HOSTS, is_requested=True)
+def receive_traces(**packed: str) -> TraceCollector:
+    tracing = TraceCollector(SPEC, HOSTS, is_requested=True)
     for task, data in packed.items():
         tracing.receive(task.replace("_", ":"), data, None)
     return tracing
 
 
-def receive_both_traces() -> Tracing:
+def receive_both_traces() -> TraceCollector:
     one, other = map(pack_trace, load_real_traces("parameter_server"))
     return receive_traces(worker_1=other, worker_0=one)
 
@@ -52,7 +52,7 @@ def test_tasks_of_one_host_have_no_clock_error() -> None:
 
 def test_run_without_tracing_has_no_reason(tmp_path: Path) -> None:
     """A run without requested tracing traces no step, and has neither a breakdown nor a reason nor a file."""
-    tracing = Tracing(SPEC, HOSTS, is_requested=False)
+    tracing = TraceCollector(SPEC, HOSTS, is_requested=False)
     tracing.write(tmp_path)
     assert (tracing.steps, tracing.outcome(), list(tmp_path.iterdir())) == (0, (None, ""), [])
     assert receive_both_traces().steps == TRACED_STEPS
@@ -99,5 +99,5 @@ def test_invalid_trace_is_the_reason(packed: str, why: str, tmp_path: Path) -> N
 
 def test_mode_without_traces_is_the_reason() -> None:
     """The reason of a mode that cannot be traced is this mode."""
-    mirrored = Tracing(SPEC.replace(variable_update="mirrored", num_ps=0), {"worker:0": 0}, is_requested=True)
+    mirrored = TraceCollector(SPEC.replace(variable_update="mirrored", num_ps=0), {"worker:0": 0}, is_requested=True)
     assert mirrored.outcome() == (None, "variable_update=mirrored cannot be traced")

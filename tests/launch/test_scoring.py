@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from pytest_dtfperf.launch.tracing import Scoring, with_cpu
+from pytest_dtfperf.launch.tracing import TimestampCollector, with_cpu
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import StepTimestamps, pack_timestamps
 from tests.explain.timestamped import make_lockstep_timestamps
@@ -16,8 +16,8 @@ TASKS = ("ps:0", "worker:0", "worker:1")
 CHIEF, OTHER = make_lockstep_timestamps(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
 
 
-def receive_timestamps(sent: Mapping[str, str | list[StepTimestamps]], spec: Spec = SPEC) -> Scoring:
-    scoring = Scoring(spec, TASKS)
+def receive_timestamps(sent: Mapping[str, str | list[StepTimestamps]], spec: Spec = SPEC) -> TimestampCollector:
+    scoring = TimestampCollector(spec, TASKS)
     for task, timestamps in sent.items():
         scoring.receive(task, timestamps if isinstance(timestamps, str) else pack_timestamps(timestamps), None)
     return scoring
