@@ -44,7 +44,7 @@ class Acceptance:
         return [change for change in self.changes if change.loosens]
 
 
-def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
+def explain_refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
     """Return why this measurement may not become a baseline; None if it may. `reason` is the user's, for a regression."""
     verdict = judgement.verdict
     if measurement.injected_slowdowns:
@@ -57,7 +57,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
         return f"{verdict}: {judgement.reason}"
     if len(measurement.rates) < LEAST_RUNS:
         undisturbed = "undisturbed " if len(measurement.rates) < len(measurement.runs) else ""
-        return f"it has a single {undisturbed}run, {LEAST_RUNS} are the least a later one can be compared with"
+        return f"it has a single {undisturbed}run, and a baseline needs at least {LEAST_RUNS}"
     if verdict.needs_reason and not reason:
         return f'{verdict}: {judgement.reason}; a slower baseline is accepted only with --allow-regression="why"'
     if mode == "new" and not verdict.lacks_baseline:
@@ -70,7 +70,7 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
     refused: list[tuple[Candidate, str]] = []
     by_system: dict[str, list[Entry]] = {}
     for candidate in candidates:
-        why_not = refusal(candidate.judgement, candidate.measurement, mode, reason)
+        why_not = explain_refusal(candidate.judgement, candidate.measurement, mode, reason)
         if why_not:
             refused.append((candidate, why_not))
         else:

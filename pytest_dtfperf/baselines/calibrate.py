@@ -1,4 +1,4 @@
-"""Estimate the noise of each training's rate from several sessions between which nothing was changed. Pure."""
+"""Estimate the noise of each training's rate from several sessions between which nothing was changed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,14 +68,14 @@ class CalibrationCase:
             and not list_forbidden_differences(self.first.fingerprint, measurement.fingerprint)
         )
 
-    def add(self, seen: SessionMeasurement) -> None:
-        rates = seen.rates
-        self.left_out += len(seen.measurement.runs) - len(rates)
+    def add(self, added: SessionMeasurement) -> None:
+        rates = added.rates
+        self.left_out += len(added.measurement.runs) - len(rates)
         if rates:
-            self.rates.setdefault(seen.session, []).extend(rates)
-            self.date = max(self.date, seen.started)
-        self.margin = self.margin if seen.margin is None else seen.margin
-        changes = describe_notes(self.first.fingerprint, seen.measurement.fingerprint)
+            self.rates.setdefault(added.session, []).extend(rates)
+            self.date = max(self.date, added.started)
+        self.margin = self.margin if added.margin is None else added.margin
+        changes = describe_notes(self.first.fingerprint, added.measurement.fingerprint)
         self.changes += [change for change in changes if change not in self.changes]
 
     @property
@@ -85,7 +85,7 @@ class CalibrationCase:
         if resemblance := compute_correlation(sessions):
             found.append(
                 f"runs resemble the run before them in their session (correlation about {resemblance:.1f}), so that they "
-                "count for fewer than they are. Calibrate over more sessions, on several days; --from accepts nightly sessions"
+                "count as fewer runs. Calibrate over more sessions, on several days; --from accepts nightly sessions"
             )
         if do_sessions_differ(sessions):
             found.append(
@@ -110,7 +110,7 @@ class CalibrationResult:
     calibrated: CalibratedNoise | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest detectable one
-    wanted: float = ComparisonPolicy().margin  # required by its verdicts
+    required: float = ComparisonPolicy().margin  # the margin of its verdicts
     message: str = ""
 
     @property
@@ -119,12 +119,12 @@ class CalibrationResult:
         return self.calibrated is not None and self.margin is None
 
 
-def cases_of(seen: Iterable[SessionMeasurement]) -> list[CalibrationCase]:
+def group_cases(measurements: Iterable[SessionMeasurement]) -> list[CalibrationCase]:
     """Return the cases in the order of their first measurements.
 
     Raises `UsageError` for injected slow-downs or too few sessions.
     """
-    everything = list(seen)
+    everything = list(measurements)
     for one in everything:
         if one.measurement.injected_slowdowns:
             raise UsageError(
@@ -164,20 +164,21 @@ def calibrate(
         except ValueError as error:
             found.append(CalibrationResult(case=case, message=str(error)))
             continue
-        entry, message = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
+        entry, message = _find_entry(case, entries, taken=[each.entry for each in found if each.entry])
         margin = find_smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated, tests=max(1, len(entries))
         )
-        wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
+        required = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
         found.append(
-            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, message=message)
+            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, required=required, message=message)
         )
     return found
 
 
-def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
-    now, hosts = case.first.fingerprint, len(case.first.hosts)
-    entry = next((each for each in entries if each.key == case.spec.key and not each.list_differences(now, hosts)), None)
+def _find_entry(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
+    fingerprint, hosts = case.first.fingerprint, len(case.first.hosts)
+    same_training = (each for each in entries if each.key == case.spec.key)
+    entry = next((each for each in same_training if not each.list_differences(fingerprint, hosts)), None)
     if entry is None:
         return None, "it has no baseline yet; accept one (--update-baselines=new), then calibrate --from these sessions"
     if entry.steps != case.spec.steps:

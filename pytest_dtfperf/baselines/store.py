@@ -1,4 +1,4 @@
-"""The folder of baselines: one JSON file per system, read whole, written whole, merged under a lock.
+"""Store baselines in a folder with one JSON file per system. Files are replaced as a whole, and merged under a lock.
 
 `BaselinePattern` selects entries: terms like `model=resnet* gpus=8`, all of which must match.
 """
@@ -58,7 +58,7 @@ class BaselineStore:
             self._written_to(self._path(system))
 
     def find(self, system: str, spec: Spec, fingerprint: Fingerprint | None = None, hosts: int = 1) -> Entry | None:
-        """Return the entry for a spec: the latest comparable one, else of the same hardware, else of all."""
+        """Return the latest entry for a spec: of the comparable ones, else of those on the same hardware, else of all."""
         entries = self._entries(system, spec.key)
         found = fingerprint or Fingerprint()
         same = [entry for entry in entries if fingerprint is not None and not entry.list_differences(found, hosts)]
@@ -73,9 +73,9 @@ class BaselineStore:
         """
         system = system_name(measurement.fingerprint.hardware)
         found = self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
-        return found or self._find_otherwise(system, measurement.spec.key)
+        return found or self._find_other_exchange(system, measurement.spec.key)
 
-    def _find_otherwise(self, system: str, key: str) -> Entry | None:
+    def _find_other_exchange(self, system: str, key: str) -> Entry | None:
         keys = [other for other in self._content(system).get("entries", {}) if is_same_but_for_exchange(other, key)]
         entries = [entry for other in keys for entry in self._entries(system, other)]
         return max(entries, key=lambda entry: entry.provenance.date, default=None)
@@ -133,14 +133,14 @@ class BaselineStore:
         return self._rewrite(
             system,
             lambda stored: [
-                _put(stored[now.key], replace(now, noise=calibrated))
+                _put(stored[each.key], replace(each, noise=calibrated))
                 for entry, calibrated in found
-                for now in stored.get(entry.key, [])
-                if not now.list_differences(entry.fingerprint, entry.hosts)
+                for each in stored.get(entry.key, [])
+                if not each.list_differences(entry.fingerprint, entry.hosts)
             ],
         )
 
-    def uncalibrate(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
+    def uncalibrate(self, system: str, entries: Iterable[Entry]) -> list[Entry]:
         """Remove the noise of these entries, and return those that had any.
 
         A changed entry is left unchanged. Raises `BaselineFileError`.
@@ -149,12 +149,12 @@ class BaselineStore:
             system,
             lambda stored: [
                 _exchange(stored[entry.key], entry, [replace(entry, noise=None)])
-                for entry in doomed
+                for entry in entries
                 if entry.noise and entry in stored.get(entry.key, ())
             ],
         )
 
-    def remove(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
+    def remove(self, system: str, entries: Iterable[Entry]) -> list[Entry]:
         """Remove these entries, and the file if nothing else is left in it; return the removed ones.
 
         Published results, thresholds and notes stay. A changed entry stays, too. Raises
@@ -162,7 +162,7 @@ class BaselineStore:
         """
         return self._rewrite(
             system,
-            lambda stored: [_exchange(stored[entry.key], entry, []) for entry in doomed if entry in stored.get(entry.key, ())],
+            lambda stored: [_exchange(stored[entry.key], entry, []) for entry in entries if entry in stored.get(entry.key, ())],
         )
 
     def _rewrite(self, system: str, change: Callable[[dict[str, list[Entry]]], list[T]]) -> list[T]:
@@ -264,7 +264,7 @@ def _split_num_ps(key: str) -> tuple[str, int]:
 
 
 def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
-    """Replace the old entry by the new one, and return it."""
+    """Replace the old entry by the new ones, and return the old one."""
     index = entries.index(old)
     entries[index : index + 1] = new
     return old
@@ -286,7 +286,7 @@ PATTERN_DEFAULTS = {field.name: format_value(field.default) for field in fields(
 
 @dataclass(frozen=True)
 class BaselinePattern:
-    """Conditions on a key: fields of a spec and their values, with *, ? and [...] as in shells."""
+    """Conditions on a key: fields of a spec and their values, which may contain *, ? and [...] as in shells."""
 
     wanted: Mapping[str, str]
 

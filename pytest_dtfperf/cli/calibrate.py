@@ -126,7 +126,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
             f"there is no folder of baselines {folder} to store noise in: accept baselines first "
             "(pytest --update-baselines), or name another folder with --baselines"
         )
-    from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
+    from pytest_dtfperf.baselines.calibrate import calibrate, group_cases
     from pytest_dtfperf.baselines.store import BaselineStore
     from pytest_dtfperf.records.session import SessionFolder, drop_copies
 
@@ -136,7 +136,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may match one twice
     sessions = drop_copies(named, print_remark)
     copies = len(named) - len(sessions)
-    cases = cases_of([seen for session in sessions for seen in _load_measured(session)])
+    cases = group_cases([seen for session in sessions for seen in _load_measured(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0
     for system in dict.fromkeys(each.case.system for each in found):
@@ -324,7 +324,7 @@ def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str
         "noise_run": noise.run if noise else None,
         "noise_session": noise.session if noise else None,
         "margin": found.margin,
-        "wanted_margin": found.wanted,
+        "wanted_margin": found.required,
         "message": message,
         "conditions": case.broken_conditions,
         "changes": list(case.changes),
@@ -341,10 +341,10 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
             "INCONCLUSIVE, so it was not written. Measure longer (--steps), on a quiet machine, in more sessions; or write "
             "it with --allow-noisy"
         )
-    if found.margin is None or found.margin <= found.wanted:
+    if found.margin is None or found.margin <= found.required:
         return ""
     return (
-        f"its margin is {percent(found.wanted)}, so that many verdicts will be INCONCLUSIVE: allow {percent(found.margin)}, "
+        f"its margin is {percent(found.required)}, so that many verdicts will be INCONCLUSIVE: allow {percent(found.margin)}, "
         "measure longer (--steps), or accept a baseline of more runs"
     )
 

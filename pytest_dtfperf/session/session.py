@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, refusal
+from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, explain_refusal
 from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -361,7 +361,7 @@ def will_accept(judgement: Judgement, record: Record, settings: Settings) -> boo
     verdict, wanted = judgement.verdict, settings.update_baselines
     if judgement.kind != "baseline" or wanted is None or not (verdict.needs_reason or verdict.lacks_baseline):
         return False
-    return refusal(judgement, record.measurement, wanted, settings.allow_regression) is None
+    return explain_refusal(judgement, record.measurement, wanted, settings.allow_regression) is None
 
 
 def accept_records(session: SessionContext, records: Sequence[Record], root: Path) -> Acceptance | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.accept import Candidate, Mode, accept, refusal
+from pytest_dtfperf.baselines.accept import Candidate, Mode, accept, explain_refusal
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.judgement import Judgement
 from pytest_dtfperf.baselines.store import BaselineStore
@@ -31,7 +31,7 @@ def test_verdict_decides_whether_a_baseline_is_accepted(verdict: Verdict) -> Non
     """Certain and wanted verdicts are accepted; a regression is accepted only with a reason."""
     judgement, measured = Judgement(verdict, "because"), measurement_of([100, 100])
     asked: list[tuple[Mode, str | None]] = [("all", None), ("all", "a new driver costs 3 %"), ("new", None)]
-    assert tuple(refusal(judgement, measured, mode, reason) is None for mode, reason in asked) == ACCEPTED[verdict]
+    assert tuple(explain_refusal(judgement, measured, mode, reason) is None for mode, reason in asked) == ACCEPTED[verdict]
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
@@ -51,7 +51,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.NO_BASELINE, Verdict.REGRESSED], ids=str)
 def test_unusable_measurement_is_never_accepted(made: dict[str, Any], rates: list[float], words: str, verdict: Verdict) -> None:
     """Injected slow-downs, wrong hosts, disturbed runs and single runs are refused with every verdict, also with a reason."""
-    assert words in (refusal(Judgement(verdict, "because"), measurement_of(rates, **made), "all", "I insist") or "")
+    assert words in (explain_refusal(Judgement(verdict, "because"), measurement_of(rates, **made), "all", "I insist") or "")
 
 
 def test_accept_stores_accepted_measurements_and_returns_refused_ones(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.calibrate import SessionMeasurement, calibrate, cases_of, find_smallest_margin
+from pytest_dtfperf.baselines.calibrate import SessionMeasurement, calibrate, find_smallest_margin, group_cases
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import share
@@ -38,7 +38,7 @@ def sessions(**measured: Any) -> list[SessionMeasurement]:
 def test_noise_is_estimated_over_all_sessions() -> None:
     """The noise of a case is estimated over its sessions, dated by the last, and belongs to the comparable entry."""
     entry = entry_of([100, 101])
-    (found,) = calibrate(cases_of(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
+    (found,) = calibrate(group_cases(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
     assert found.calibrated is not None
     assert Noise(
         run=found.calibrated.run, degrees_of_freedom=found.calibrated.degrees_of_freedom, session=found.calibrated.session
@@ -49,13 +49,13 @@ def test_noise_is_estimated_over_all_sessions() -> None:
 
 def test_measurements_of_one_session_are_one_group() -> None:
     """Two measurements of the same training in one session are one group."""
-    (case,) = cases_of([seen_of([100, 101], 1), seen_of([99, 98], 1), seen_of([100, 100.5], 2)])
+    (case,) = group_cases([seen_of([100, 101], 1), seen_of([99, 98], 1), seen_of([100, 100.5], 2)])
     assert list(case.rates.values()) == [[100, 101, 99, 98], [100, 100.5]]
 
 
 def test_unreliable_runs_are_left_out_and_counted() -> None:
     """Disturbed runs, runs of invalid measurements and runs on wrong hosts are left out and counted."""
-    (case,) = cases_of(
+    (case,) = group_cases(
         [
             seen_of([100, 50, 101], 1, disturbed=[1]),
             seen_of([7, 8], 2, is_valid=False),
@@ -75,34 +75,34 @@ def test_incomparable_measurements_are_different_cases() -> None:
         seen_of([50, 51], 2, hosts=2),
         seen_of([50, 51], 2, steps=7),
     ]
-    cases = cases_of([seen_of([100, 101], 1), *other])
+    cases = group_cases([seen_of([100, 101], 1), *other])
     assert [case.runs for case in cases] == [2, 2, 2, 2]
-    assert len(cases_of([seen_of([1, 2], 1, program="a" * 12), seen_of([1, 2], 2, program="b" * 12)])) == 2
+    assert len(group_cases([seen_of([1, 2], 1, program="a" * 12), seen_of([1, 2], 2, program="b" * 12)])) == 2
 
 
 def test_changed_software_is_noted_once() -> None:
     """Another minor version of software is part of the noise and noted once."""
     newer = {**SOFTWARE, "tensorflow": "2.22.0"}
-    (case,) = cases_of([seen_of([100, 101], 1), seen_of([100, 101], 2, software=newer), seen_of([1, 2], 3, software=newer)])
+    (case,) = group_cases([seen_of([100, 101], 1), seen_of([100, 101], 2, software=newer), seen_of([1, 2], 3, software=newer)])
     assert case.changes == ["tensorflow 2.21.0 -> 2.22.0"]
 
 
 def test_injected_slowdown_is_refused() -> None:
     """A session with an injected slow-down is refused, with its id and the task."""
     with pytest.raises(UsageError, match=r"session 20260102T000000Z-9f3c1a has an injected slow-down of worker:1"):
-        cases_of([seen_of([1, 2], 1), seen_of([1, 2], 2, injected_slowdowns={"worker:1": 0.1})])
+        group_cases([seen_of([1, 2], 1), seen_of([1, 2], 2, injected_slowdowns={"worker:1": 0.1})])
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_fewer_than_two_sessions_are_refused(number: int) -> None:
     """Fewer than two sessions are refused, with any number of measurements."""
     with pytest.raises(UsageError, match=f"{number} sessions? with measurements: .* at least 2"):
-        cases_of([seen_of([1, 2], 1)] * 2 * number)
+        group_cases([seen_of([1, 2], 1)] * 2 * number)
 
 
 def test_case_with_too_few_runs_does_not_affect_others() -> None:
     """A case with one session is reported as insufficient, and the others are calibrated."""
-    cases = cases_of([*sessions(), seen_of([5, 6], 1, gpus=4)])
+    cases = group_cases([*sessions(), seen_of([5, 6], 1, gpus=4)])
     good, poor = calibrate(cases, lambda _: [entry_of([100, 101]), entry_of([5, 6], gpus=4)])
     assert good.entry is not None
     assert (poor.entry, poor.calibrated) == (None, None)
@@ -119,7 +119,7 @@ WITHOUT_ENTRY: dict[str, tuple[Entry, str]] = {
 @pytest.mark.parametrize("entry, words", WITHOUT_ENTRY.values(), ids=WITHOUT_ENTRY)
 def test_case_without_an_entry_shows_noise_and_remedy(entry: Entry, words: str) -> None:
     """A case without a stored entry has its noise, its smallest margin and a message with the remedy."""
-    (found,) = calibrate(cases_of(sessions()), lambda _: [entry])
+    (found,) = calibrate(group_cases(sessions()), lambda _: [entry])
     assert found.calibrated is not None
     assert found.entry is None
     assert found.message.startswith(words)
@@ -165,11 +165,11 @@ def test_calibration_does_not_restore_a_removed_entry(tmp_path: Path) -> None:
 def test_violated_conditions_are_named() -> None:
     """Differing sessions and runs that depend on the run before are named; a quiet case has neither."""
     quiet = [100.0, 100.4, 99.8, 100.1]
-    (same,) = cases_of([seen_of(quiet, session) for session in range(1, 6)])
+    (same,) = group_cases([seen_of(quiet, session) for session in range(1, 6)])
     assert same.broken_conditions == []
     modes = [[rate * (0.9 if session % 2 else 1.0) for rate in quiet] for session in range(1, 6)]
-    (differing,) = cases_of([seen_of(rates, session) for session, rates in enumerate(modes, start=1)])
+    (differing,) = group_cases([seen_of(rates, session) for session, rates in enumerate(modes, start=1)])
     assert [words.split(" (")[0] for words in differing.broken_conditions] == ["all runs of a session have something in common"]
     falling = [100.0 - 0.5 * run for run in range(10)]
-    (alike,) = cases_of([seen_of(falling, session) for session in range(1, 6)])
+    (alike,) = group_cases([seen_of(falling, session) for session in range(1, 6)])
     assert [words.split(" (")[0] for words in alike.broken_conditions] == ["runs resemble the run before them in their session"]
