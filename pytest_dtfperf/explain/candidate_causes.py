@@ -1,12 +1,11 @@
 """Find which of the workers' times changed, which changed together, and which transfers became slower.
 
-Every change belongs to exactly one candidate cause, and equal workers are one candidate. A change that is no larger than
-chance makes, for one worker and one group of kinds, goes to "rest": which of several equal workers has a little more of a kind
-differs from step to step.
+Every change belongs to exactly one candidate cause. Workers with the same change are one candidate. A change of one worker and
+one group of kinds goes to "rest" if chance explains it: from step to step, other workers have a little more of a kind.
 
-Workers' seconds of receiving and sending are shared out among their links, by how much longer each link was busy. A name is
-given to the smallest part of the network that has all slow links and no other: one with nothing but a few bytes tells nothing,
-unless it was probed.
+Workers' seconds of receiving and sending are distributed over their links, by how much longer each link was busy. The location
+of a cause is the smallest part of the network that has all slow links and no other. A link with few bytes counts only if it was
+probed.
 """
 
 import math
@@ -54,7 +53,7 @@ def find_slow_transfers(
 
     Args:
         cells: The changes of the workers' transfers, in seconds.
-        slow: The workers with significantly longer transfers. Only they name what is slow.
+        slow: The workers with significantly longer transfers. Only their links can be the location.
         probed: Links between hosts that are slower when probed.
     """
     links = _find_links(cells, now)
@@ -62,14 +61,14 @@ def find_slow_transfers(
     shared = dict(_distribute_over_links(traced, links, then, now))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untraced = {cell: seconds for cell, seconds in cells.items() if cell not in traced and cell[0] in slow}
-    others = {_pair(ends) for ends, found in of_slow.items() if not found}
+    others = {_sort_ends(ends) for ends, found in of_slow.items() if not found}
     for part in name_slow_parts({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
-            if _pair(ends) in part.pairs:
+            if _sort_ends(ends) in part.pairs:
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
-        if found:  # a breakdown has the busiest links only: the remaining seconds of the same part are its, too
+        if found:  # a breakdown has only the busiest links: the other links of this part belong to it, too
             location = _widen(part.location, {worker for worker, _ in untraced}, slow, {worker for worker, _ in cells}, hosts)
             is_all = location is None or is_server(location)
             theirs = {cell: s for cell, s in untraced.items() if is_all or hosts.get(cell[0]) == location}
@@ -112,7 +111,7 @@ def _distribute_over_links(
     """Yield each link with its part of these seconds."""
     found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
     for (worker, kind), seconds in cells.items():
-        growth = {ends: _growth(ends, worker, then, now) for ends in links[worker, kind]}
+        growth = {ends: _compute_busy_increase_s(ends, worker, then, now) for ends in links[worker, kind]}
         total = sum(growth.values())
         for ends, part in growth.items():
             if part > 0:
@@ -135,17 +134,17 @@ def _select_links(worker: str, kind: str, links: Sequence[Ends], everything: Seq
     return found or own or everything
 
 
-def _growth(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
-    return max(0.0, _busy(ends, worker, now) - _busy(ends, worker, then))
+def _compute_busy_increase_s(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
+    return max(0.0, _compute_busy_s(ends, worker, now) - _compute_busy_s(ends, worker, then))
 
 
-def _busy(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
+def _compute_busy_s(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
     """Return the seconds of a step in which a link was busy.
 
     Without aligned clocks they are the link's share of the worker's time for such transfers, by bytes. A link that the
     breakdown left out was busy for as long as the least busy one in it, at most.
     """
-    link = _find(ends, breakdown)
+    link = _find_link(ends, breakdown)
     if breakdown is None or (link is None and len(breakdown.links) < MAX_LINKS):
         return 0.0
     if link is None:
@@ -159,7 +158,7 @@ def _busy(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
 
-def _find(ends: Ends, breakdown: StepBreakdown | None) -> LinkTraffic | None:
+def _find_link(ends: Ends, breakdown: StepBreakdown | None) -> LinkTraffic | None:
     links = breakdown.links if breakdown else ()
     return next((link for link in links if (link.source, link.destination) == ends), None)
 
@@ -178,7 +177,7 @@ def name_slow_parts(
     """
     seconds: dict[Pair, float] = defaultdict(float)
     for ends, of_link in shared.items():
-        seconds[_pair(ends)] += sum(of_link.values())
+        seconds[_sort_ends(ends)] += sum(of_link.values())
     conclusive = _find_conclusive_pairs(now)
     most = max(seconds.values(), default=0.0)
     slower = {
@@ -195,16 +194,16 @@ def name_slow_parts(
     for _ in range(thresholds.MAX_NETWORK_LOCATIONS):
         if slow.isdisjoint(seconds):
             return
-        found = _largest(slow, conclusive | slow, seconds, hosts)
+        found = _find_largest_part(slow, conclusive | slow, seconds, hosts)
         pairs = [pair for pair in seconds if found is None or pair in found.pairs or _is_link_end(pair, found.location, hosts)]
         location = found.location if found else None
         if found and len(found.pairs) == 1:
-            location = _end_of_more(found.pairs[0], conclusive, now, hosts, probed) or _direction(pairs, shared)
+            location = _find_slow_end(found.pairs[0], conclusive, now, hosts, probed) or _format_direction(pairs, shared)
         yield SlowNetworkPart(location, pairs)
         slow -= set(pairs)
 
 
-def _end_of_more(
+def _find_slow_end(
     pair: Pair, conclusive: Collection[Pair], now: StepBreakdown | None, hosts: Mapping[str, str], probed: Collection[Ends]
 ) -> str | None:
     """Return the one end of a slow link that probes found slow, too, while its other links have too few bytes for a conclusion.
@@ -216,20 +215,20 @@ def _end_of_more(
     found = []
     for end, host, other in zip(pair, both, both[::-1], strict=True):
         is_alone = all(end not in each for each in conclusive if each != pair)
-        has_more = any(end in each and each != pair for each in _pairs(now))
+        has_more = any(end in each and each != pair for each in _list_server_pairs(now))
         is_slow = any(host in ends and other not in ends and ALL not in ends for ends in probed)
         if is_alone and (is_slow or (has_more and altogether == {host})):
             found.append(end)
     return found[0] if len(found) == 1 else None
 
 
-def _pairs(breakdown: StepBreakdown | None) -> set[Pair]:
+def _list_server_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     """Return the links of workers with parameter servers. Probes do not measure what these exchange."""
     links = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
-    return {_pair(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
+    return {_sort_ends(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
 
 
-def _largest(
+def _find_largest_part(
     slow: Iterable[Pair], conclusive: Iterable[Pair], seconds: Mapping[Pair, float], hosts: Mapping[str, str]
 ) -> SlowNetworkPart | None:
     """Return the part with most seconds that has only slow links among the conclusive ones; None: the whole network."""
@@ -248,7 +247,7 @@ def _largest(
 def _find_conclusive_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in breakdown.links if breakdown else ():
-        sizes[_pair((link.source, link.destination))] += link.size_bytes
+        sizes[_sort_ends((link.source, link.destination))] += link.size_bytes
     least = thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values(), default=0.0)
     return {pair for pair, size in sizes.items() if size > least}
 
@@ -260,11 +259,11 @@ def _compute_slowdown(pair: Pair, then: StepBreakdown | None, now: StepBreakdown
 
 def _compute_growth(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     worker = next((end for end in ends if not is_server(end)), ends[0])
-    before, after = (_busy(ends, worker, side) for side in (then, now))
+    before, after = (_compute_busy_s(ends, worker, side) for side in (then, now))
     return after / before - 1 if before else math.inf if after else 0.0
 
 
-def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]]) -> str:
+def _format_direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]]) -> str:
     """Return the direction in which the one pair is slow, as `ps:0>worker:1`, or `ps:0<>worker:1` for both."""
     (one, other) = pairs[0]
     there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
@@ -278,7 +277,7 @@ def _is_link_end(pair: Pair, end: str | None, hosts: Mapping[str, str]) -> bool:
     return end is not None and (end in pair or [hosts.get(each) == end for each in pair].count(True) == 1)
 
 
-def _pair(ends: Ends) -> Pair:
+def _sort_ends(ends: Ends) -> Pair:
     return min(ends), max(ends)
 
 
@@ -290,11 +289,12 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
     changes = compute_changes(both)
     hosts = {**then.hosts, **now.hosts}
     found: list[CandidateCause] = []
-    for what, cells in _groups(both, changes, _has_servers(now)).items():
-        slow = _slow(cells, {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own})
+    for what, cells in _group_changes(both, changes, _has_servers(now)).items():
+        least_s = {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own}
+        slow = _select_slow_workers(cells, least_s)
         if what == CandidateKind.TRANSFER:
             found += find_slow_transfers(
-                cells, slow, then.step_breakdown, now.step_breakdown, hosts, _slow_when_probed(then, now)
+                cells, slow, then.step_breakdown, now.step_breakdown, hosts, _find_slow_probed_links(then, now)
             )
         elif slow:
             found += _group_workers(what, cells, slow, list(both.now.own), hosts)
@@ -304,7 +304,7 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
     return append_rest(found, changes, residual_s)
 
 
-def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
+def _find_slow_probed_links(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
     """Return the links between hosts that are slower when probed, as source and destination."""
     found = find_slower(then.probes, now.probes) if then.probes and now.probes else ()
     return [(source, to) for source, to in (list_ends(each.location) for each in found if each.name == LINK)]
@@ -356,7 +356,7 @@ def _has_servers(side: MeasurementProfile) -> bool:
     return side.step_breakdown is not None and any(is_server(task) for task in side.step_breakdown.tasks)
 
 
-def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[CandidateKind, Mapping[Cell, float]]:
+def _group_changes(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[CandidateKind, Mapping[Cell, float]]:
     """Return the changes by group. TensorFlow's host code on a worker belongs to the group that became longer there."""
     found: dict[CandidateKind, dict[Cell, float]] = defaultdict(dict)
     for worker, kinds in changes.items():
@@ -384,7 +384,7 @@ def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[
     return most if 0 < host_s <= longer.get(most, 0.0) else CandidateKind.HOST
 
 
-def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[str, float]:
+def _select_slow_workers(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[str, float]:
     """Return the workers that are significantly longer, with their seconds."""
     of_worker: dict[str, float] = defaultdict(float)
     for (worker, _), seconds in cells.items():
@@ -401,7 +401,7 @@ def _group_workers(
 ) -> Iterator[CandidateCause]:
     """Yield one candidate for what all workers have in common, and one for each worker with more."""
     is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > thresholds.MAX_SINGLE_HOSTS
-    common = _common(list(slow.values())) if is_all else 0.0
+    common = _compute_common_s(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
     alone: dict[str, dict[Cell, float]] = defaultdict(dict)
     workers_at: dict[str | None, list[str]] = defaultdict(list)
@@ -424,6 +424,6 @@ def _group_workers(
         yield CandidateCause(kind, of_those, location=at)
 
 
-def _common(seconds: Sequence[float]) -> float:
+def _compute_common_s(seconds: Sequence[float]) -> float:
     """Return the seconds that all have in common: of two the smaller, of more the lower median."""
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)

@@ -41,8 +41,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
         [100, 100],
         "it ran on other hosts than requested (requested: 1 node, 4 GPUs each;",
     ),
-    "a single run": ({}, [100], "a single run, 2 are the least"),
-    "a single run that was not disturbed": ({"disturbed": [0, 2]}, [90, 100, 80], "a single undisturbed run, 2 are the least"),
+    "a single run": ({}, [100], "a single run, and a baseline needs at least 2"),
+    "a single run that was not disturbed": (
+        {"disturbed": [0, 2]},
+        [90, 100, 80],
+        "a single undisturbed run, and a baseline needs at least 2",
+    ),
     "disturbed throughout": ({"disturbed": [0, 1]}, [100, 100], "all its runs were disturbed (somebody else's job)"),
 }
 
