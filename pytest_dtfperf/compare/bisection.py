@@ -1,4 +1,4 @@
-"""Which candidate of a series made training slower. Pure: log-ratios of blocks in, a posterior and the next candidate out.
+"""Find which candidate of a series made training slower: log-ratios of blocks give a posterior and the next candidate.
 
 Candidate 0 is known as good and is the reference of every block, the last one is known as bad. Each candidate has the level of
 the one before it, unless it is a change. There may be no change, one, or two; levels after changes are independent and unknown,
@@ -30,14 +30,14 @@ PRIOR = (0.04, 0.86, 0.1)  # of no change, one, and two
 LEVEL_SCALE = 0.05  # half of all changes are larger (Cauchy): slow commits lose a per cent to a half
 NOISES = np.geomspace(2e-4, 0.15, 18)  # standard deviations of a block's log-ratio
 USUAL_NOISE, NOISE_WIDTH = 0.008, 0.8  # median of the noise's prior, and standard deviation of its logarithm
-# Of intervals. The search ends sooner where blocks scatter little by chance, so that the noise is more than they show. These
-# give intervals a wider prior of the noise, and take degrees of freedom from it.
+# For intervals. The search ends early if blocks scatter little by chance, so that the noise is larger than they show. Therefore
+# intervals have a wider prior of the noise and fewer degrees of freedom.
 INTERVAL_NOISE_WIDTH, INTERVAL_DEGREES = 2 * NOISE_WIDTH, 4
 OUTLIERS, OUTLIER_SCALE = 0.02, 12.0  # part of the blocks that scatter so many times as much
-LEAST_LAST = 2  # blocks of the last candidate before others
-LEAST_EQUIVALENT = 4  # blocks of it, before it is the same as the first one
+LEAST_LAST = 2  # blocks of the last candidate, before any other is measured
+LEAST_EQUIVALENT = 4  # blocks of the last candidate, before it can be equivalent to the first one
 LEAST_LEVEL, MOST_LEVEL = 1e-4, 4.0  # log-ratios of the grid, beside those near the data
-MOST_OPTIONS = 12  # candidates of a gap that are considered next
+MOST_OPTIONS = 12  # candidates of a gap that are considered for the next block
 NEGLIGIBLE = 1e-4  # probability of a configuration that does not affect the choice
 HERMITE = np.polynomial.hermite_e.hermegauss(9)
 MOST_CHANGES = 2
@@ -60,7 +60,7 @@ class BisectionEnd(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionPolicy(JsonData):
-    """How sure a bisection must be, and how many blocks it may make."""
+    """The confidence that a bisection must reach, and the number of blocks that it may run."""
 
     confidence: float = field(default=0.95, metadata=describe("Probability of the result", at_least=0.5, below=1))
     equivalence: float = field(
@@ -109,7 +109,7 @@ class _Configuration:
 
 
 class BisectionPosterior:
-    """What the blocks show.
+    """The probabilities of all configurations of changes, given the blocks.
 
     Args:
         count: number of candidates, of which 0 is good and the last one is bad.

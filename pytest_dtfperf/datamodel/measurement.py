@@ -17,7 +17,6 @@ SIMULATED = "SIMULATED"  # the mark of all that simulated hosts report
 # A task may be descheduled for this long in normal operation: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
 
-
 _positive_seconds: dict[str, Any] = {"unit": "s", "above": 0, "at_most": 1e12}
 _bytes: dict[str, Any] = {"unit": "bytes", **count}
 

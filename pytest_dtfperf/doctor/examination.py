@@ -182,7 +182,6 @@ class Examination:
                 self._give_up(host, "reported other connections than the requested ones")
             else:
                 self.diagnosis.reached += [PortAttempt(host, each.to, each.port, each.error) for each in attempts.reached]
-
         self.diagnosis.reached.sort(key=lambda each: (each.source, each.target, each.port))
 
     def _import_tensorflow(self) -> None:
@@ -236,7 +235,7 @@ class Examination:
         return [host for host in self.diagnosis.present if self.diagnosis.hosts[host].ports]
 
     def _note_failures(self, what: str, answers: Mapping[int, Answer | CheckupFailure]) -> dict[int, Answer]:
-        """Return the answers of the hosts that could do it, and note why the others could not."""
+        """Return the answers without the failures, and note these as troubles of their hosts."""
         found = {}
         for host, answer in answers.items():
             if isinstance(answer, CheckupFailure):

@@ -231,7 +231,7 @@ class DryRun:
         return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        xdist.hand_over(session.config, [training.to_json() for training in self._trainings])
+        xdist.send_notes(session.config, [training.to_json() for training in self._trainings])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._trainings:

@@ -1,6 +1,6 @@
-"""The transfer of a verdict from a test to its report: as a user property, which xdist and JUnit XML transfer, too.
+"""Pass a verdict from a test to its report as a user property, which xdist and JUnit XML transfer, too.
 
-In JUnit XML, pytest reports only errors of setup and teardown: a failed cluster would be a failure of the test.
+pytest's JUnit XML has errors only for setup and teardown. Without this module, a failed cluster would be a failure of the test.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # the test's measurement becomes the baseline, so that no finding is left
 WHY = "dtfperf_why"  # the cause of a slower training, if known
-UNDECIDED = "undecided"  # a category of tests beside those that passed
+UNDECIDED = "undecided"  # a category of tests in pytest's summary, beside passed ones
 DRY_RUN = "dry run"  # reason for skipping a test that would have read a result
 TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
@@ -60,14 +60,14 @@ def find_line(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -
     return f"{item.nodeid.partition('::')[0]}:{lines[-1]}" if lines else ""
 
 
-def skips(reports: Iterable[object], named: Container[str] = ()) -> list[str]:
+def format_skips(reports: Iterable[object], excluded: Container[str] = ()) -> list[str]:
     """Return a line for each reason, with how many perf tests were skipped for it.
 
     Args:
         reports: Those of skipped tests.
-        named: Ids of tests that another line names, which are not counted.
+        excluded: Ids of tests that another line names, which are not counted.
     """
-    unnamed = (report for report in reports if getattr(report, "nodeid", "") not in named)
+    unnamed = (report for report in reports if getattr(report, "nodeid", "") not in excluded)
     noted = (pair for report in unnamed for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
     return [f"{format_count(count, 'test')} skipped: {why}" for why, count in counts.items()]

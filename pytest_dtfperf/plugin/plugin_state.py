@@ -43,7 +43,7 @@ def _begin(config: pytest.Config) -> None:
         perf = SessionAdapter(config, xdist.get_session_id(config), list_start_folders(config))
         config.add_cleanup(signals.install(_exit_on_signal))
         config.add_cleanup(degrade(config))
-        xdist.join(config)
+        xdist.note_perf_test(config)
         config.stash[STATE] = perf
         config.pluginmanager.register(Ending(perf), "dtfperf-ending")
         config.pluginmanager.register(TimeLimit(), "dtfperf-time-limit")

@@ -21,7 +21,7 @@ from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.display import degrade
-from pytest_dtfperf.plugin.outcome import get_verdict, skips
+from pytest_dtfperf.plugin.outcome import format_skips, get_verdict
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import Budget, encode_record
@@ -59,7 +59,7 @@ class Ending:
         if xdist.is_worker(session.config):
             if self.perf.session.write_error:
                 folder = self.perf.session.folder
-                xdist.hand_over_unwritten(
+                xdist.send_unwritten(
                     session.config, [encode_record(record).decode() for record in folder.unwritten], folder.write_errors
                 )
             return
@@ -139,7 +139,7 @@ class Ending:
         deselected = [f"{format_count(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
             budget = self.perf.session.time_budget  # its own line names the tests that it left out
-            deselected += skips(terminalreporter.stats.get("skipped", ()), budget.left_out if budget else ())
+            deselected += format_skips(terminalreporter.stats.get("skipped", ()), budget.left_out if budget else ())
         if not records and not deselected and not self.remarks and not self.sections:
             return
         terminalreporter.section("distributed training performance")

@@ -1,4 +1,4 @@
-"""pytest-xdist: its workers train in turn and write into one session folder. The keys of their messages."""
+"""The messages between pytest-xdist's controller and workers, which train in turn and write into one session folder."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -50,19 +50,19 @@ def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
     items.clear()
 
 
-def hand_over(config: pytest.Config, noted: Sequence[Mapping[str, Any]]) -> None:
+def send_notes(config: pytest.Config, notes: Sequence[Mapping[str, Any]]) -> None:
     """Send a worker's notes of a dry run to the controller, which shows them."""
     if is_worker(config):
-        getattr(config, "workeroutput", {})[NOTED] = noted
+        getattr(config, "workeroutput", {})[NOTED] = notes
 
 
-def hand_over_unwritten(config: pytest.Config, lines: Sequence[str], why: str) -> None:
+def send_unwritten(config: pytest.Config, lines: Sequence[str], why: str) -> None:
     """Send the lines of measurements.jsonl that a worker could not write to the controller, which shows them."""
     getattr(config, "workeroutput", {})[UNWRITTEN] = {"lines": lines, "why": why}
 
 
-def join(config: pytest.Config) -> None:
-    """Note that a worker has a perf test, and end its training if the controller is killed. Otherwise it would finish the test.
+def note_perf_test(config: pytest.Config) -> None:
+    """Report that a worker has a perf test, and let the kernel end the worker if the controller is killed.
 
     Called for the first perf test.
     """

@@ -194,9 +194,6 @@ class GroupRates:
         return spread * convert_to_t(normal, max(1.0, degrees_of_freedom)) / normal
 
 
-
-
-
 def choose_group_size(hosts: int) -> int:
     """Return the size of groups: about the square root of the number of hosts, with few hosts left over.
 

@@ -100,7 +100,7 @@ class GraphTraining:
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        return engine.bytes_by_device(self._replica.held)
+        return engine.bytes_by_device(self._replica.stored)
 
     @property
     def step_graph(self) -> StepGraph | None:

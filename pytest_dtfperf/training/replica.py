@@ -42,10 +42,10 @@ class Replica:
     updates: Sequence[tf.Operation] = ()  # a step runs these and the loss
     computed: Sequence[tf.Tensor] = ()  # the results of all towers, which show their devices
     variables: Mapping[str, Sequence[tf.Tensor]]  # trained ones by name, with their copies
-    held: Mapping[str, Sequence[tf.Variable]]  # the same as stored: small ones in packs, large ones in parts
-    initialise_shared: tf.Operation  # by the chief alone
+    stored: Mapping[str, Sequence[tf.Variable]]  # the same as they are stored: small ones in packs, large ones in parts
+    initialise_shared: tf.Operation  # only by the chief
     initialise_own: tf.Operation
-    begin: tf.Operation  # run by all, after the two
+    begin: tf.Operation  # by all workers, after both initialisations
     evaluation: EvaluationTensors | None = None
     feeds: Sequence[TrainingInput] = ()  # the inputs
     timestamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
@@ -71,15 +71,14 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         updates=updates,
         computed=[tensor for tower in towers for tensor in tower.computed],
         variables=update.variables,
-        held=mode.variables,
+        stored=mode.variables,
         initialise_shared=v1.global_variables_initializer(),
         initialise_own=tf.group(v1.local_variables_initializer(), v1.tables_initializer()),
         begin=update.begin(),
         evaluation=evaluation,
         feeds=tuple({id(tower.feed): tower.feed for tower in towers}.values()),
-        timestamps=add_worker_timestamps(order, towers, devices)
-        if any(order.timestamped)
-        else {},  # last, so that the names of all other operations stay
+        # The last operations, so that the names of all others are the same without them.
+        timestamps=add_worker_timestamps(order, towers, devices) if any(order.timestamped) else {},
     )
 
 
@@ -87,7 +86,7 @@ def build_barriers_only(order: TaskOrder, devices: Devices) -> Replica:
     """Return the graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
     nothing = tf.no_op()
     return Replica(
-        **_build_barriers(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing
+        **_build_barriers(order), variables={}, stored={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing
     )
 
 
@@ -106,10 +105,10 @@ def _build_towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) ->
     feed_class = load(order.spec.input.implementation)
     towers: list[Tower] = []
     for host, of_host in groupby(zip(devices.hosts, devices.towers, strict=True), key=lambda pair: pair[0]):
-        there = [device for _, device in of_host]
+        of_worker = [device for _, device in of_host]
         worker = tf.DeviceSpec.from_string(host).task if order.cluster else order.index
-        feed: TrainingInput = feed_class(replace(order, index=worker, num_devices=len(there)), network, host)
-        for local, device in enumerate(there):
+        feed: TrainingInput = feed_class(replace(order, index=worker, num_devices=len(of_worker)), network, host)
+        for local, device in enumerate(of_worker):
             towers.append(Tower(order, network, feed, update, number=len(towers), local=local, device=device))
     return towers
 
@@ -176,12 +175,12 @@ class Step:
         Raises `InvalidMeasurement` if they are others.
         """
         names = {tensor.op.name for tensor in self._replica.computed}
-        asked = self._replica.towers
+        requested = self._replica.towers
         nodes = [node for graph in metadata.partition_graphs for node in graph.node]
         found = {node.device for node in nodes if node.name in names}
         # A gradient that XLA has compiled has no name any more. Then its tower's device has a cluster.
-        found |= {node.device for node in nodes if node.op == XLA_CLUSTER and is_one_of(node.device, asked)}
-        return check_devices(self._order.name, found, asked)
+        found |= {node.device for node in nodes if node.op == XLA_CLUSTER and is_one_of(node.device, requested)}
+        return check_devices(self._order.name, found, requested)
 
 
 def check_devices(task: str, found: Collection[str], requested: Collection[str]) -> tuple[str, ...]:

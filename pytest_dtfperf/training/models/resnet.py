@@ -5,10 +5,10 @@ from functools import partial
 
 from pytest_dtfperf.training.models.layers import BatchNorm, Layers, T
 
-# tf_cnn_benchmarks': in v2, those that follow no convolution, before each unit and at the end, are another kind.
+# As in tf_cnn_benchmarks. In v2, batch norms before a unit and at the end have other parameters than those after a convolution.
 _NORM = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
 _BEFORE = BatchNorm(decay=0.999, epsilon=0.001, scale=False)
-_FILTERS = (64, 128, 256, 512)  # of a unit's 3 x 3 convolution, in the four stages; it gives out four times as many
+_FILTERS = (64, 128, 256, 512)  # of a unit's 3 x 3 convolution, in the four stages; the unit's output has four times as many
 
 
 @dataclass(frozen=True)
