@@ -112,9 +112,8 @@ def format_keys(shape: Shape) -> str:
     """Return `{file, clusters: [{name, ...}]}`."""
 
     def format_value(value: "str | Shape | list[Shape]") -> str:
-        if isinstance(value, str):
-            return ""
-        return f": [{format_keys(value[0])}]" if isinstance(value, list) else f": {format_keys(value)}"
+        keys = "" if isinstance(value, str) else format_keys(value[0] if isinstance(value, list) else value)
+        return f": [{keys}]" if isinstance(value, list) else f": {keys}" if keys else ""
 
     return f"{{{', '.join(f'{key}{format_value(value)}' for key, value in shape.items())}}}"
 

@@ -228,17 +228,17 @@ def _check_ports(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[F
 
 def _check_links(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     """Yield slow links between different machines; within a machine no network is measured."""
+    hosts = diagnosis.hosts
     for link in diagnosis.links:
         if link.error:
-            names = f"{diagnosis.hosts[link.source].name} -> {diagnosis.hosts[link.target].name}"
+            names = f"{hosts[link.source].name} -> {hosts[link.target].name}"
             yield Finding(
                 f"the link {names} could not be measured: {link.error}", "Look for loss and for a small MTU on the way"
             )
     rates = {
         (link.source, link.target): rate
         for link in diagnosis.links
-        if (rate := link.bits_per_s) is not None
-        and diagnosis.hosts[link.source].address != diagnosis.hosts[link.target].address
+        if (rate := link.bits_per_s) is not None and hosts[link.source].address != hosts[link.target].address
     }
     below, usual = find_slow_links(rates)
     if not below:
@@ -308,11 +308,8 @@ def _check_files(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[F
 
 
 def _check_load(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
-    busy = [
-        (host, facts)
-        for host, facts in _select_known_hosts(diagnosis)
-        if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
-    ]
+    known = _select_known_hosts(diagnosis)
+    busy = [(host, facts) for host, facts in known if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)]
     if busy:
         most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
         are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")

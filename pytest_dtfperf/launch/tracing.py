@@ -1,7 +1,4 @@
-"""Compute a run's step breakdown and worker timings from its tasks' traces and timestamps, and write its events to a file.
-
-An invalid trace costs the run its breakdown, but not its rate.
-"""
+"""Compute step breakdown and worker timings of a run from traces and timestamps. Invalid ones cost a run nothing but these."""
 
 import gzip
 import heapq

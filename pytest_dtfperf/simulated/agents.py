@@ -222,10 +222,8 @@ class SimulatedChannel:
             task = run.tasks[worker]
             done = int(np.searchsorted(steps.ends_s[number], since_s, side="right"))
             if done and not task.is_over:
-                rate = spec.gpus * spec.batch_size * done / since_s
-                yield self._make_task_message(
-                    run, task, "progress", step=done, total_steps=spec.steps, images_per_sec=round(rate, 3)
-                )
+                rate = round(spec.gpus * spec.batch_size * done / since_s, 3)
+                yield self._make_task_message(run, task, "progress", step=done, total_steps=spec.steps, images_per_sec=rate)
 
     # Orders
 
