@@ -117,7 +117,7 @@ class Channel(Protocol):
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
 
 
-class Clock:
+class AllocationClock:
     """The monotonic clock of an allocation, in seconds: this machine's, unless a subclass has another."""
 
     is_virtual = False  # whether it stands still while the controller computes, so that every wait takes the same real time
@@ -127,7 +127,7 @@ class Clock:
 
 
 class Allocation(Protocol):
-    """Hosts that are allocated for the length of a `with` block. With a clock of their own, `clock` is that `Clock`."""
+    """Hosts that are allocated for the length of a `with` block. With a clock of their own, `clock` is an `AllocationClock`."""
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -140,9 +140,9 @@ class Allocation(Protocol):
         """
 
 
-def get_clock(allocation: Allocation) -> Clock:
+def get_clock(allocation: Allocation) -> AllocationClock:
     """Return the clock of an allocation: this machine's, unless the allocation has its own."""
-    clock: Clock = getattr(allocation, "clock", Clock())
+    clock: AllocationClock = getattr(allocation, "clock", AllocationClock())
     return clock
 
 

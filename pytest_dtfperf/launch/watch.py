@@ -111,7 +111,7 @@ class Watch:
     def __init__(
         self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float, *, staying: Collection[str]
     ) -> None:
-        self.tasks = {name: TaskStatus(name, host, moved=now, stays=name in staying) for name, host in tasks.items()}
+        self.tasks = {name: TaskStatus(name, host, last_progress_s=now, stays=name in staying) for name, host in tasks.items()}
         self.hosts = [HostStatus(name, last_event_s=now) for name in hosts]
         self._limits = limits
         self._began = self._phase_began = now

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.clusters.protocol import Clock, Host, LossReason, Lost
+from pytest_dtfperf.clusters.protocol import AllocationClock, Host, LossReason, Lost
 from pytest_dtfperf.datamodel.measurement import SIMULATED
 from pytest_dtfperf.errors import HostLost, SpecError
 from pytest_dtfperf.node import wire
@@ -43,7 +43,7 @@ Message = Mapping[str, Any]
 
 
 @dataclass
-class VirtualClock(Clock):
+class VirtualClock(AllocationClock):
     """The clock of one allocation, in seconds from its request on."""
 
     is_virtual = True

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.placement import HostView
-from pytest_dtfperf.clusters.protocol import Clock
+from pytest_dtfperf.clusters.protocol import AllocationClock
 from pytest_dtfperf.launch.agents import POLL_S, VIRTUAL_POLL_S, Agents
 from pytest_dtfperf.launch.run_controller import MeasuredRun
 from pytest_dtfperf.simulated.agents import VirtualClock
@@ -17,7 +17,7 @@ from pytest_dtfperf.spec import Spec
 class SilentAgents(Agents):
     """Agents that accept all orders and send nothing."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: AllocationClock) -> None:
         self.hosts = [HostView(name, "10.0.0.1", (0, 1), ()) for name in ("a", "b")]
         self.clock = clock
 
@@ -32,15 +32,17 @@ class SilentAgents(Agents):
             self.clock.now_s += timeout_s
 
 
-class DelayedClock(Clock):
+class DelayedClock(AllocationClock):
     """A clock of its own that is not virtual."""
 
     def __call__(self) -> float:
         return super().__call__() - 60.0
 
 
-@pytest.mark.parametrize(("clock", "poll_s"), [(Clock(), POLL_S), (DelayedClock(), POLL_S), (VirtualClock(), VIRTUAL_POLL_S)])
-def test_deadlines_are_checked_rarely_on_virtual_clocks_only(clock: Clock, poll_s: float) -> None:
+@pytest.mark.parametrize(
+    ("clock", "poll_s"), [(AllocationClock(), POLL_S), (DelayedClock(), POLL_S), (VirtualClock(), VIRTUAL_POLL_S)]
+)
+def test_deadlines_are_checked_rarely_on_virtual_clocks_only(clock: AllocationClock, poll_s: float) -> None:
     """Deadlines are checked at the usual interval on any clock that is not virtual."""
     assert SilentAgents(clock).poll_s == poll_s
 

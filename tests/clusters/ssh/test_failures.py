@@ -265,7 +265,7 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
         lost: dict[int, str] = {}
         while len(lost) < 2:
             if isinstance(event := agents.wait_for_event(1.0), AgentLoss):
-                lost[event.host] = event.how.description
+                lost[event.host] = event.loss.description
             assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
         assert "m1 answers no more" in lost[0]
         assert "m2 answers no more" in lost[1]
