@@ -125,6 +125,9 @@ def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequ
     fork."""
     line, _ = client.listener.accept()
     message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
+    if not message:  # it was killed before it has requested anything
+        line.close()
+        return None
     request = json.loads(message)
     pid = 0
     if kind.may(request):
@@ -139,7 +142,8 @@ def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequ
             return [*request["argv"]]
     for stream in streams:
         os.close(stream)
-    line.send(str(pid).encode())
+    with contextlib.suppress(OSError):  # it was killed before the answer: its line shows that, and ends the fork
+        line.send(str(pid).encode())
     if pid:
         made = Fork(pid, os.pidfd_open(pid), line, client)
         selector.register(line, selectors.EVENT_READ, made)

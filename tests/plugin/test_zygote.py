@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from pytest_dtfperf.testing.backends import wait_until
 from tests import outcomes
-from tests.plugin import zygote
+from tests.plugin import fork, zygote
 from tests.plugin.conftest import PerfTests
 
 REPORTS = """
@@ -105,6 +106,22 @@ def test_processes_of_a_run_have_one_zygote() -> None:
         made.line.close()
     assert seen[0] == seen[1]
     wait_until("it has ended", lambda: not is_running(seen[0]))
+
+
+def test_killed_clients_leave_the_zygote_to_others() -> None:
+    """A client that is killed before its request, or before the answer to it, does not end the process that forks."""
+    made = zygote.new_zygote("tests.plugin.bare", zygote.STAND_IN, zygote.SEARCH_PATH)
+    request = {"argv": ["-c", "pass"], "cwd": "/", "env": {}, "leads": False}
+    with made.line, open(os.devnull, "r+b") as nothing:
+        for message in (b"", json.dumps(request).encode()):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+                line.connect(made.address)
+                if message:
+                    socket.send_fds(line, [message], [nothing.fileno()] * 3)
+        line, pid = fork.ask(made.address, request, [nothing.fileno()] * 3)
+        with line:
+            assert pid
+            assert fork.answer(line) == 0
 
 
 def is_running(pid: int) -> bool:
