@@ -97,10 +97,7 @@ class Train:
         if [word for _, word in wanted] == ["sweep"]:
             return [self._experiment.sweep(wanted[0][0], repeats)]
         specs = [self._with_num_ps(spec, word) for spec, word in wanted]
-        return self._experiment.measure([self._fit_to_time(spec) for spec in specs], repeats)
-
-    def _fit_to_time(self, spec: Spec) -> Spec:
-        return self._perf.session.fit_to_time(spec, self._item.nodeid, self._given)
+        return self._experiment.measure(self._perf.session.fit_to_time(specs, self._item.nodeid, self._given), repeats)
 
     def _resolve(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
         """Return the spec, and "best" or "sweep" if its number of parameter servers is still unknown."""

@@ -185,9 +185,9 @@ class TimeBudget:
         self.unexplained.add(test)
         return False
 
-    def choose_steps(self, spec: Spec, step_s: float, test: str) -> int:
-        """Return how many steps of `step_s` seconds a run can have, at most those of the spec."""
-        each_s = STEPS_SHARE * max(0.0, self.get_remaining_s(test)) / RUNS
+    def choose_steps(self, spec: Spec, step_s: float, test: str, in_turn: int = 1) -> int:
+        """Return how many steps of `step_s` seconds a run can have if so many trainings share the time; at most the spec's."""
+        each_s = STEPS_SHARE * max(0.0, self.get_remaining_s(test)) / (RUNS * in_turn)
         return min(spec.steps, max(LEAST_STEPS, int(each_s / step_s) - spec.warmup_steps))
 
     def describe(self) -> list[str]:
@@ -382,22 +382,31 @@ class SessionContext:
             found = Probes(unknown={ALL: f"{type(error).__name__}: {' '.join(str(error).split())}"})
         self._capacity = merge_probes(self._capacity, found)
 
-    def fit_to_time(self, spec: Spec, test: str, given: Collection[str]) -> Spec:
-        """Return the spec with as many measured steps as the test's share of the time budget allows, and never more.
+    def fit_to_time(self, specs: Sequence[Spec], test: str, given: Collection[str]) -> list[Spec]:
+        """Return specs to be measured in turn, with as many steps as the test's share of the time budget allows, never more.
 
         Steps that the test or the command line sets stay, as do those of a training that is evaluated. All steps stay on GPUs,
         where they are short, where the limit is unknown, and where each measurement has an allocation of its own, which ends
-        with the probe.
+        with the probe. A training that another test has measured has the steps of that measurement, which is used again.
 
         Args:
             given: the fields that the test sets.
         """
         budget = self.time_budget
-        is_fixed = "steps" in {*given, *self.settings.overrides} or is_evaluated(spec)
-        if budget is None or is_fixed or not budget.begin(test):
-            return spec
-        step_s = self._predict_step_s(spec, test)
-        return spec if step_s is None else spec.replace(steps=budget.choose_steps(spec, step_s, test))
+        if budget is None or "steps" in {*given, *self.settings.overrides} or not budget.begin(test):
+            return list(specs)
+        fitted = {spec: self._find_fitted(spec, test) for spec in specs}
+        new = [spec for spec, found in fitted.items() if found is None]
+        for spec in new:
+            step_s = None if is_evaluated(spec) else self._predict_step_s(spec, test)
+            fitted[spec] = spec if step_s is None else spec.replace(steps=budget.choose_steps(spec, step_s, test, len(new)))
+        return [fitted[spec] or spec for spec in specs]
+
+    def _find_fitted(self, spec: Spec, test: str) -> Spec | None:
+        """Return the spec with the steps with which another test of this session has measured it; None: none has."""
+        measured = self.folder.measurements() if self.has_measured and not is_evaluated(spec) else []
+        others = (each.spec for each in measured if each.is_valid and each.test != test and each.spec.key == spec.key)
+        return next((each for each in others if each == spec.replace(steps=each.steps)), None)
 
     def can_explain(self, test: str, least_s: float) -> bool:
         """Return whether the analysis of a verdict may take so many seconds more."""

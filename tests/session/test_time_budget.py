@@ -27,6 +27,7 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import HARDWARE, SYSTEM, entry_of, spec_of
 from tests.explain.probed import make_probes, make_reading
+from tests.records.samples import measurement
 from tests.session.test_experiment import Changing
 
 SPEC = Spec(model="trivial", batch_size=8, warmup_steps=2, steps=100)
@@ -189,6 +190,9 @@ class Host:
         self.allocations = SimpleNamespace(get_launcher=lambda spec: SimpleNamespace(layout=lambda spec: layout))
         flop_per_s = float(flop_per_image(TRAINED) or 0) * TRAINED.batch_size / 0.4  # of which 40 % are usual
         self.capacity = make_probes(h={"core.matmul": make_reading(flop_per_s), "cores.matmul": make_reading(flop_per_s)})
+        self.has_measured = False
+        self.measured: list[Record] = []
+        self.folder = SimpleNamespace(measurements=lambda: self.measured)
 
     def measuring(self, spec: Spec, test: str) -> AbstractContextManager[None]:
         return nullcontext()
@@ -199,8 +203,11 @@ class Host:
     def _predict_step_s(self, spec: Spec, test: str) -> float | None:
         return SessionContext._predict_step_s(cast("SessionContext", self), spec, test)
 
-    def fit(self, spec: Spec, given: Collection[str] = ()) -> int:
-        return SessionContext.fit_to_time(cast("SessionContext", self), spec, "a", given).steps
+    def _find_fitted(self, spec: Spec, test: str) -> Spec | None:
+        return SessionContext._find_fitted(cast("SessionContext", self), spec, test)
+
+    def fit(self, *specs: Spec, given: Collection[str] = ()) -> list[int]:
+        return [each.steps for each in SessionContext.fit_to_time(cast("SessionContext", self), specs, "a", given)]
 
 
 TRAINED = Spec(model="lenet", batch_size=8, warmup_steps=2, steps=100, num_ps=0, variable_update="replicated")
@@ -208,7 +215,24 @@ TRAINED = Spec(model="lenet", batch_size=8, warmup_steps=2, steps=100, num_ps=0,
 
 def test_steps_are_predicted_from_the_probe(clock: Clock) -> None:
     """A test with 40 s has 8 steps of a second in each of two runs, besides 2 of warm-up, for half of its time."""
-    assert Host(clock).fit(TRAINED) == 8
+    assert Host(clock).fit(TRAINED) == [8]
+
+
+def test_trainings_in_turn_share_the_steps(clock: Clock) -> None:
+    """Two trainings that are measured in turn have half of the steps each, so that both fit into the test's time."""
+    assert Host(clock).fit(TRAINED, TRAINED.replace(learning_rate=0.5)) == [3, 3]
+
+
+def test_training_of_another_test_keeps_its_steps(clock: Clock, tmp_path: Path) -> None:
+    """A training that another test has measured with fewer steps is not trained again, and leaves its time to the other one."""
+    host = Host(clock)
+    folder = SessionFolder.create(tmp_path, cluster="c", command=["pytest"], versions={})
+    host.measured = [folder.add("another", measurement(TRAINED.replace(steps=50), [10.0, 10.1]))]
+    assert host.fit(TRAINED, TRAINED.replace(learning_rate=0.5)) == [3, 3], "nothing was measured in this session"
+    host.has_measured = True
+    assert host.fit(TRAINED, TRAINED.replace(learning_rate=0.5)) == [50, 8]
+    host.measured = [folder.add("a", measurement(TRAINED.replace(steps=50), [10.0, 10.1]))]
+    assert host.fit(TRAINED) == [8], "it measures anew"
 
 
 @pytest.mark.parametrize(
@@ -218,16 +242,16 @@ def test_steps_are_predicted_from_the_probe(clock: Clock) -> None:
 )
 def test_steps_stay_if_they_cannot_be_predicted(clock: Clock, changes: dict[str, str]) -> None:
     """Steps stay on a GPU, which is not predicted, and with one allocation for each measurement."""
-    assert Host(clock, **changes).fit(TRAINED) == 100
+    assert Host(clock, **changes).fit(TRAINED) == [100]
 
 
 def test_steps_stay_if_they_are_set_or_evaluated(clock: Clock) -> None:
     """Steps that a test sets, those of a training that is evaluated, and all without a budget stay."""
     host = Host(clock)
-    assert host.fit(TRAINED, given={"steps"}) == 100
-    assert host.fit(TRAINED.replace(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == 100
+    assert host.fit(TRAINED, given={"steps"}) == [100]
+    assert host.fit(TRAINED.replace(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == [100]
     host.time_budget = None
-    assert host.fit(TRAINED) == 100
+    assert host.fit(TRAINED) == [100]
 
 
 @dataclass
