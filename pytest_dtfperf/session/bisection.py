@@ -42,7 +42,7 @@ from pytest_dtfperf.errors import (
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.session.comparison import explain_difference
 from pytest_dtfperf.session.context import SessionContext
-from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, find_equal
+from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, align_workers, find_equal
 from pytest_dtfperf.spec import Spec
 
 FILE = "bisection.json"
@@ -131,6 +131,8 @@ class StackBisection:
         if equal := find_equal(self._runner.stacks):
             raise UsageError(f"candidates {' and '.join(equal)} are equal: leave one of them out")
         self.sides = [ComparedStack(each.variant, self._runner.prepare(each.variant, self.spec)) for each in self.candidates]
+        align_workers(self.sides, self.session.config)
+        self._largest = max((each.spec for each in self.sides), key=lambda spec: spec.num_ps)
         generator = random.Random(self.seed)
         self._orders = [draw_orders(generator) for _ in self.candidates]
         self._block_s: list[float] = []
@@ -208,8 +210,8 @@ class StackBisection:
             return
         for each in (0, last):
             self._build(each)
-        with self.session.measuring(self.spec, "dtfperf bisect"):
-            self.session.allocations.allocate(self.spec)
+        with self.session.measuring(self._largest, "dtfperf bisect"):
+            self.session.allocations.allocate(self._largest)
             for each in (0, last):
                 self._warm_up(each)
             while self.decision.is_open:
@@ -277,7 +279,7 @@ class StackBisection:
             oldest = next(each for each in self._warm if each not in ends)
             self._warm.remove(oldest)
             self._runner.end_agents(self.candidates[oldest].variant.name)
-        self._runner.start_agents(self.candidates[number].variant.name, self.spec)
+        self._runner.start_agents(self.candidates[number].variant.name, self._largest)
 
     def _list_warm(self) -> list[int]:
         return [at for at, each in enumerate(self.candidates) if self._runner.is_warm(each.variant.name)]

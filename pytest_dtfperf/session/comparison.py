@@ -49,7 +49,7 @@ from pytest_dtfperf.errors import (
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
-from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, check_variants
+from pytest_dtfperf.session.stacks import ComparedStack, StackRunner, align_workers, check_variants
 from pytest_dtfperf.spec import Spec
 
 NOT_BEGUN = Decision(ABVerdict.INCONCLUSIVE, "no block was made", None, True)
@@ -194,6 +194,7 @@ class StackComparing:
     def _make_comparison(self, spec: Spec, variant: Variant) -> ABComparison:
         reference = self._variants[0]
         first, second = (ComparedStack(each, self._runner.prepare(each, spec)) for each in (reference, variant))
+        align_workers((first, second), self._session.config)
         differences = list_differences(reference, variant, self._session.config)
         return ABComparison(first, second, differences, self._policy, self._seed, draw_orders(self._random))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.capacity import count_server_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.compare.blocks import Block
 from pytest_dtfperf.compare.record import make_log_name
@@ -65,6 +66,7 @@ class ComparedStack:
     fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the last run's hosts and software
     traced: Run | None = None
     runs_made: int = 0  # disturbed ones included
+    server_hosts: int = 0  # so many first hosts have no workers, with any of the stacks
 
     def measurement(self, runs: Sequence[Run]) -> Measurement:
         return Measurement(
@@ -177,12 +179,14 @@ class StackRunner:
         name = self.current = side.variant.name
         side.runs_made += 1
         try:
+            hosts = self._session.allocations.get_launcher(side.spec, name).hosts
             run = self._session.run(
                 shorten(side.spec) if traced else side.spec,
                 make_log_name(self._label, side.spec, name),
                 number=side.runs_made,
                 total=max(side.runs_made, runs),
                 explain=traced,
+                without=hosts[count_server_hosts(self._session.config, side.spec.num_ps) : side.server_hosts],  # for others'
                 stack=name,
             )
         except RunFailed as error:
@@ -203,6 +207,13 @@ class StackRunner:
             named.BACKENDS[config.backend].check_stack(config)
         except ClusterFileError as error:
             raise UsageError(f"variant {name}: {error}") from error
+
+
+def align_workers(sides: Sequence[ComparedStack], config: ClusterConfig) -> None:
+    """Let the workers of all stacks be on the same hosts, if parameter servers are on separate ones."""
+    most = max(count_server_hosts(config, each.spec.num_ps) for each in sides)
+    for each in sides:
+        each.server_hosts = most
 
 
 def check_variants(variants: Sequence[Variant], config: ClusterConfig) -> None:

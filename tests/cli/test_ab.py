@@ -176,6 +176,17 @@ def test_variants_with_different_tasks_are_compared(perf: PerfTests) -> None:
     assert line["verdict"] == "FASTER", ended.out
 
 
+def test_workers_of_variants_are_on_the_same_hosts(perf: PerfTests) -> None:
+    """Variants with parameter servers on one and on two separate hosts have their workers on the same hosts."""
+    write_simulated(perf, "ps_on_worker_hosts = false\n")
+    ended = run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=4", "num_ps=1", "steps=10", "--cluster=sim")
+    (line,) = read_comparisons(perf)
+    assert line["verdict"] != "TAINTED", ended.out
+    hosts = [run["task_hosts"] for block in line["blocks"] for run in block["runs"]]
+    assert {(each["worker:0"], each["ps:0"]) for each in hosts} == {("sim-0002", "sim-0000")}
+    assert {each.get("ps:1") for each in hosts} == {None, "sim-0001"}
+
+
 def test_damaged_comparison_is_one_line(perf: PerfTests) -> None:
     """The message about a damaged comparison has the file, the line and the key."""
     assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0

@@ -17,6 +17,7 @@ from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
 from tests.plugin.conftest import COMMANDS_HERE, ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_simulated import write as write_simulated
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import Laboratory
 
@@ -145,6 +146,16 @@ def test_slow_variant_is_found_on_slurm(perf: PerfTests, site: Site) -> None:
     found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
     assert len(mini.jobs) == 1
+
+
+def test_workers_of_candidates_are_on_the_same_hosts(perf: PerfTests) -> None:
+    """Candidates with parameter servers on one to three separate hosts have their workers on the same one."""
+    write_simulated(perf, "ps_on_worker_hosts = false\n")
+    series = ("v0: num_ps=1", "v1: num_ps=2", "v2: num_ps=3")
+    ended = run_bisect(perf, *series, "inception3", "gpus=2", "num_ps=1", "steps=10", "--cluster=sim")
+    runs = [run for block in read_result(perf)["blocks"] for run in block["runs"]]
+    assert {run["task_hosts"]["worker:0"] for run in runs} == {"sim-0003"}, ended.out + ended.err
+    assert not any(run.get("disturbances") for run in runs)
 
 
 def test_two_slow_variants_are_found(perf: PerfTests) -> None:
