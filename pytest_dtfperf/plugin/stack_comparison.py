@@ -42,6 +42,7 @@ class StackComparer:
         self._variants = variants
         self._found: dict[Spec, list[ABComparison]] = {}
         self._failures: dict[Spec, Exception] = {}
+        self._begun: set[str] = set()  # tests
 
     def measure(self, specs: Sequence[Spec], test: str) -> list[Record]:
         """Return the reference's measurement of each spec, after blocks of runs of all stacks.
@@ -49,11 +50,12 @@ class StackComparer:
         Raises:
             RunFailed, InvalidMeasurement, InfrastructureError: of a run of any stack.
         """
+        self._begun.add(test)
         wanted = [spec for spec in dict.fromkeys(specs) if spec not in self._found]
         if wanted:
             others = len(self._variants) - 1
-            expected = self._session.tests * others
-            comparing = self._session.prepare_comparison(self._variants, wanted, expected=expected, test=test)
+            later = max(0, self._session.tests - len(self._begun)) * others
+            comparing = self._session.prepare_comparison(self._variants, wanted, later=later, test=test)
             comparing.carry_out(math.inf)
             for at, spec in enumerate(wanted):
                 self._found[spec] = comparing.comparisons[at * others : (at + 1) * others]

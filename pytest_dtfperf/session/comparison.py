@@ -5,6 +5,7 @@ folder has a line for each comparison, and is written after every block.
 """
 
 import json
+import math
 import random
 import secrets
 import time
@@ -158,14 +159,14 @@ class StackComparing:
         seed: int | None = None,
         same: bool = False,
         earlier: Sequence[ABComparison] = (),
-        expected: int = 0,
+        later: int = 0,
         test: str = "dtfperf ab",
     ) -> None:
         """Check variants and specs.
 
         Args:
-            earlier: the session's comparisons up to now, which share its error.
-            expected: how many comparisons the session will probably have.
+            earlier: the session's comparisons up to now, which have used a part of its error.
+            later: how many further ones will probably follow: each keeps as much of the error as one of these gets.
             test: shown to other sessions while they wait.
 
         Raises:
@@ -183,7 +184,7 @@ class StackComparing:
         self._seed = secrets.randbits(32) if seed is None else seed
         self._random = random.Random(self._seed)
         self._earlier = earlier
-        self._expected = expected
+        self._later = later
         self._test = test
         self.failures: dict[str, Exception] = {}  # by a comparison's id: the error that ended it
         self._runner = StackRunner(session, LOGS_OF_COMPARISONS, variants)
@@ -251,17 +252,18 @@ class StackComparing:
 
     def _decide_all(self) -> None:
         """Decide each open comparison: one that finds a difference leaves more of the error to the others."""
+        everything = [*self._earlier, *self.comparisons]
+        used = math.fsum(each.error for each in self._earlier if not each.verdict.is_difference)
+        left = replace(self._policy, error=max(self._policy.error - used, self._policy.error / len(everything)))
         while True:
-            everything = [*self._earlier, *self.comparisons]
-            differences = sum(each.verdict.is_difference for each in everything)
-            comparisons = max(len(everything), self._expected)
-            error = share_error(self._policy, comparisons=comparisons, differences=differences)
+            differences = sum(each.verdict.is_difference for each in self.comparisons)
+            error = share_error(left, comparisons=self._later + len(self.comparisons), differences=differences)
             prior = estimate_prior(each.samples for each in everything)
             for each in self.comparisons:
                 if each.decision.is_open and each.blocks:
                     each.error = error
                     each.decision = decide(each.blocks, self._policy, error, prior)
-            if differences == sum(each.verdict.is_difference for each in everything):
+            if differences == sum(each.verdict.is_difference for each in self.comparisons):
                 return
 
     def _end_all(self, why: str) -> None:

@@ -250,13 +250,13 @@ class Session(SessionContext):
         policy: ABPolicy | None = None,
         seed: int | None = None,
         same: bool = False,
-        expected: int = 0,
+        later: int = 0,
         test: str = "dtfperf ab",
     ) -> StackComparing:
         """Return the object that carries out `compare`, and has the comparisons also while they are made.
 
         Args:
-            expected: how many comparisons the session will probably have: they share the allowed error.
+            later: how many further comparisons will probably follow: they share the allowed error.
             test: shown to other sessions while they wait for the hosts.
         """
         if self._is_closed:
@@ -269,7 +269,7 @@ class Session(SessionContext):
             seed=seed,
             same=same,
             earlier=tuple(self.comparisons),
-            expected=expected,
+            later=later,
             test=test,
         )
         self.comparisons += found.comparisons

@@ -20,6 +20,14 @@ def test_scaling(train, baseline, gpus, num_ps):
     measurement = train(model="trivial", gpus=gpus, num_ps=num_ps)
     baseline.check_efficiency(measurement, anchor=alone)
 """
+IN_TURN = """
+import pytest
+
+@pytest.mark.parametrize("batch_size", [10, 20])
+def test_scaling(train, baseline, batch_size):
+    one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial", batch_size=batch_size)
+    baseline.check_efficiency(two, anchor=one)
+"""
 OTHER_CHECKS = """
 def test_accuracy(train, baseline):
     baseline.check_accuracy(train(model="trivial", gpus=1), at_least=0.5)
@@ -60,6 +68,16 @@ def test_ab_fails_tests_of_a_slower_stack(perf: PerfTests) -> None:
     properties = {(each.get("name"), each.get("value")) for each in ET.parse(perf.folder / "junit.xml").iter("property")}
     assert ("dtfperf_verdict", "REGRESSED") in properties
     assert any(name == "dtfperf_comparison" and "new is SLOWER against old" in str(value) for name, value in properties)
+
+
+def test_trainings_in_turn_share_the_error_of_their_test(perf: PerfTests) -> None:
+    """The errors of all comparisons add up to that of the session, also if each test compares two trainings."""
+    perf.write(IN_TURN)
+    ended = perf.run(OLD, SAME)
+    assert ended.code == 0, ended.out
+    found = comparisons(perf)
+    assert [each["verdict"] for each in found] == ["EQUIVALENT"] * 4
+    assert [each["error"] for each in found] == pytest.approx([0.05 / 3, 0.05 / 3, 0.05 / 6, 0.05 / 6])
 
 
 def test_ab_passes_equal_stacks_without_baseline_or_history(perf: PerfTests) -> None:
