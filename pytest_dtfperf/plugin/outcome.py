@@ -24,13 +24,13 @@ SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
 def get_verdict(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | None":
-    """Return the last verdict of a test."""
+    """Return the gravest verdict of a test, as its measurement has it; of a failed test the last one, which ended it."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
     if not found:
         return None
-    from pytest_dtfperf.baselines.verdict import Verdict
+    from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 
-    return Verdict(found[-1])
+    return Verdict(found[-1]) if report.failed else min(map(Verdict, found), key=sort_by_severity)
 
 
 def get_reason(report: pytest.CollectReport | pytest.TestReport) -> str:

@@ -187,4 +187,6 @@ def _count_verdicts(config: pytest.Config) -> Counter[str] | None:
         return None
     kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
     tests = [report for report in kept if type(report) is pytest.TestReport]  # not subtests', of another class
-    return Counter(verdict for report in tests if (verdict := get_verdict(report)) and (report.when == "call" or report.failed))
+    tests.sort(key=lambda report: report.when == "call")  # an error after the test leaves its verdict
+    found = {report.nodeid: get_verdict(report) for report in tests if report.when == "call" or report.failed}
+    return Counter(filter(None, found.values()))
