@@ -100,7 +100,7 @@ class Ec2Allocation:
         for _ in iterate_attempts(patience_s, first_s=0.5):
             states = _poll_if_reachable(self._poll)
             if ends := {name: why for name in self._ids if name in states and (why := explain_end(states[name]))}:
-                raise AllocationOver("; ".join(ends.values()), hosts=list(ends))
+                raise AllocationOver("; ".join(ends.values()), reasons=ends)
 
 
 class Ec2Channel:
@@ -116,7 +116,8 @@ class Ec2Channel:
         try:
             self._channel.send(line)
         except HostLost as lost:
-            if why := "; ".join(filter(None, map(explain_end, _poll_if_reachable(self._poll).values()))):
+            states = _poll_if_reachable(self._poll)  # also of instances that were left out
+            if why := "; ".join(filter(None, (explain_end(states[name]) for name in self._ids if name in states))):
                 raise HostLost(f"{lost}: {why}") from lost
             raise
 

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from pytest_dtfperf.clusters.ec2 import cluster
-from pytest_dtfperf.clusters.ec2.cluster import Ec2Allocation
+from pytest_dtfperf.clusters.ec2.cluster import Ec2Allocation, Ec2Channel
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.protocol import Channel, Host, LossReason, Lost
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
@@ -154,6 +154,24 @@ def test_start_on_ended_instances() -> None:
     """A start on ended instances raises AllocationOver with Amazon's reason."""
     with pytest.raises(AllocationOver, match=WORDS):
         make_allocation(Amazon([RUNNING[0], RECLAIMED]), Line()).start([])
+
+
+def test_instances_that_end_together_have_their_own_reasons() -> None:
+    """If several instances have ended, one error has all of them, each with its own reason."""
+    ended = [replace(each, state="terminated", reason=f"reason of {each.id}") for each in RUNNING]
+    with pytest.raises(AllocationOver, match=r"reason of i-0; .*reason of i-1") as caught:
+        make_allocation(Amazon(ended), Line()).start([])
+    assert caught.value.hosts == ["i-0", "i-1"]
+    for each in ended:
+        assert caught.value.describe_host(each.id) == f"instance {each.id} in us-east-1a is terminated: reason of {each.id}"
+
+
+def test_order_has_no_reason_of_instances_that_were_left_out() -> None:
+    """The reason of an instance that was left out before is not that of an order without a living agent."""
+    left_out, kept = (replace(each, state="terminated", reason=f"reason of {each.id}") for each in RUNNING)
+    channel = Ec2Channel(Line(nobody_left=True), ["i-1"], Amazon([left_out, kept]))
+    with pytest.raises(HostLost, match=r"^no agent is left: instance i-1 in us-east-1a is terminated: reason of i-1$"):
+        channel.send(b"order")
 
 
 def test_instances_that_end_during_a_start() -> None:
