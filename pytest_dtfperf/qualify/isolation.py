@@ -192,7 +192,7 @@ class HostIsolation:
             run = self._session.run(self._spec, TEST, number=1, total=1)
         except (RunFailed, InvalidMeasurement, HostLost) as error:
             self._failures.append(str(error))
-            if isinstance(error, HostLost) and error.host in self._hosts:
+            if isinstance(error, HostLost) and error.host is not None:  # also one with parameter servers alone
                 assert self._trainer
                 self._trainer.lose({error.host: error})
         else:

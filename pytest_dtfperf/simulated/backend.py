@@ -109,7 +109,7 @@ class SimulatedAllocation:
         if AGENT not in argv:
             return LocalAllocation(self.hosts, environment=self._config.environment).start(argv)
         if dead := [host.name for host in self.hosts if host.name in self._dead]:
-            raise AllocationOver(f"{SIMULATED}: the allocation has ended with the death of {', '.join(dead)}")
+            raise AllocationOver(f"{SIMULATED}: the allocation has ended with the death of {', '.join(dead)}", hosts=dead)
         return SimulatedChannel(
             self.hosts,
             self._hardware,

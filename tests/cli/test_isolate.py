@@ -269,6 +269,25 @@ def test_isolate_of_simulated_hosts_uses_calibrated_noise(
     assert "doctor" not in printed.out
 
 
+@pytest.mark.parametrize("dead", [(0,), (3,), (3, 4)], ids=["of parameter servers", "of a worker", "of two workers"])
+def test_isolate_leaves_out_hosts_that_die_beside_separate_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dead: tuple[int, ...]
+) -> None:
+    """If parameter servers have hosts of their own, any host that dies is left out, and the others are compared."""
+    monkeypatch.chdir(tmp_path)
+    deaths = ", ".join(f"{{ host = {number}, step = 5, run = 1 }}" for number in dead)
+    (tmp_path / "clusters.toml").write_text(
+        '[sim]\nbackend = "simulated"\nhosts = 6\ngpus_per_host = 1\nps_on_worker_hosts = false\n'
+        f'rates = {{ mnist = 3000.0 }}\nlink = "10gbit"\ndeaths = [{deaths}]\n'
+    )
+    assert main(["isolate", "mnist", "gpus=4", "num_ps=2", "--cluster=sim", "--json"]) == 1
+    found = read("isolate", capsys.readouterr().out)
+    names = [f"sim-{number:04}" for number in dead]
+    assert sorted(found["lost"]) == sorted(found["exclude"]) == names
+    assert all("died" in reason or "death" in reason for reason in found["lost"].values())
+    assert found["conclusion"]["fit"] == [f"sim-{number:04}" for number in (2, 3, 4, 5) if number not in dead]
+
+
 def isolate_simulated(folder: Path, *arguments: str) -> int:
     """Return the exit code on four simulated hosts, of which the fourth is slow."""
     table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
