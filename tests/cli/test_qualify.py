@@ -414,21 +414,28 @@ def test_job_that_excludes_the_slow_nodes_avoids_them(new_site: NewSite, tmp_pat
     assert sorted(ran.split()) == ["n1", "n3", "n4"]
 
 
-def test_qualify_names_a_node_of_its_job_that_does_not_start(new_site: NewSite, tmp_path: Path) -> None:
-    """In a job of Slurm, a node with a daemon that starts nothing is not judged, with the reason, and others are measured."""
-    site = new_site(nodes=4, slurmd_timeout_s=300)  # until then, a node without its daemon is not down, and the job runs
-    job = site.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--chdir=/", "--wrap=sleep 600")
+@pytest.mark.parametrize("dead", [["n3"], ["n2", "n3"]], ids=" and ".join)
+def test_qualify_names_nodes_of_its_job_that_do_not_start(new_site: NewSite, tmp_path: Path, dead: list[str]) -> None:
+    """In a job of Slurm, nodes with daemons that start nothing are not judged, with the reason, and others are measured."""
+    nodes = ["n1", "n2", "n3", "n4"]
+    site = new_site(nodes=4, slurmd_timeout_s=300)  # until then, a node without its daemon is not down: the job runs
+    options = ["--exclusive", "--output=/dev/null", "--chdir=/", "--wrap=sleep 600"]
+    job = site.run("sbatch", "--parsable", "--nodes=4", *options)
     wait_until("the job runs", lambda: "R" in site.run("squeue", "--noheader", "--format=%t"))
-    site.kill_slurmd("n3")
+    for name in dead:
+        site.kill_slurmd(name)
     mini = Mini(perf_tests_in(tmp_path), site)
     options = ["--cluster=mini", "--clusters-file=perf/clusters.toml", "--max-rounds=1", "--no-training", "--json"]
     variables = {"SLURM_JOB_ID": job.strip(), "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_NUM_NODES": "4"}
     ended = mini.perf.run_python("-m", "pytest_dtfperf.cli", "qualify", "trivial", *options, **variables)
     found = Qualification.from_json(read("qualify", ended.out))
-    assert found.hosts["n3"].verdict is HostVerdict.NOT_JUDGED
-    assert "Task launch for StepId" in found.hosts["n3"].reason
-    assert f"n3 is left out from now on: {found.hosts['n3'].reason}" in ended.err
-    assert all(max(each.readings for each in found.hosts[name].capacities.values()) >= 3 for name in ("n1", "n2", "n4"))
+    for name in dead:
+        assert found.hosts[name].verdict is HostVerdict.NOT_JUDGED
+        assert re.search(rf"Task launch for StepId\S+ failed on node {name}", found.hosts[name].reason)
+    verb = "is" if len(dead) == 1 else "are"
+    assert f"{', '.join(dead)} {verb} left out from now on: {found.hosts[dead[0]].reason}" in ended.err
+    living = [found.hosts[name] for name in nodes if name not in dead]
+    assert all(max(each.readings for each in host.capacities.values()) >= 3 for host in living)
     assert ended.code in (1, 3), ended.err  # beside other work, an equal node may be slow
 
 
