@@ -118,16 +118,16 @@ def parse_time_budget(text: str) -> float | None:
 
 
 RATE_FORM = "a rate with its unit, as 10gbit or 1.25GB/s"
-_LINK = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt])(bit/s|bit|b/s|b)", re.IGNORECASE | re.ASCII)
-_BYTES = {"bit": 1 / 8, "bit/s": 1 / 8, "b": 1.0, "b/s": 1.0}
+# In "Gb/s" and "GB/s" only the case tells bits from bytes, so all in lower case is refused.
+_LINK = re.compile(r"(\d+\.?\d*|\.\d+)\s*(?:([kmgtKMGT])((?i:bit)|B)(?:/[sS])?|([kMGT])b/s)", re.ASCII)
 
 
 def parse_link_rate(text: str) -> float:
-    """Return the bytes/s of a text such as `10gbit` or `1.25GB/s`. Raises `ValueError` if it is invalid or zero."""
+    """Return the bytes/s of a text such as `10gbit`, `10 Gb/s` or `1.25GB/s`. Raises `ValueError` if it is invalid or zero."""
     match = _LINK.fullmatch(text.strip())
     if not match or float(match[1]) <= 0:
         raise ValueError(f"not {RATE_FORM}: {text!r}")
-    return float(match[1]) * 1e3 ** ("kmgt".index(match[2].lower()) + 1) * _BYTES[match[3].lower()]
+    return float(match[1]) * 1e3 ** ("kmgt".index((match[2] or match[4]).lower()) + 1) * (1.0 if match[3] == "B" else 1 / 8)
 
 
 def format_time_budget(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.formats import parse_link_rate
 from tests.cli import place
 from tests.cli.table import read
 
@@ -42,6 +43,29 @@ def test_json_has_intervals_and_parts(capsys: pytest.CaptureFixture[str]) -> Non
     assert last["compute_s"] + last["jitter_s"] + last["link_s"] == pytest.approx(128 * 64 / last["images_per_sec"])
     ratios = [each["ratio"] for each in found["changes"]]
     assert ratios == sorted(ratios, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("10gbit", 1.25e9),
+        ("10 Gbit/s", 1.25e9),
+        ("10 Gb/s", 1.25e9),
+        ("1.25GB/s", 1.25e9),
+        ("117MB", 117e6),
+        ("500kb/s", 62_500),
+    ],
+)
+def test_bits_and_bytes_of_links_are_distinguished(text: str, bytes_per_s: float) -> None:
+    """A small b is bits, as data sheets and fingerprints have it, and a capital B is bytes."""
+    assert parse_link_rate(text) == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["10gb/s", "10gb", "10Gb", "1.25gB/min", "10", "-1GB/s", "0GB/s"])
+def test_link_that_may_be_bits_or_bytes_is_refused(text: str) -> None:
+    """A unit that does not show whether it is bits or bytes per second is refused, as is no rate."""
+    with pytest.raises(ValueError, match="not a rate with its unit"):
+        parse_link_rate(text)
 
 
 def test_unknown_link_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
