@@ -283,7 +283,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     if report.failed:
         failed = ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
         return status if outcome == "pass" else failed  # failed for another reason than its verdict
-    if is_accepted(report):
+    if is_accepted(report) and verdict.may_become_baseline:  # a graver verdict of another check prevents that
         return "passed", ".", f"PASSED ({verdict.when_accepted})"
     if outcome == "warn":
         return UNDECIDED, "u", (f"PASSED ({verdict})", {"yellow": True})

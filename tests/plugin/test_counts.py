@@ -51,6 +51,12 @@ def test_twice(train, baseline, resource):
     baseline.check(measured, margin=0.0001)
     baseline.check(measured)
 """
+EFFICIENCY = """
+def test_both(train, baseline):
+    one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
+    baseline.check(two)
+    baseline.check_efficiency(two, anchor=one, at_least=1.0)
+"""
 
 
 def count(texts: Iterable[str]) -> dict[str, int]:
@@ -125,3 +131,13 @@ def test_gravest_verdict_of_a_test_counts_once(accepted: PerfTests) -> None:
     (folder,) = session_folders(accepted.folder / "perf_results")
     assert [[check.verdict for check in record.checks] for record in folder.measurements()] == [["INCONCLUSIVE", "PASSED"]]
     assert folder.session.verdicts == {"INCONCLUSIVE": 1}
+
+
+def test_undecided_test_is_not_shown_as_accepted(perf: PerfTests) -> None:
+    """A rate with an INCONCLUSIVE efficiency does not become a baseline, and its test is undecided."""
+    perf.write(EFFICIENCY)
+    ended = perf.run("-v", "--update-baselines")
+    ended.line("PASSED (INCONCLUSIVE)")
+    ended.line("1 undecided")
+    (folder,) = session_folders(perf.folder / "perf_results")
+    assert not any(record.accepted for record in folder.measurements())
