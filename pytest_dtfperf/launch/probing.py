@@ -474,7 +474,7 @@ def _load_links(hosts: Sequence[HostView]) -> dict[str, Any]:
     """Return the readings of links by name, each with the time at which it was taken, without those that are too old."""
     kept = answer_cache.load(_make_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
     try:
-        return {name: each for name, each in (kept or {}).items() if time.time() - each["at"] <= MAX_AGE_S}
+        return {name: each for name, each in (kept or {}).items() if 0 <= time.time() - each["at"] <= MAX_AGE_S}
     except (TypeError, KeyError):  # another version of this package wrote it
         return {}
 

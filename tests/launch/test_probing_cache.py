@@ -79,6 +79,13 @@ def test_each_link_has_its_own_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_probes(CONFIG, [HOST, OTHER]).links == {"*>n2": make_link(2e8)}
 
 
+def test_link_with_a_time_in_the_future_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading of a link from before the clock was set back is unknown, as its age is."""
+    kept = {"*>n1": {"at": time.time() + MAX_AGE_S, "link": make_link(1e8).to_json()}}
+    monkeypatch.setattr(answer_cache, "load", lambda *_, **__: kept)
+    assert load_probes(CONFIG, [HOST, OTHER]).links == {}
+
+
 def test_only_new_readings_are_stored() -> None:
     """Readings that were known before a probe are not stored again."""
     known = Probes(hosts={"n1": PROBE}, links=LINKS)
