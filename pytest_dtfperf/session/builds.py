@@ -164,12 +164,17 @@ def _parse_version(text: str) -> tuple[int, ...]:
 def _ask_index(name: str, python: str) -> list[str]:
     """Return the released versions of a package, as pip finds them."""
     pips = [[python, "-m", "pip"], *([[pip]] if (pip := shutil.which("pip")) else [])]
+    last = "pip printed nothing"
     for pip_command in pips:
         argv = [*pip_command, "index", "versions", name]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=GIT_S, check=False)
+        try:
+            ended = subprocess.run(argv, capture_output=True, text=True, timeout=GIT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as exc:  # the hosts' Python may not be on this machine
+            last = str(exc)
+            continue
         if found := re.search(r"^Available versions: (.*)$", ended.stdout, re.MULTILINE):
             return [each for each in found[1].split(", ") if _VERSION.fullmatch(each)]
-    last = (ended.stderr.strip().splitlines() or ["pip printed nothing"])[-1]
+        last = (ended.stderr.strip().splitlines() or [last])[-1]
     raise UsageError(f"--packages: the versions of {name} cannot be listed: {last}. Write them: {name}==1.0,1.1")
 
 

@@ -141,3 +141,15 @@ def test_versions_of_a_range_are_those_of_the_index(tmp_path: Path, monkeypatch:
     assert found == ["toyspeed==1.8", "toyspeed==1.9", "toyspeed==1.10"]
     with pytest.raises(UsageError, match="the index has no such version of toyspeed"):
         list_versions("toyspeed==2.0..2.9", sys.executable)
+
+
+def test_versions_are_those_of_another_pip_without_the_hosts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts' Python may not be on this machine: another pip is asked, and without one, it is named."""
+    python = str(tmp_path / "python")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=rf"the versions of toyspeed cannot be listed: .*{python}.*Write them"):
+        list_versions("toyspeed==1.0..1.1", python)
+    pip = tmp_path / "pip"
+    pip.write_text("#!/bin/sh\necho Available versions: 1.2, 1.1, 1.0\n")
+    pip.chmod(0o755)
+    assert list_versions("toyspeed==1.0..1.1", python) == ["toyspeed==1.0", "toyspeed==1.1"]
