@@ -10,7 +10,7 @@ what was cut off, or whose --budget-s was spent, goes on from there. In the end 
 step took, what part of what the link allows that is, and how many times as fast as tf_cnn_benchmarks (geometric mean of the
 steps side by side, with an interval of 95 % by Student's t).
 
-docs/variable-update.md has them. It needs root, hours for all of it, and nothing else on the machine where the link is fast.
+docs/network-study.md has them. It needs root, hours for all of it, and nothing else on the machine where the link is fast.
 """
 
 import argparse

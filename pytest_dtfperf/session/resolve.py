@@ -22,7 +22,7 @@ from pytest_dtfperf.training.models.outline import get_outline
 
 # If a link connects servers and workers, all others wait for the server with most bytes: VGG16 trains 1.5 times as
 # fast over four servers at 1 Gbit/s as with the usual placement. On one host there is no such link, and joining parts
-# costs a copy. docs/variable-update.md has the measurements.
+# costs a copy. docs/network-study.md has the measurements.
 BETWEEN_HOSTS = "split"
 
 SPEC_FIELDS = tuple(field.name for field in fields(Spec) if field.name != "own_model")  # follows from the model

@@ -62,8 +62,8 @@ def test_interval_is_students_t_of_logarithms() -> None:
 
 
 def test_page_has_each_table_row() -> None:
-    """Each row of the tables from the stored trainings is in docs/variable-update.md."""
-    page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8")
+    """Each row of the tables from the stored trainings is in docs/network-study.md."""
+    page = (Path(__file__).parents[2] / "docs" / "network-study.md").read_text(encoding="utf-8")
     rows = [line for line in tables(load_results(KEPT, Result.from_json)) if line.startswith("| ")]
     assert len(rows) > 2
     assert not [row for row in rows if row not in page]
