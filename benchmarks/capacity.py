@@ -8,7 +8,7 @@ that a study that was cut off, or whose --budget-s was spent, goes on from there
 each step beside what its link allows, what a worker needs alone, without any parameter server, and for how long the workers'
 cores, which servers and links share, were busy; and the figure is drawn.
 
-docs/network-study.md has some of the tables and the figure. It needs root, hours for all of it, and nothing else on the machine.
+docs/network-study.md has some of the tables, and the figure. It needs root, hours, and a machine without other load.
 """
 
 import argparse
