@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.campaign import AGAIN, SEED, WHOLE, list_left_out, list_not_repeated
 
@@ -17,8 +17,9 @@ REPOSITORY = Path(__file__).parents[1]
 
 T = TypeVar("T")
 
-# An example has no deadline, because the machine may be busy.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# An example has no deadline, because the machine may be busy. Campaigns try more examples of a property.
+EXAMPLES = 300 if WHOLE else 30
+settings.register_profile("any machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 gc.disable()  # until all tests are collected: each collection would go through millions of objects that stay
@@ -46,8 +47,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m campaign`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that only `make campaign` runs."""
+    """Make each property a campaign, and deselect the tests that only `make campaign` runs."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("campaign")
     if WHOLE:
         return
     deselected = {*list_left_out(items, SEED), *(list_not_repeated(items, SEED) if AGAIN else ())}

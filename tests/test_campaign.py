@@ -66,15 +66,38 @@ def test_other(all_run): ...
 """
 
 
+def collect(folder: Path, source: str, *options: str) -> list[str]:
+    """Return the names of the tests of this source that `make test` collects with these options."""
+    (folder / "test_these.py").write_text(source)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part, only): so much of it\n")
+    argv = (*WITHOUT, "-p", "tests.conftest", "--collect-only", "-q", *options)
+    ended = python("-m", "pytest", *argv, cwd=folder, DTFPERF_CAMPAIGN="", DTFPERF_AGAIN="")
+    names = re.findall(r"^test_these\.py::(\w+)", ended.stdout, re.MULTILINE)
+    assert names, ended.stdout + ended.stderr
+    return names
+
+
 def test_marker_limits_the_collected_cases(tmp_path: Path) -> None:
     """`make test` collects a third of equal cases, as many of a product as show each value, none of those that assert measured
     times, and all tests without the marker."""
-    (tmp_path / "test_these.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part, only): so much of it\n")
-    options = (*WITHOUT, "-p", "tests.conftest", "--collect-only", "-q")
-    ended = python("-m", "pytest", *options, cwd=tmp_path, DTFPERF_CAMPAIGN="", DTFPERF_AGAIN="")
-    counts = Counter(re.findall(r"^test_these\.py::(\w+)\[", ended.stdout, re.MULTILINE))
-    assert counts == {"test_alike": 3, "test_product": 3, "test_other": 4}, ended.stdout + ended.stderr
+    assert Counter(collect(tmp_path, TESTS)) == {"test_alike": 3, "test_product": 3, "test_other": 4}
+
+
+PROPERTY = """
+from hypothesis import given
+from hypothesis.strategies import integers
+
+@given(integers())
+def test_property(number): ...
+
+def test_other(): ...
+"""
+
+
+def test_property_is_a_campaign(tmp_path: Path) -> None:
+    """A property is one of the tests that `make campaign` selects, so that it tries more examples there."""
+    assert collect(tmp_path, PROPERTY) == ["test_property", "test_other"]
+    assert collect(tmp_path, PROPERTY, "-m", "campaign") == ["test_property"]
 
 
 def test_repetition_leaves_out_two_thirds() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.baselines.entry import keep_probes
@@ -1075,7 +1075,6 @@ sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: make_
 
 
 @given(sides, sides, st.booleans())
-@settings(deadline=None, max_examples=60)
 def test_seconds_of_causes_add_up(then: MeasurementProfile, now: MeasurementProfile, coordinated: bool) -> None:
     """Causes and unexplained seconds add up to the step's change, the largest first, and no cause is below the noise."""
     found = explain_change(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
@@ -1085,7 +1084,6 @@ def test_seconds_of_causes_add_up(then: MeasurementProfile, now: MeasurementProf
 
 
 @given(st.lists(milliseconds, min_size=3, max_size=3), st.permutations([0, 1, 2]))
-@settings(deadline=None, max_examples=40)
 def test_names_of_workers_do_not_change_causes(workers: list[dict[str, float]], order: list[int]) -> None:
     """Workers in another order have the same causes with the same seconds, under their other names."""
     then = make_side({}, {}, {})

@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.step_events import align_clocks, number_clocks
@@ -16,7 +16,6 @@ ahead = st.integers(-(10**12), 10**12)
 
 
 @given(st.lists(times, min_size=1, max_size=4), ahead, st.lists(ahead, min_size=3, max_size=3))
-@settings(deadline=None, max_examples=60)
 def test_clock_difference_is_within_the_stated_error(workers: list[Times], server: int, others: list[int]) -> None:
     """Clock differences of any size are found within the stated error."""
     traces = make_training(workers)
@@ -62,7 +61,6 @@ def test_tasks_of_one_host_have_one_clock() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(51, 99)), min_size=2, max_size=7),
     st.lists(ahead, min_size=3, max_size=3),
 )
-@settings(deadline=None, max_examples=60)
 def test_exchange_bounds_clocks_as_all_pairs_of_tasks_do(parts: list[tuple[int, int, int]], offsets: list[int]) -> None:
     """An all-reduce gives the clocks that follow from the end and the begin of each pair of its tasks."""
     hosts = {f"worker:{number}": host for number, (host, _, _) in enumerate(parts)}

@@ -1,7 +1,7 @@
 """Tests of the changes from one step breakdown to another."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
@@ -14,7 +14,6 @@ breakdowns = st.builds(compute_step_breakdown, st.builds(make_training, st.lists
 
 
 @given(breakdowns, breakdowns)
-@settings(deadline=None, max_examples=60)
 def test_changes_add_up_to_the_step(before: StepBreakdown, after: StepBreakdown) -> None:
     """Changes add up to the change of the step, and have the opposite sign in the opposite direction."""
     changes = compute_changes(before, after)

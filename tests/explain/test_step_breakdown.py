@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.baselines.json_schema import json_schema
@@ -79,7 +79,6 @@ def test_transfers_on_the_path_name_their_variable() -> None:
 
 
 @given(trainings)
-@settings(deadline=None, max_examples=60)
 def test_path_has_the_slowest_workers_backward_pass(traces: list[TaskTrace]) -> None:
     """With any durations the path adds up, and has the backward pass of a slowest worker in full."""
     breakdown = compute_step_breakdown(traces, clocks=bind_clocks(traces))
@@ -95,7 +94,6 @@ def test_path_has_the_slowest_workers_backward_pass(traces: list[TaskTrace]) -> 
 
 
 @given(trainings)
-@settings(deadline=None, max_examples=60)
 def test_parts_add_up_with_unknown_clocks(traces: list[TaskTrace]) -> None:
     """If only the trace bounds the clocks, the parts add up to the step, and none is negative."""
     breakdown = compute_step_breakdown(traces)
@@ -104,7 +102,6 @@ def test_parts_add_up_with_unknown_clocks(traces: list[TaskTrace]) -> None:
 
 
 @given(trainings, st.lists(st.integers(-(10**9), 10**9), min_size=5, max_size=5))
-@settings(deadline=None, max_examples=60)
 def test_clocks_of_hosts_do_not_change_the_breakdown(traces: list[TaskTrace], ahead: list[int]) -> None:
     """A training on hosts with clocks a quarter of an hour apart has the same step breakdown."""
     tasks = ["ps:0", *(trace.task for trace in traces)]
@@ -113,7 +110,6 @@ def test_clocks_of_hosts_do_not_change_the_breakdown(traces: list[TaskTrace], ah
 
 
 @given(trainings, st.permutations([f"worker:{i}" for i in range(4)]))
-@settings(deadline=None, max_examples=60)
 def test_names_of_tasks_do_not_change_the_breakdown(traces: list[TaskTrace], names: list[str]) -> None:
     """Workers with other names have the same step breakdown under their new names."""
     renamed = {trace.task: name for trace, name in zip(traces, names, strict=False)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.stats.comparison import (
@@ -109,7 +109,6 @@ def test_too_few_runs_have_no_interval(compare: Compare, now: list[float], then:
 
 @pytest.mark.parametrize("compare", [compare_with_stored, compare_in_turn])
 @given(now=RATES, then=RATES, unit=st.floats(0.01, 100), session=st.sampled_from([0.0, 0.01]))
-@settings(max_examples=60, deadline=None)
 def test_units_and_order_do_not_change_the_interval(
     compare: Compare, now: list[float], then: list[float], unit: float, session: float
 ) -> None:
@@ -122,7 +121,6 @@ def test_units_and_order_do_not_change_the_interval(
 
 
 @given(now=RATES, then=RATES, faster=st.floats(1, 1.5))
-@settings(max_examples=60, deadline=None)
 def test_faster_runs_raise_all_bounds(now: list[float], then: list[float], faster: float) -> None:
     """If all runs are faster by a factor, so are both bounds."""
     one, other = (compare_with_stored([by * rate for rate in now], then, CALIBRATED, QUESTION) for by in (1.0, faster))
@@ -130,7 +128,6 @@ def test_faster_runs_raise_all_bounds(now: list[float], then: list[float], faste
 
 
 @given(now=RATES, then=RATES, more=st.floats(1.01, 10))
-@settings(max_examples=60, deadline=None)
 def test_false_alarms_change_the_upper_bound_only(now: list[float], then: list[float], more: float) -> None:
     """More false alarms lower the upper bound, and do not change the lower one."""
     one, other = (

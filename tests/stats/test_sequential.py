@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
@@ -55,7 +55,6 @@ def test_repeated_analyses_keep_the_error_rate(information: tuple[float, ...], g
     gamma=st.floats(-4, 4).map(lambda gamma: round(gamma, 3)),
     unit=st.floats(0.01, 100),
 )
-@settings(max_examples=60, deadline=None)
 def test_units_and_later_analyses_do_not_change_values(steps: list[float], level: float, gamma: float, unit: float) -> None:
     """The values depend on fractions of the information only, and the first ones do not depend on later analyses."""
     information = tuple(float(each) for each in np.cumsum(steps))
@@ -66,7 +65,6 @@ def test_units_and_later_analyses_do_not_change_values(steps: list[float], level
 
 
 @given(level=st.floats(1e-4, 0.1), factor=st.floats(1.1, 2))
-@settings(max_examples=30, deadline=None)
 def test_larger_error_gives_smaller_values(level: float, factor: float) -> None:
     """A larger error gives smaller critical values, and none is below that of a single analysis at the same level."""
     information = (1.0, 2.0, 3.0)
