@@ -206,6 +206,7 @@ def test_broken_candidate_is_not_chosen() -> None:
     assert chosen in (2, 4)
 
 
+@pytest.mark.campaign
 def test_slow_candidate_of_64_is_found() -> None:
     """One slow candidate of 64 is found in 95 % of simulated searches, with a median of 2.5 blocks for each halving."""
     found = simulate(Random(SEED), CASES)

@@ -32,7 +32,7 @@ from tests.baselines.examples import run_of
 
 POLICY = ABPolicy()
 SEED = 7
-CASES, SESSIONS = (600, 60) if campaign.WHOLE else (200, 20)
+CASES, SESSIONS = (600, 60) if campaign.WHOLE else (100, 10)
 
 
 def make_block(reference: float, variant: float, order: str = "ABBA", disturbed: str = "") -> Block:
@@ -166,6 +166,7 @@ def test_detectable_difference_falls_with_blocks() -> None:
     assert found[1] < 0.015
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("noise", NOISES)
 def test_equal_stacks_are_rarely_called_different(noise: str) -> None:
     """At most 5 % of equal comparisons with drift and an effect of the order get FASTER or SLOWER."""
@@ -174,6 +175,7 @@ def test_equal_stacks_are_rarely_called_different(noise: str) -> None:
     assert wrong / CASES <= POLICY.error + compute_tolerance(POLICY.error, CASES)
 
 
+@pytest.mark.campaign
 def test_session_of_equal_comparisons_is_rarely_wrong() -> None:
     """At most 5 % of sessions have any difference among 24 equal comparisons."""
     random = Random(SEED)
@@ -182,6 +184,7 @@ def test_session_of_equal_comparisons_is_rarely_wrong() -> None:
     assert wrong / SESSIONS <= POLICY.error + compute_tolerance(POLICY.error, SESSIONS)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("noise", ["normal", "heavy tails (t3)"])
 def test_difference_of_one_per_cent_is_found(noise: str) -> None:
     """If runs scatter by 1 %, a loss of 1 % is found in 90 % of comparisons, and 95 % of intervals cover it."""

@@ -143,6 +143,7 @@ def train_in_pairs(hosts: int, losses: Mapping[str, float], seed: int) -> Mappin
     return {host: found[PAIR_TRAINING].verdict for host, found in comparison.results().items()}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("hosts", [3, 4, 5, 8, 9, 32])
 @pytest.mark.parametrize("loss", [0.3, 0.6])
 def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> None:
@@ -152,6 +153,7 @@ def test_slow_host_is_found_by_trainings_in_pairs(hosts: int, loss: float) -> No
         assert set(train_in_pairs(hosts, {}, seed).values()) == {FIT}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("hosts", [4, 5, 8])
 def test_host_that_trains_with_no_other_is_not_judged(hosts: int) -> None:
     """If all trainings of one host with others fail, it is not judged, and its partners are, by their other trainings."""

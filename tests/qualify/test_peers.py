@@ -132,6 +132,7 @@ def test_peers_need_few_rounds_when_all_are_equal() -> None:
     assert rates.rounds < 4
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
 @pytest.mark.parametrize("hosts", [4, 8, 32])
 def test_peers_call_few_fit_hosts_slow(hosts: int, heavy: bool) -> None:
@@ -141,6 +142,7 @@ def test_peers_call_few_fit_hosts_slow(hosts: int, heavy: bool) -> None:
     assert rates.false_alarms <= 0.02 + 3.1 * math.sqrt(0.02 / runs)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2), (32, 2)])
 def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> None:
     """A host that is 5 % slower than its peers is found in 95 % of simulated runs."""
@@ -148,6 +150,7 @@ def test_peers_find_hosts_that_are_5_percent_slower(hosts: int, slow: int) -> No
     assert rates.found >= 0.95 - 0.05
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("hosts", "slow"), [(4, 1), (8, 2)])
 def test_peers_call_few_slow_hosts_fit_if_readings_vary(hosts: int, slow: int) -> None:
     """At most 5 % of simulated hosts that are 5 % slower are called fit, also if their readings vary by 3 %."""

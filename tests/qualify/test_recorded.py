@@ -74,6 +74,7 @@ def test_recorded_host_is_fit_after_further_readings(readings: int, verdict: Hos
     assert judge_host(100.0, OWN, readings=readings, spread=0.02).verdict is verdict
 
 
+@pytest.mark.campaign
 def test_recorded_slow_host_is_rarely_fit_beside_steady_sessions() -> None:
     """Of hosts that are 5 % slower, with readings that vary by 2 % and steadier sessions before, at most 5 % are fit."""
     fit = 0
@@ -117,6 +118,7 @@ def test_recorded_host_with_one_reading_is_not_judged() -> None:
     assert judge_host(50.0, OWN, readings=1).verdict is NOT_JUDGED
 
 
+@pytest.mark.campaign
 def test_recorded_hosts_of_equal_speed_are_rarely_slow() -> None:
     """Of equal hosts with six sessions each and a scatter of 2 %, at most 2 % are called slow."""
     slow = 0

@@ -181,6 +181,7 @@ def test_search_of_232_hosts_takes_fewer_than_55_runs() -> None:
     assert estimate_cost(1024, noise=CALIBRATED)[0] < 100
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     ("size", "bad", "cv", "loss"),
     [

@@ -158,6 +158,7 @@ NOTHING: dict[str, Callable[[np.random.Generator], Array]] = {
 }
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("nights_of", NOTHING.values(), ids=NOTHING)
 def test_series_without_a_change_have_none(nights_of: Callable[[np.random.Generator], Array]) -> None:
     """Series without a change have none, for each kind of nights. The benchmark measures the rate of errors."""
@@ -268,6 +269,7 @@ def test_error_of_a_difference_is_that_of_drawn_nights(correlation: float) -> No
     assert compute_variances_of_splits(30)[kind, list_split_sizes(30).tolist().index(8)] == pytest.approx(stated)
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("number", [0, 5, 18, 24, 36])
 def test_stored_tails_are_those_of_a_simulation(number: int) -> None:
     """The stored tail of a kind is that of a smaller simulation, and has its stated probability."""

@@ -22,6 +22,7 @@ def compute_flagged_share(resemblance: float, pattern: "np.ndarray | float" = 1.
     return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("steps", [LEAST_STEPS, 50, 100, 240])
 @pytest.mark.parametrize("resemblance", [0.0, 0.5])
 def test_steady_runs_are_not_flagged(resemblance: float, steps: int) -> None:
@@ -29,6 +30,7 @@ def test_steady_runs_are_not_flagged(resemblance: float, steps: int) -> None:
     assert compute_flagged_share(resemblance, steps=steps) <= FALSE_FLAGS + 2 * (FALSE_FLAGS / RUNS) ** 0.5
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("pattern", [JUMP, RAMP, 1 / JUMP, 1 / RAMP], ids=["jump down", "ramp down", "jump up", "ramp up"])
 @pytest.mark.parametrize("resemblance, least", [(0.0, 0.98), (0.5, 0.85)])
 def test_jumps_and_ramps_are_found(pattern: "np.ndarray", resemblance: float, least: float) -> None:

@@ -16,6 +16,8 @@ from tests import campaign
 SEED = 11
 SIMULATED, NIGHTS = (2_500, 1000) if campaign.WHOLE else (800, 300)
 
+pytestmark = pytest.mark.campaign
+
 
 def compute_tolerance(rate: float, cases: int = SIMULATED) -> float:
     """Return the excess over this rate that chance causes once in ten thousand times."""
