@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -201,11 +201,19 @@ BAD_VALUES: dict[str, dict[str, str]] = {
     },
 }
 EMPTY = {"repeats": {"": "not ''"}, "perf-results": {"": "takes a path, not ''"}}  # an empty ini value sets nothing
+
+
+def list_texts(option: Option, where: str) -> Mapping[str, str]:
+    """Return the texts to try: all on the command line, and one elsewhere, because the same function reads it."""
+    texts = BAD_VALUES[option.name]
+    return {**texts, **EMPTY.get(option.name, {})} if where == "option" else dict([*texts.items()][:1])
+
+
 CASES = [
     (where, option, text, words)
     for option in OPTIONS
     for where in ("option", "ini", *(["environment"] if option.variable else []))
-    for text, words in {**BAD_VALUES[option.name], **(EMPTY.get(option.name, {}) if where == "option" else {})}.items()
+    for text, words in list_texts(option, where).items()
 ]
 
 
