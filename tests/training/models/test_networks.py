@@ -44,7 +44,7 @@ def size_of(model: str) -> dict[str, Any]:
     return {} if family is None else {"image_shape": (SMALL[family], SMALL[family], 3)}
 
 
-@pytest.mark.campaign(part=3)  # of a family the table has several, one after the other
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:] if campaign.WHOLE else DEEPER)])
 def test_network_learns(ask: Ask, model: str) -> None:
     """A network has its outline's variables and shapes, starts near ln(classes), uses all variables, and its loss falls.
@@ -66,7 +66,7 @@ def test_network_learns(ask: Ask, model: str) -> None:
     assert seen["losses"][-1] < seen["losses"][0]
 
 
-@pytest.mark.campaign(part=3)
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER)])
 def test_graph_has_the_arithmetic_of_its_outline(ask: Ask, model: str) -> None:
     """TensorFlow's profiler finds the outline's multiply-adds and shapes at a model's own size.
@@ -115,7 +115,7 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
 )
 def test_parts_of_a_dense_layer_are_never_joined(ask: Ask, changes: dict[str, str], timestamped: bool) -> None:
-    """A step on VGG16 makes no tensor of its whole largest matrix if that is divided into parts."""
+    """A step on VGG11 makes no tensor of its whole largest matrix if that is divided into parts."""
     whole, spread, together = (
         ask("step", placement=placement, between_hosts=between_hosts, timestamped=timestamped, **changes)
         for placement, between_hosts in (("greedy", False), ("split", False), ("greedy", True))
@@ -126,7 +126,7 @@ def test_parts_of_a_dense_layer_are_never_joined(ask: Ask, changes: dict[str, st
         assert sum(parts.values()) > sum(whole.values())
 
 
-@pytest.mark.campaign(part=2)
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize(
     "application, model",
     [("InceptionV3", "inception3"), ("ResNet50", "resnet50"), ("ResNet50V2", "resnet50_v2"), ("VGG16", "vgg16")],
@@ -174,7 +174,7 @@ COMPARED = [
 ]
 
 
-@pytest.mark.campaign(part=3)
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("model, other", COMPARED)
 def test_formats_and_precisions_compute_the_same_network(ask: Ask, model: str, other: str) -> None:
     """Loss and gradients in NCHW and with layers for GPUs equal those of NHWC and CPUs, up to rounding.
