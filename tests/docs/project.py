@@ -100,7 +100,7 @@ class Project:
         return copied
 
     def _run(self, arguments: Sequence[str], environment: Mapping[str, str], *, starts_forks: bool = False) -> Ended:
-        environ = PerfTests(self.folder).environ(
+        environ = PerfTests(self.folder, draws=True).environ(
             {
                 "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
                 "HOME": str(self.folder / "home"),

@@ -19,6 +19,7 @@ ENDS_S = 600.0  # whatever has not ended by then hangs
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "tests.plugin.forked_workers")
 WITHOUT_DRAWING = ("-p", "tests.plugin.without_drawing")
 LIGHT = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}  # for a pytest that a command starts
+DRAWING = "matplotlib,pandas"  # what a session draws with at its end: to import these takes a second of CPU time
 
 CLUSTERS = """
 [local]
@@ -72,7 +73,8 @@ class PerfTests:
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_", "TOY_"))}
-        return {**cleaned, "PYTHONPATH": path, "COLUMNS": "200", **self.environment, **more}
+        hidden = {} if self.draws else {zygote.HIDDEN: DRAWING}
+        return {**cleaned, "PYTHONPATH": path, "COLUMNS": "200", **hidden, **self.environment, **more}
 
     def run(self, *arguments: str, **environment: str) -> "Ended":
         """`pytest perf ARGUMENTS`, with these variables set."""

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.plugin.serving import Kind, be_like, execute, serve
-from tests.plugin.zygote import COMMANDS, may_fork, searched_before
+from tests.plugin.zygote import COMMANDS, HIDDEN, may_fork, searched_before
 
 IMPORTED = (
     "scipy.optimize",
@@ -59,6 +59,8 @@ def _run_as(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.argv = ["-c" if kind == "-c" else what, *arguments]
     sys.orig_argv = [sys.executable, *request.get("orig_argv", request["argv"])]
     sys.executable = request.get("executable", sys.executable)
+    hidden: dict[str, Any] = dict.fromkeys(filter(None, request["env"].get(HIDDEN, "").split(",")))
+    sys.modules.update(hidden)  # None: Python's own mark for a module that is not there
 
 
 def remember_installed() -> None:

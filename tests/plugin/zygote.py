@@ -43,6 +43,7 @@ from tests.plugin.serving import SECONDS
 ENDS_S = 300.0  # whatever has not ended by then hangs
 PARTING_S = 1.0  # for a zygote to end; it stays where others have it, too
 COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it is asked for
+HIDDEN = "ZYGOTE_HIDDEN"  # a variable: packages that are not installed for a fork, with commas between
 
 SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
