@@ -14,7 +14,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary
 from tests.records.damage import contents, damaged, whole_session, write
 
-MANY = int(os.environ.get("DTFPERF_FUZZ", "250"))
+MANY = int(os.environ.get("DTFPERF_FUZZ", "100"))
 PARTS = 10
 
 

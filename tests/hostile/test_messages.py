@@ -46,7 +46,7 @@ from tests.baselines.examples import entry_of
 from tests.hostile.agent import ESCAPE, FINGERPRINT, GPU, STATE
 from tests.records.host_states import make_state
 
-MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
+MANY = int(os.environ.get("DTFPERF_FUZZ", "300"))
 PARTS = 10  # tests that share them, so that several can run side by side
 TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
 SPEC = Spec(model="trivial", batch_size=8, gpus=2, num_ps=1, warmup_steps=0, steps=3)
