@@ -31,10 +31,11 @@ from pytest_dtfperf.training.placement import (
     count_rows,
     sum_by_server,
 )
+from tests import campaign
 from tests.training.programs import run_program
 
 SERVERS = (1, 2, 3, 8)
-CASES = 200
+CASES = 200 if campaign.WHOLE else 50
 
 
 def placed_by(name: str, shapes: Sequence[Shape], servers: int) -> Placed:
@@ -80,6 +81,7 @@ def test_each_variable_goes_to_its_server(placement: str, servers: int, sizes: l
     assert [[piece.server for piece in pieces] for pieces in placed] == [[server] for server in expected]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("servers", SERVERS)
 @pytest.mark.parametrize("placement", VARIABLE_PLACEMENTS)
 def test_every_row_is_placed_once(placement: str, servers: int) -> None:
@@ -92,6 +94,7 @@ def test_every_row_is_placed_once(placement: str, servers: int) -> None:
             assert placement == "split" or len(pieces) == 1
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("servers", SERVERS)
 def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
     """No server is farther from the mean than 2 % of it, or than the largest row."""
@@ -106,6 +109,7 @@ def test_split_leaves_servers_within_2_percent_or_a_row(servers: int) -> None:
     assert closer > CASES / 2  # the bound of a row is not what most of them need
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("servers", SERVERS)
 def test_fine_rows_make_servers_even(servers: int) -> None:
     """All servers are within 2 % of the mean, in few pieces, if no row is larger than that."""
