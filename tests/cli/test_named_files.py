@@ -1,6 +1,7 @@
 """Named files that are no regular files: a pipe, a device, a folder, or too large. Each command reports them in one line."""
 
 import contextlib
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,16 @@ def no_wait() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a session, which each test copies."""
+    return whole_session(tmp_path_factory.mktemp("made")).path
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
+def project(tmp_path: Path, session: Path) -> Iterator[Path]:
+    """Change to a folder with a session."""
+    shutil.copytree(session, tmp_path / "session")
     with contextlib.chdir(tmp_path):
         yield tmp_path
 
@@ -67,7 +76,6 @@ def test_strange_file_is_one_line(
     for folder in ("baselines", "results", "site", "tests"):
         (project / folder).mkdir()
     (project / "lab.toml").write_text('[lab]\nbackend = "ssh"\nnodes_file = "machines"\ndevices_per_host = 1\n')
-    whole_session(project / "made").path.rename(project / "session")
     if command[0] == "site":  # the only one that reads a history
         assert main(["history", "import", "session", "--history=h.sqlite"]) == 0
     (project / name).unlink(missing_ok=True)
