@@ -163,7 +163,7 @@ def _python(block: Block, project: Project, printed: Printed) -> None:
     if named_so or any(name.startswith("test_") for name in functions):
         (project.folder / file).write_text(code)
     if any(name.startswith("test_") for name in functions):
-        ended = project.pytest(file, "--repeats=2", *(["--co"] if project.runs_programs(file) else ()))
+        ended = project.pytest(file, "--repeats=1", *(["--co"] if project.runs_programs(file) else ()))
     elif code.startswith("#") or any(isinstance(each, ast.ClassDef) for each in tree.body):
         return  # a file: of a program, which a test of its own runs, or of classes, which it would only define
     elif any(name.startswith("pytest_") for name in functions):
