@@ -2,8 +2,8 @@
 
 A test that is marked `campaign` has cases for all combinations. With DTFPERF_CAMPAIGN=1 (`make campaign`) all of them run, and
 otherwise a part, which is drawn with DTFPERF_SEED. For a list of similar cases, `campaign(part=3)` runs every third one.
-Tests with `campaign(only=True)` assert measured times, rates or shares, which other load on the machine changes: `make test`
-runs none of them.
+Tests with `campaign(only=True)` assert measured times, rates or shares, which other load on the machine changes, or take long
+to show on one more system what others show: `make test` runs none of them.
 """
 
 import os

@@ -181,6 +181,7 @@ def test_names_of_the_package_are_known(environment: Mapping[str, str], perf: Pa
         assert (code, message in output) == (2, True), output
 
 
+@pytest.mark.campaign(only=True)  # TensorFlow is imported on the node; the session above is on hosts of the package
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def test_package_works_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
     """A node of Slurm with the package trains its model."""
