@@ -17,11 +17,13 @@ WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # all campaigns, also those wi
 SEED = os.environ.get("DTFPERF_SEED", "1")
 AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # whether another version of pytest runs the same tests
 
-# Files of tests/plugin whose tests use the same hooks of pytest: how sessions are displayed, judged and recorded.
+# Files of tests/plugin whose tests use the same hooks of pytest: how sessions are displayed, judged and recorded. Another
+# version of pytest repeats one test of so many.
 ALIKE = (
     "test_ab.py", "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_together.py",
     "test_verdicts.py",
 )  # fmt: skip
+REPEATED_OF = 6
 
 T = TypeVar("T")
 Values = Mapping[str, Hashable]
@@ -70,16 +72,17 @@ def list_left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
 
 
 def list_not_repeated(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
-    """Return the tests that another version of pytest need not repeat: two thirds of those in `ALIKE`, which are drawn."""
+    """Return the tests that another version of pytest need not repeat: most of those in `ALIKE`, which are drawn."""
     by_file: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.name in ALIKE:
             by_file.setdefault(item.path.name, []).append(item)
-    return [item for file, cases in by_file.items() for item in draw_two_thirds(cases, f"{seed} {file}")]
+    return [item for file, cases in by_file.items() for item in draw_most(cases, f"{seed} {file}")]
 
 
-def draw_two_thirds(cases: Sequence[T], seed: str) -> list[T]:
-    return random.Random(seed).sample(cases, len(cases) * 2 // 3)
+def draw_most(cases: Sequence[T], seed: str) -> list[T]:
+    """Return all of these but one of `REPEATED_OF`, at least one."""
+    return random.Random(seed).sample(cases, len(cases) - -(-len(cases) // REPEATED_OF))
 
 
 def get_argument(item: pytest.Item, name: str) -> int:

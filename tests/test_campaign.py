@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import draw_cases, draw_two_thirds, select_evenly
+from tests.campaign import draw_cases, draw_most, select_evenly
 from tests.plugin.conftest import WITHOUT
 from tests.plugin.zygote import python
 
@@ -100,9 +100,9 @@ def test_property_is_a_campaign(tmp_path: Path) -> None:
     assert collect(tmp_path, PROPERTY, "-m", "campaign") == ["test_property"]
 
 
-def test_repetition_leaves_out_two_thirds() -> None:
-    """Two thirds of the tests are left out, the same with the same seed, and a single test is kept."""
+def test_repetition_leaves_out_five_sixths() -> None:
+    """Five sixths of the tests are left out, the same with the same seed, and a single test is kept."""
     cases = [*range(30)]
-    assert len(draw_two_thirds(cases, "1")) == 20
-    assert draw_two_thirds(cases, "1") == draw_two_thirds(cases, "1") != draw_two_thirds(cases, "2")
-    assert draw_two_thirds([1], "1") == []
+    assert len(draw_most(cases, "1")) == 25
+    assert draw_most(cases, "1") == draw_most(cases, "1") != draw_most(cases, "2")
+    assert draw_most([1], "1") == []

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 VARIABLES = 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10  # of the network "wide"
 BYTES = 4 * VARIABLES
-MANY_STEPS = 100
+MANY_STEPS = 50
 STEPS = 15  # at the window's ends others may be a step ahead or behind: of so many, that is little
 
 
@@ -62,7 +62,7 @@ def test_bytes_on_the_wire_agree_with_the_theory(
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_bf16_halves_the_bytes(run_training: RunTraining, tiny: Spec, mode: str) -> None:
-    """The chief's host sends half of the bytes of fp32 in a step, within 1 %."""
+    """The chief's host sends half of the bytes of fp32 in a step, within 2 %."""
     row = VARIABLE_UPDATES[mode]
     spec = tiny.replace(
         model="wide", batch_size=1, gpus=2, num_ps=1 if row.parameter_servers else 0, variable_update=mode, data="synthetic",
@@ -70,7 +70,7 @@ def test_bf16_halves_the_bytes(run_training: RunTraining, tiny: Spec, mode: str)
     )  # fmt: skip
     reports = run_training(spec, workers=2)
     sent = reports[spec.num_ps].bytes_sent / MANY_STEPS / BYTES
-    assert sent == pytest.approx(crossings(row, 2) / 2, rel=0.01), sent
+    assert sent == pytest.approx(crossings(row, 2) / 2, rel=0.02), sent
 
 
 def test_one_process_puts_nothing_on_the_wire(run_training: RunTraining, tiny: Spec) -> None:
