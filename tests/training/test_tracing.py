@@ -177,7 +177,7 @@ def test_every_mode_reports_its_graph(run: Run) -> None:
     assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
 
 
-@pytest.mark.campaign(part=3)
+@pytest.mark.campaign(part=5)
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
 def test_another_run_computes_the_same(run_training: RunTraining, run: Run) -> None:
     """Each worker's graph is the same in a run without timestamps and traces."""

@@ -46,7 +46,7 @@ def mode_cases() -> Iterator[Any]:
             yield pytest.param(mode, last, id=f"{mode}-{last}")
 
 
-@pytest.mark.campaign(part=3)  # what several devices learn is looked at below
+@pytest.mark.campaign(part=5)  # what several devices learn in these modes is looked at below
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 @pytest.mark.parametrize("mode, layout", [*mode_cases()])
 def test_own_model_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
