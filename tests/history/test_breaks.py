@@ -62,6 +62,7 @@ BREAKS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("then, now, why", BREAKS.values(), ids=BREAKS)
 def test_a_loss_that_comes_with_a_break_is_an_event(
