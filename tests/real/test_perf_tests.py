@@ -67,6 +67,7 @@ def test_all_perf_tests_pass(tmp_path: Path) -> None:
             test = perf.folder / "perf" / f"test_{name}.py"
             assert usual in test.read_text()
             test.write_text(test.read_text().replace(usual, shorter))
+        options = [*options, "--time-budget=none"]  # on a machine busy with other tests six minutes were too few for the last
     ended = perf.run("-v", *options, "--gpus=2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=1")
     assert ended.code == 0, ended.out
     counts = re.findall(r"(\d+) (?:passed|undecided)", ended.out.splitlines()[-1])
