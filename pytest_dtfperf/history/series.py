@@ -107,11 +107,10 @@ class SeriesBegin:
     last_good: str  # its last session
     nights: int  # of that series that are compared
     change: float  # of the median rate, as a fraction; an event shows whether it is significant
-    replacements: Sequence[str]  # the replaced parts of software and program
+    because: Sequence[str]  # the replaced parts of software and program; a key of `dtfperf history trend --json`
 
     def __str__(self) -> str:
-        replacements = "; ".join(self.replacements)
-        return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {replacements}"
+        return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {'; '.join(self.because)}"
 
 
 class Successions:
@@ -159,7 +158,7 @@ class Successions:
             last_good=last[-1]["session"],
             nights=len(last),
             change=math.expm1(sizes[1] - sizes[0]),
-            replacements=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
+            because=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
         )
 
     def _find_earlier(self, series: Series) -> Sequence[Series]:

@@ -190,7 +190,7 @@ def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None
 REFUSED = """
 import sys
 from tests.history.test_enter import *
-print(refused(SessionFolder.open(Path(sys.argv[1])), parse_address(sys.argv[2], Path())))
+print(read_refusal(SessionFolder.open(Path(sys.argv[1])), parse_address(sys.argv[2], Path())))
 """
 READ = """
 import sys
