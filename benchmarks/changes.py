@@ -6,16 +6,47 @@ A quarter is KNOWN nights without a change, from which the noise is learned, and
 nights instead of KNOWN.
 """
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from pytest_dtfperf.stats.changes import ChangeWatch, Track
-from pytest_dtfperf.stats.nights import Array, simulate_autoregression
+from pytest_dtfperf.stats.nights import ANCHOR, KINDS, WINDOW, Array, Kind, compute_variances_of_splits, list_split_sizes
 
 SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
 SOON = 24  # nights in which steps are looked for
+
+
+def simulate_threshold(kind: Kind, *, series: int = 20_000, seed: int = 20260131) -> float:
+    """Return the statistic that a fraction ANCHOR of series without a change exceeds within HORIZON, after KNOWN nights.
+
+    Called without a number of series and a seed, it makes the tails of `stats/nights.py`. The number gives the frequency of one
+    in a hundred to 7 %.
+    """
+    random = np.random.default_rng([seed, HORIZON, KINDS.index(kind)])
+    slow = simulate_autoregression(random, series, KNOWN + HORIZON, kind.correlation)
+    alone = random.standard_normal((series, KNOWN + HORIZON))
+    nights = math.sqrt(kind.slow) * slow + math.sqrt(1 - kind.slow) * alone
+    sums = np.concatenate([np.zeros((series, 1)), np.cumsum(nights, axis=1)], axis=1).T.copy()  # (night, series)
+    largest = np.zeros(series)
+    for end in range(KNOWN + 1, KNOWN + HORIZON + 1):
+        count = min(end, WINDOW)
+        weights = 1 / np.sqrt(compute_variances_of_splits(count)[KINDS.index(kind)])
+        for late, weight in zip(list_split_sizes(count).tolist(), weights.tolist(), strict=True):
+            upper, lower = weight / late, weight / (count - late)
+            split = sums[end - late]
+            np.maximum(largest, np.abs(upper * (sums[end] - split) - lower * (split - sums[end - count])), out=largest)
+    return float(np.quantile(largest, 1 - ANCHOR))
+
+
+def simulate_autoregression(random: np.random.Generator, series: int, nights: int, correlation: float) -> Array:
+    """Return normal nights of variance 1, each like the one before: (series, night)."""
+    found = random.standard_normal((series, nights))
+    for night in range(1, nights if correlation else 0):
+        found[:, night] = correlation * found[:, night - 1] + math.sqrt(1 - correlation**2) * found[:, night]
+    return found
 
 
 Nights = Callable[[np.random.Generator, int], Array]  # (series, night), in parts of NOISE

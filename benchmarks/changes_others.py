@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _find_events
-from pytest_dtfperf.stats.nights import Array, simulate_autoregression
+from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _find_events, simulate_autoregression
+from pytest_dtfperf.stats.nights import Array
 
 WINDOW, MOST_P_VALUE = 50, 0.001  # of `otava analyze`
 NEAR = 5  # nights: a change so near to the true one is that

@@ -36,10 +36,7 @@ WHOLE, GROWTH = (
     20,
     1.12,
 )  # splits at each of the latest nights, then at growing distances: neighbouring splits give nearly the same
-KNOWN = 60  # nights before the counted ones, in the simulation
 HORIZON = 90  # nights that are counted
-SERIES = 20_000  # simulated: their number gives the frequency of one in a hundred to 7 %
-SEED = 20260131
 ANCHOR = 0.01  # the level at which the simulation is read; rarer ones follow from the tail's form
 TAIL = 0.5  # of the tail h^TAIL exp(-h^2 / 2): simulations of a million series show 0.4
 
@@ -65,7 +62,7 @@ TAILS = np.array(
         *(4.18, 4.07, 3.99, 3.88, 3.72, 3.61),
         *(4.13, 4.08, 3.99, 3.86, 3.68, 3.52),
     ]
-)  # `simulated` of each kind
+)  # of each kind, by `simulate_threshold` of benchmarks/changes.py
 
 
 @lru_cache(maxsize=512)
@@ -118,32 +115,6 @@ def compute_log_probabilities(ratios: Array) -> Array:
     anchors, ratios = TAILS[:, None], np.maximum(ratios, 1.0)
     found: Array = math.log(ANCHOR) + TAIL * np.log(ratios / anchors) - (ratios**2 - anchors**2) / 2
     return np.minimum(0.0, found)
-
-
-def simulate_threshold(kind: Kind, *, series: int = SERIES, seed: int = SEED) -> float:
-    """Return the statistic that a fraction ANCHOR of series without a change exceeds within HORIZON, after KNOWN nights."""
-    random = np.random.default_rng([seed, HORIZON, KINDS.index(kind)])
-    slow = simulate_autoregression(random, series, KNOWN + HORIZON, kind.correlation)
-    alone = random.standard_normal((series, KNOWN + HORIZON))
-    nights = math.sqrt(kind.slow) * slow + math.sqrt(1 - kind.slow) * alone
-    sums = np.concatenate([np.zeros((series, 1)), np.cumsum(nights, axis=1)], axis=1).T.copy()  # (night, series)
-    largest = np.zeros(series)
-    for end in range(KNOWN + 1, KNOWN + HORIZON + 1):
-        count = min(end, WINDOW)
-        weights = 1 / np.sqrt(compute_variances_of_splits(count)[KINDS.index(kind)])
-        for late, weight in zip(list_split_sizes(count).tolist(), weights.tolist(), strict=True):
-            upper, lower = weight / late, weight / (count - late)
-            split = sums[end - late]
-            np.maximum(largest, np.abs(upper * (sums[end] - split) - lower * (split - sums[end - count])), out=largest)
-    return float(np.quantile(largest, 1 - ANCHOR))
-
-
-def simulate_autoregression(random: np.random.Generator, series: int, nights: int, correlation: float) -> Array:
-    """Return normal nights of variance 1, each like the one before: (series, night)."""
-    found = random.standard_normal((series, nights))
-    for night in range(1, nights if correlation else 0):
-        found[:, night] = correlation * found[:, night - 1] + math.sqrt(1 - correlation**2) * found[:, night]
-    return found
 
 
 CLIP = 4.0  # standard deviations of a night

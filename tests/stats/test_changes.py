@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.changes import simulate_autoregression, simulate_threshold
 from pytest_dtfperf.stats.changes import ChangeWatch, RateChange, Track
 from pytest_dtfperf.stats.nights import (
     ANCHOR,
@@ -24,8 +25,6 @@ from pytest_dtfperf.stats.nights import (
     compute_variances_of_splits,
     estimate_scale,
     list_split_sizes,
-    simulate_autoregression,
-    simulate_threshold,
 )
 from tests import campaign
 
