@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtfperf.cli.options import DONE, FAILED, find_clusters_file, load_cluster, print_table
-from pytest_dtfperf.cli.output import print_json, print_remark
+from pytest_dtfperf.cli.output import format_other_machines, print_json, print_remark
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError, UsageError
@@ -192,7 +192,8 @@ def _end_runs(
     print_table(("run", "cluster", "region", "instances", "session", "owner", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     left_alone = [left for (_, left), message in what if message == "left alone"]
-    print(f"dtfperf: {done.count(verb)} of {format_count(len(found), 'run')} {verb}.{_make_hint(left_alone)}")
+    hint = format_other_machines(left.owner for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner)
+    print(f"dtfperf: {done.count(verb)} of {format_count(len(found), 'run')} {verb}.{hint}")
     return report_problems(problems)
 
 
@@ -222,13 +223,6 @@ def _end_one(account: "Account", left: "OpenRun", problems: list[str]) -> str:
     except AllocationError as error:
         problems.append(str(error))
         return "NOT ENDED"
-
-
-def _make_hint(left_alone: Sequence["OpenRun"]) -> str:
-    hosts = sorted({left.owner.location for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner})
-    if not hosts:
-        return ""
-    return f" Of those of {', '.join(hosts)} the state is not known here: run this command there, or add --all if you are sure."
 
 
 def run_status(args: argparse.Namespace) -> int:

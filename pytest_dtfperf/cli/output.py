@@ -6,13 +6,14 @@ Errors are the same as without --json: one line on stderr and the exit code, as 
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.files import replace_file
+from pytest_dtfperf.node.owner import Owner
 
 _YES = ("y", "yes")
 _for_programs: TextIO | None = None  # stdout, while other output is redirected
@@ -38,6 +39,14 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_remark(message: str) -> None:
     """Print a remark on stderr."""
     print(f"dtfperf: {message}", file=sys.stderr)
+
+
+def format_other_machines(owners: Iterable[Owner]) -> str:
+    """Return a hint on what belongs to sessions on other machines and was left alone; empty without any."""
+    hosts = sorted({owner.location for owner in owners})
+    if not hosts:
+        return ""
+    return f" Of those of {', '.join(hosts)} the state is not known here: run this command there, or add --all if you are sure."
 
 
 def write_file(path: Path, content: bytes) -> None:

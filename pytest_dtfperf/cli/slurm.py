@@ -16,7 +16,7 @@ from pytest_dtfperf.cli.options import (
     load_cluster,
     print_table,
 )
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import format_other_machines, print_json
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate
@@ -100,7 +100,8 @@ def run_reap(args: argparse.Namespace) -> int:
         return FAILED if failures or is_left else DONE
     _print_jobs(found, done)
     verb = "would be cancelled" if args.dry_run else "cancelled"
-    print(f"dtfperf: {len(done) - failures} of {format_count(len(found), 'job')} {verb}.{_make_hint(found, done)}")
+    hint = format_other_machines(left.owner for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done)
+    print(f"dtfperf: {len(done) - failures} of {format_count(len(found), 'job')} {verb}.{hint}")
     return FAILED if failures or is_left else DONE
 
 
@@ -143,10 +144,3 @@ def _make_row(left: "LeftJob", done: dict[str, str]) -> dict[str, Any]:
         "pytest": f"{left.owner} {left.fate.value}",
         "done": done.get(left.job.id, "left alone"),
     }
-
-
-def _make_hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
-    hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
-    if not hosts:
-        return ""
-    return f" Of those of {', '.join(hosts)} the state is not known here: run this command there, or add --all if you are sure."
