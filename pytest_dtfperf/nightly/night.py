@@ -25,6 +25,7 @@ from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.module_command import make_project_command
+from pytest_dtfperf.node.processes import kill_group
 from pytest_dtfperf.records.session import (
     ID_VARIABLE,
     SessionFolder,
@@ -78,7 +79,8 @@ def run_pytest(
         code = process.poll()
         if code is None:
             _terminate(process, grace_s)
-        _kill_group(process)
+        kill_group(process.pid)  # what pytest left behind, or could not end of itself
+        process.wait()
     if received:
         return 128 + received[0], f"{signal.Signals(received[0]).name} came, and pytest was ended."
     if code is None:
@@ -104,13 +106,6 @@ def _terminate(process: subprocess.Popen[bytes], grace_s: float) -> None:
     process.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_s)
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End what pytest left behind, or could not end of itself."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def publish_site(out: Path, history: Address | None, results: Path) -> str:

@@ -253,6 +253,11 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):  # all of its processes have ended
+        os.killpg(group, number)
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ import filelock
 from pytest_dtfperf.errors import BuildFailed, UsageError
 from pytest_dtfperf.node import boot
 from pytest_dtfperf.node.files import replace_file
+from pytest_dtfperf.node.processes import kill_group
 
 GIT_S = 300.0
 BUILD_S = 7200.0  # a build that takes longer hangs
@@ -351,8 +351,7 @@ def _ending_group(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         raise BuildFailed(f"the build took longer than {BUILD_S:g} s") from exc
     finally:
         if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
             process.wait()
 
 

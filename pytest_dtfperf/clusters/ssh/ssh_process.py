@@ -41,6 +41,7 @@ from pytest_dtfperf.messages.programs import (
     VersionFailure,
     parse_supervisor_message,
 )
+from pytest_dtfperf.node.processes import kill_group
 
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
 
@@ -325,11 +326,9 @@ class SshProcess(Child):
 
     def end(self, patience_s: float) -> bool:
         if self.exit_code(patience_s) is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGTERM)  # ssh, and the processes that it uses: a jump host's ssh, a ProxyCommand
+            kill_group(self.pid, signal.SIGTERM)  # ssh, and the processes that it uses: a jump host's ssh, a ProxyCommand
             if self.exit_code(_TERM_S) is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
+                kill_group(self.pid)
         there = self._get_final_message()
         super().end(0.0)
         self.is_clean = there is not None and not there.survivors
