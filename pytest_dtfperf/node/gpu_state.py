@@ -10,10 +10,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from pytest_dtfperf.node import probes, processes
 
@@ -216,7 +214,11 @@ def _sample_until_end(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
     """Sample the GPUs in this forked process until the agent has ended."""
     try:
         processes.die_with(agent)
-        _detach_from_agent(line)
+        processes.reset_signals()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(nothing, fd)
+        processes.close_inherited_files(line)
         read_gpus, every_s = choose_reader(gpus)
         while True:
             seen = json.dumps({"at_s": time.monotonic(), "gpus": read_gpus()}, separators=(",", ":"))
@@ -224,17 +226,3 @@ def _sample_until_end(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
             time.sleep(every_s)
     finally:  # the agent notices the end of the pipe, and continues without samples
         os._exit(0)
-
-
-def _detach_from_agent(line: int) -> None:
-    """Give this process its own signals, and close the agent's files."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(nothing, fd)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != line:
-            with suppress(OSError):  # the one that listed them
-                os.close(fd)

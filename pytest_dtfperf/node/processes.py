@@ -258,6 +258,21 @@ def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.killpg(group, number)
 
 
+def reset_signals() -> None:
+    """Give this fork of an agent its own signals."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, *LEAVE_ON):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def close_inherited_files(kept: int) -> None:
+    """Close all files of the agent in its fork, such as channels and ports, except the standard streams and `kept`."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != kept:
+            with suppress(OSError):  # the one that listed them
+                os.close(fd)
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -19,7 +19,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from pytest_dtfperf.node import isolation, processes, wire
 from pytest_dtfperf.node.module_command import search_working_folder_last
@@ -71,15 +70,10 @@ def run_zygote(entry: str, env: Mapping[str, str], agent: int, line: socket.sock
 
 
 def _detach_from_agent(line: socket.socket, log: int) -> None:
-    """Set this process's own signals and output, and close all files of the agent, such as its channels and ports."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    """Set this process's own signals and output, and close all files of the agent."""
+    processes.reset_signals()
     _redirect_output(log)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != line.fileno():
-            with suppress(OSError):  # the one that listed them
-                os.close(fd)
+    processes.close_inherited_files(line.fileno())
     sys.stdout, sys.stderr = _open_unbuffered(1), _open_unbuffered(2)
 
 
