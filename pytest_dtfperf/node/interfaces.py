@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pytest_dtfperf.node.host_state import read_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -51,7 +53,7 @@ def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
     return [
         {"name": name, "addresses": found, "kind": _get_kind(f"{network}/{name}"), "gbps": _get_speed(f"{network}/{name}")}
         for name, found in addresses.items()
-        if name != "lo" and _read_file(f"{network}/{name}/type") != _LOOPBACK
+        if name != "lo" and read_file(f"{network}/{name}/type") != _LOOPBACK
     ]
 
 
@@ -87,13 +89,13 @@ def find_interface(address: str) -> str | None:
 
 
 def _get_kind(folder: str) -> str:
-    if _read_file(f"{folder}/type") == _OF_INFINIBAND:
+    if read_file(f"{folder}/type") == _OF_INFINIBAND:
         return "InfiniBand"
     return "RoCE" if os.path.isdir(f"{folder}/device/infiniband") else "Ethernet"
 
 
 def _get_speed(folder: str) -> float | None:
-    given = _read_file(f"{folder}/speed")
+    given = read_file(f"{folder}/speed") or ""  # an interface that is down has no readable speed
     return int(given) / 1000 if given.isdigit() and int(given) > 0 else None
 
 
@@ -112,7 +114,7 @@ def _iterate_active_ports(folder: str) -> Iterator[tuple[float, str]]:
     for device in _list(folder):
         for port in _list(f"{folder}/{device}/ports"):
             state, rate, layer = (
-                _read_file(f"{folder}/{device}/ports/{port}/{file}") for file in ("state", "rate", "link_layer")
+                read_file(f"{folder}/{device}/ports/{port}/{file}") or "" for file in ("state", "rate", "link_layer")
             )
             speed = re.match(r"[\d.]+(?= Gb/sec)", rate)  # `100 Gb/sec (4X EDR)`
             if state.endswith("ACTIVE") and speed:  # `4: ACTIVE`
@@ -121,18 +123,10 @@ def _iterate_active_ports(folder: str) -> Iterator[tuple[float, str]]:
 
 def _get_default_speed(network: str, routes: str) -> float | None:
     interface = next(
-        (fields[0] for line in _read_file(routes).splitlines() if (fields := line.split())[1:2] == [_DEFAULT]), None
+        (fields[0] for line in (read_file(routes) or "").splitlines() if (fields := line.split())[1:2] == [_DEFAULT]), None
     )
     return _get_speed(f"{network}/{interface}") if interface else None
 
 
 def _list(folder: str) -> list[str]:
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-
-
-def _read_file(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError:  # it does not exist, or is the speed of an interface that is down
-        return ""

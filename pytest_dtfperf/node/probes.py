@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from pytest_dtfperf.node import interfaces
+from pytest_dtfperf.node.host_state import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -380,11 +381,7 @@ def _find_version(packages: Sequence[str]) -> str | None:
 
 def read_governor() -> str | None:
     """Return the first core's frequency governor (`performance`, `powersave`, ...); None in most virtual machines."""
-    try:
-        with open("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") as file:
-            return file.read().strip()
-    except OSError:  # virtual machines have none
-        return None
+    return read_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def read_load() -> float:
