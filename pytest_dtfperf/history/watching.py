@@ -40,7 +40,7 @@ class ChangeSearch:
         return any(member["series"] in measured or member.get("host") in hosts for member in event["members"])
 
 
-def search_changes(connection: Connection, promise: Promise | None = None) -> ChangeSearch:
+def search_changes(connection: Connection) -> ChangeSearch:
     """Search new sessions for changes of rates, and of readings of hosts, each with a limit of false events of its own.
 
     If an old session was entered, all nights are searched again.
@@ -54,12 +54,12 @@ def search_changes(connection: Connection, promise: Promise | None = None) -> Ch
     begin = 0 if again else first
     state = {} if again else _read_states(connection)
     successions = Successions(all_series, contents)
-    rates = _watch_series(all_series, ChangeWatch(promise), state, order, begin, successions)
+    rates = _watch_series(all_series, ChangeWatch(), state, order, begin, successions)
     found = _list_changes(rates, contents, order)
     readings = None  # of all hosts; None: not read, as there are no new ones
     if again or unwatched & store.find_sessions_with_readings(connection):
         of_hosts = make_host_series(store.read_host_readings(connection))
-        readings = _watch_series(of_hosts, ChangeWatch(promise), state, order, begin, Successions((), {}))
+        readings = _watch_series(of_hosts, ChangeWatch(), state, order, begin, Successions((), {}))
         host_events = _list_changes(readings, {"": Fingerprint()}, order)
     else:
         host_events = [event for event in store.read_events(connection) if is_of_hosts(event)]
