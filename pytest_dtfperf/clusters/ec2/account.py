@@ -227,11 +227,6 @@ def iterate_attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5
         time.sleep(min(left, compute_pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
 
 
-def delete_if_there(call: Callable[[], object], *codes: str) -> None:
-    """Delete something; that it does not exist is no error."""
-    call_unless(codes, call)
-
-
 def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
     """Return the result of a call; None if it is refused with one of these codes."""
     try:

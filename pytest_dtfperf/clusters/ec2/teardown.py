@@ -15,7 +15,7 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2 import instances, refusals
-from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, delete_if_there, iterate_attempts
+from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, call_unless, iterate_attempts
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord
 from pytest_dtfperf.clusters.ec2.plan import RUN
@@ -89,21 +89,20 @@ def delete_belongings(account: Account, left: Belongings) -> None:
     for each in left.unseen:
         terminate_instances(account, [each])
     if left.spot_requests:
-        delete_if_there(
+        call_unless(
+            ("InvalidSpotInstanceRequestID.NotFound",),
             lambda: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(left.spot_requests)),
-            "InvalidSpotInstanceRequestID.NotFound",
         )
     for name in left.key_pairs:
-        delete_if_there(lambda name=name: ec2.delete_key_pair(KeyName=name), "InvalidKeyPair.NotFound")  # type: ignore[misc]
+        call_unless(("InvalidKeyPair.NotFound",), lambda name=name: ec2.delete_key_pair(KeyName=name))  # type: ignore[misc]
     if left.instances or left.unseen:
         return  # the instances are in the groups
     for group in left.security_groups:
-        delete_if_there(lambda group=group: ec2.delete_security_group(GroupId=group), "InvalidGroup.NotFound", *_IN_USE)  # type: ignore[misc]
+        call_unless(("InvalidGroup.NotFound", *_IN_USE), lambda group=group: ec2.delete_security_group(GroupId=group))  # type: ignore[misc]
     for name in left.placement_groups:
-        delete_if_there(
+        call_unless(
+            ("InvalidPlacementGroup.Unknown", *_IN_USE),
             lambda name=name: ec2.delete_placement_group(GroupName=name),  # type: ignore[misc]
-            "InvalidPlacementGroup.Unknown",
-            *_IN_USE,
         )
 
 
