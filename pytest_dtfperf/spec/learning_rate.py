@@ -1,7 +1,6 @@
 """How the learning rate changes from step to step: tf_cnn_benchmarks' rules. Pure; `training/optimizers.py` has its graph."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +24,6 @@ class LearningRate:
     decay_factor: float = 1.0
     minimum: float = 0.0  # decay ends there
     warmup_steps: int = 0  # at first, grow from zero in a straight line
-
-    def get_rate(self, step: int) -> float:
-        if step < self.warmup_steps:
-            return self.values[0] * step / self.warmup_steps
-        value = self.values[bisect_right(self.starts, step) - 1]
-        return max(value * self.decay_factor ** (step // self.decay_steps), self.minimum) if self.decay_steps else value
 
     @property
     def is_constant(self) -> bool:

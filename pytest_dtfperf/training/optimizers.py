@@ -127,7 +127,7 @@ def _make_scale_variable(name: str, start: float, device: str, *, shared: bool) 
 
 
 def compute_rate(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
-    """Return the learning rate `rule.at` after `step` steps (int64 scalar), as float32 on the current device."""
+    """Return the learning rate after `step` steps (int64 scalar), as float32 on the current device."""
     rate = tf.constant(rule.values[0])
     for start, value in zip(rule.starts[1:], rule.values[1:], strict=True):
         rate = tf.where(step >= start, tf.constant(value), rate)

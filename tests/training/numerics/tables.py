@@ -1,9 +1,11 @@
 """Tables that the tests of numerics and their program share."""
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.spec.learning_rate import LearningRate
 
 HYPERPARAMETERS: dict[str, dict[str, float]] = {
     "sgd": {},
@@ -23,6 +25,16 @@ RATES: dict[str, dict[str, Any]] = {
     "warm-up": _MNIST | {"num_learning_rate_warmup_epochs": 2},
     "warm-up to pieces": _MNIST | {"num_learning_rate_warmup_epochs": 2, "piecewise_learning_rate_schedule": "0.1;3;0.01"},
 }
+
+
+def compute_rate(rule: LearningRate, step: int) -> float:
+    """Return the rate that the graph is to have after so many steps."""
+    if step < rule.warmup_steps:
+        return rule.values[0] * step / rule.warmup_steps
+    value = rule.values[bisect_right(rule.starts, step) - 1]
+    return max(value * rule.decay_factor ** (step // rule.decay_steps), rule.minimum) if rule.decay_steps else value
+
+
 STEPS = (0, 1, 149, 150, 199, 200, 299, 300, 450, 499, 500, 1000)
 
 NAN, INF = float("nan"), float("inf")
