@@ -9,6 +9,7 @@ import codecs
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 SIGNIFICANT_DIGITS = 6  # of a measured rate: much less than the difference of any two runs, and short enough to read
@@ -68,6 +69,12 @@ def change_in_ms(seconds: float) -> str:
 def format_count(number: int, noun: str, ending: str = "s") -> str:
     """Format `1 run`, `2 runs`."""
     return f"{number} {noun}{ending if number != 1 else ''}"
+
+
+def join_some(names: Sequence[str], most: int) -> str:
+    """Format `a, b and 3 more`, with at most so many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def duration(seconds: float) -> str:

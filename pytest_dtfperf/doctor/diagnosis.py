@@ -153,7 +153,7 @@ def find_slow_links(links: Mapping[tuple[int, int], float]) -> tuple[list[tuple[
     return sorted(pair for pair, rate in links.items() if rate < FAR_BELOW * usual), usual
 
 
-_NAMED = 6  # hosts or pairs that are named; more are only counted
+NAMED = 6  # hosts or pairs that are named; more are only counted
 
 
 def end_sentence(text: str) -> str:
@@ -180,12 +180,7 @@ def join_groups(groups: dict[str, list[HostDiagnosis]]) -> str:
 
 
 def format_hosts(hosts: Sequence[HostDiagnosis]) -> str:
-    return ", ".join(host.name for host in hosts) if len(hosts) <= _NAMED else f"{len(hosts)} hosts ({hosts[0].name}, ...)"
-
-
-def format_pairs(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return ", ".join(host.name for host in hosts) if len(hosts) <= NAMED else f"{len(hosts)} hosts ({hosts[0].name}, ...)"
 
 
 def indent_lines(lines: str) -> str:

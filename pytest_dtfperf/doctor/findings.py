@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.doctor.diagnosis import (
+    NAMED,
     Diagnosis,
     HostDiagnosis,
     HostFacts,
@@ -18,12 +19,11 @@ from pytest_dtfperf.doctor.diagnosis import (
     format_bytes,
     format_gpus,
     format_hosts,
-    format_pairs,
     indent_lines,
     join_groups,
 )
 from pytest_dtfperf.errors import AllocationError, quote_lines
-from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.formats import format_count, join_some
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import NetworkInterface, Protection
 
@@ -219,7 +219,7 @@ def _check_ports(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[F
     host = diagnosis.hosts[example.target]
     elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_format_addresses(host)}."
     yield Finding(
-        f"{format_pairs(failing)} cannot connect. {diagnosis.hosts[example.source].name} to {host.name} ({host.address}), "
+        f"{join_some(failing, NAMED)} cannot connect. {diagnosis.hosts[example.source].name} to {host.name} ({host.address}), "
         f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
         "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or set fixed_ports = true and open "
         "2220 to 2239",
@@ -249,7 +249,7 @@ def _check_links(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[F
     guilty = f". {diagnosis.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
     slow = [f"{diagnosis.hosts[source].name} -> {diagnosis.hosts[target].name}" for source, target in sorted(below)]
     yield Finding(
-        f"{format_pairs(slow)} {'is' if len(slow) == 1 else 'are'} far slower than the other links: "
+        f"{join_some(slow, NAMED)} {'is' if len(slow) == 1 else 'are'} far slower than the other links: "
         f"{format_bits_per_s(slowest)} where {format_bits_per_s(usual)} is usual{guilty}",
         "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
     )

@@ -19,7 +19,7 @@ from pytest_dtfperf.doctor.diagnosis import (
     format_hosts,
 )
 from pytest_dtfperf.doctor.findings import Finding, get_protection, group_by_shared_folder, group_interfaces
-from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.formats import format_count, join_some
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
@@ -275,9 +275,9 @@ def _format_interfaces_note(diagnosis: Diagnosis) -> str:
     """Return the note on interfaces: `m1, m2 have eth0 (Ethernet 10 Gb/s) and ib0 (InfiniBand 100 Gb/s)`."""
     alike = []
     for interfaces, hosts in group_interfaces(diagnosis).items():
-        described = [f"{each.name} ({each.speed or f'{each.kind} of unknown speed'})" for each in interfaces[:_INTERFACES]]
-        more = f" and {len(interfaces) - _INTERFACES} more" if len(interfaces) > _INTERFACES else ""
-        alike.append(f"{format_hosts(hosts)} {'have' if len(hosts) > 1 else 'has'} {', '.join(described) or 'none'}{more}")
+        described = [f"{each.name} ({each.speed or f'{each.kind} of unknown speed'})" for each in interfaces]
+        have = "have" if len(hosts) > 1 else "has"
+        alike.append(f"{format_hosts(hosts)} {have} {join_some(described, _INTERFACES) or 'none'}")
     return f"interface: the one that tasks use. {'; '.join(alike)}."
 
 

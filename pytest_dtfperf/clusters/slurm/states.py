@@ -6,12 +6,13 @@ srun end with code 0, and Slurm notices a disconnected node only after its Slurm
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import SlurmJob
+from pytest_dtfperf.formats import join_some
 
 _FEW = 4  # nodes that a message lists one by one
 
@@ -120,7 +121,7 @@ def _format_details(job: SlurmJob) -> str:
         case "BOOT_FAIL":
             return f"ended: {_format_failed_node(job)} did not boot"
         case "OUT_OF_MEMORY" if job.nodes:
-            return f"ran out of memory on {_name_nodes(job.nodes)}"
+            return f"ran out of memory on {join_some(job.nodes, _FEW)}"
         case "FAILED":
             return f"failed with {_format_code(job)}{_format_reason(job)}"
     return describe_state(job.state)
@@ -129,12 +130,9 @@ def _format_details(job: SlurmJob) -> str:
 def _format_failed_node(job: SlurmJob) -> str:
     if job.failed_node:
         return f"node {job.failed_node}"
-    return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_name_nodes(job.nodes)}" if job.nodes else "a node"
-
-
-def _name_nodes(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _FEW} more" if len(nodes) > _FEW else ""
-    return ", ".join(nodes[:_FEW]) + more
+    if len(job.nodes) == 1:
+        return f"node {job.nodes[0]}"
+    return f"a node of {join_some(job.nodes, _FEW)}" if job.nodes else "a node"
 
 
 def _format_code(job: SlurmJob) -> str:

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.verdict import Verdict, sort_by_severity
 from pytest_dtfperf.compare.blocks import ABVerdict
 from pytest_dtfperf.compare.record import COMPARISONS_FILE, LOGS_OF_COMPARISONS, ComparisonRecord, make_log_name
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware
-from pytest_dtfperf.formats import NONE, duration, format_count, percent, printable_bytes, rate
+from pytest_dtfperf.formats import NONE, duration, format_count, join_some, percent, printable_bytes, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, path_safe
@@ -217,17 +217,12 @@ def _list_facts(
     facts = [
         Fact("session", session.id, is_code=True),
         Fact("command", shlex.join(session.command), is_code=True),
-        Fact("hosts", _join_some(list(hosts), 8)),
+        Fact("hosts", join_some(list(hosts), 8)),
         Fact("hardware", ", ".join(systems)),
         Fact("software", ", ".join(word.replace("=", " ") for word in software)),
         Fact("beside it", ", ".join(files)),
     ]
     return [fact for fact in facts if fact.text]
-
-
-def _join_some(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _list_reasons(records: Sequence[Record], cards: Mapping[str, Card]) -> list[ReasonView]:
