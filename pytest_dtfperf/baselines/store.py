@@ -81,7 +81,6 @@ class BaselineStore:
         return max(entries, key=lambda entry: entry.provenance.date, default=None)
 
     def entries(self, system: str) -> list[Entry]:
-        """Return all entries of a system."""
         keys = self._content(system).get("entries", {})
         return [entry for key in keys for entry in self._entries(system, key)]
 

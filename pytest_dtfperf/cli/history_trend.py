@@ -265,7 +265,6 @@ def _list_hosts(event: "Row") -> Sequence[str]:
 
 
 def _draw_host(found: "Sequence[Series]", events: "Sequence[Row]", nights: int) -> None:
-    """Draw each series of a host."""
     from pytest_dtfperf.explain.probes import describe_reading
 
     for series in sorted(found, key=lambda series: (series.points[-1]["cluster"], series.system, series.capacity)):

@@ -103,7 +103,6 @@ def add_json(parser: argparse.ArgumentParser, shape: Shape, *, lines: str = "") 
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add --metrics."""
     text = "write the metrics of the result for Prometheus to FILE.prom, or send them to a Pushgateway; can be repeated"
     parser.add_argument("--metrics", metavar="FILE|URL", action="append", default=[], help=text)
 

@@ -79,5 +79,4 @@ class Qualification(JsonData):
     rounds: int = field(default=0, metadata=describe("Rounds of readings of each host", at_least=0))
 
     def list_hosts(self, verdict: HostVerdict) -> list[str]:
-        """Return the names of the hosts with this verdict."""
         return [name for name, host in self.hosts.items() if host.verdict is verdict]

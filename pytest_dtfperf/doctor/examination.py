@@ -213,7 +213,6 @@ class Examination:
         self.diagnosis.links = [found[pair] for pair in sorted(found)]
 
     def _measure_round(self, pairs: Sequence[Pair]) -> dict[Pair, HostLink]:
-        """Measure one round of pairs."""
         hosts, listening = self.diagnosis.hosts, self._list_listening()
         going = {source: target for source, target in pairs if source in listening and target in listening}
         targets = {

@@ -291,7 +291,6 @@ class ClusterStep:
 
 
 def make_cluster_step(traces: Sequence[TaskTrace], number: int, clocks: Clocks) -> ClusterStep:
-    """Return step `number` of all traces."""
     sessions = [_Session(trace, number, clocks) for trace in traces if clocks.reads(trace.task)]
     for session in sessions:
         session.link()

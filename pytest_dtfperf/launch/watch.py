@@ -369,5 +369,4 @@ def format_loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> s
 
 
 def _format_end(event: ProcessEnd) -> str:
-    """Return how a process ended."""
     return format_exit(event.status)

@@ -69,12 +69,10 @@ class RunMonitor:
         self._calls[task] += 1
 
     def note_done(self, task: str) -> None:
-        """Note that a task is done."""
         if not self._calls and not _is_parameter_server(task):
             self._end = self._host.sample()
 
     def add_samples(self, seen: Sequence[Seen]) -> None:
-        """Add samples of the GPUs."""
         if len(self._seen) < _MOST_READINGS:
             self._seen += seen
         elif seen:

@@ -62,7 +62,6 @@ class SimulatedSteps:
         return float(self.ends_s[:, -1].max())
 
     def timestamps(self, worker: int) -> StepTimestamps:
-        """Return the step timestamps of a worker."""
         python, receive, compute, step = (
             np.rint(1e6 * each[worker]).astype(int) for each in (self.python_s, self.receive_s, self.compute_s, self.step_s)
         )

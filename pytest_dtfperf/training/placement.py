@@ -32,7 +32,6 @@ Placement = Callable[[Sequence[Shape], int], Placed]
 
 
 def compute_bytes(shape: Shape) -> int:
-    """Return the bytes of a variable."""
     return math.prod(shape) * FLOAT_BYTES
 
 

@@ -105,7 +105,6 @@ class LedgerRecord:
         return max(pending.values(), default=None)
 
     def get_last_entry(self, event: str) -> Mapping[str, Any] | None:
-        """Return the latest entry of that event."""
         return next((entry for entry in reversed(self.entries) if entry["event"] == event), None)
 
     def _list_intents(self, kind: str) -> Iterator[Mapping[str, Any]]:

@@ -18,7 +18,6 @@ PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the session may have ended because of 
 
 
 def make_watchdog_command(ledger: Path, settle_s: float) -> list[str]:
-    """Return the command of a run's watchdog."""
     return make_module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
 
 

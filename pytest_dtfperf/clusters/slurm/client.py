@@ -93,7 +93,6 @@ class SlurmClient:
         self._ask(["scancel", "--quiet", *job_ids])
 
     def cancel_steps(self, job_id: str, name: str) -> None:
-        """Cancel a job's steps of that name."""
         text = self._ask(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"], or_none=_UNKNOWN_JOB)
         steps = [step for step, _, its_name in (line.partition(" ") for line in text.splitlines()) if its_name.strip() == name]
         if steps:

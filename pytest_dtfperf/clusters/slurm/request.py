@@ -272,7 +272,6 @@ _JOB_COMMENT = re.compile(r"dtfperf session=(\S+) owner=(\S+)")
 
 
 def format_job_comment(session: str, owner: Owner) -> str:
-    """Return the job comment for sbatch."""
     return f"dtfperf session={session} owner={owner.text}"
 
 

@@ -230,7 +230,6 @@ class SrunMessages:
         self._of_task: dict[int, list[str]] = defaultdict(list)
 
     def feed(self, line: str) -> None:
-        """Process one line."""
         if found := _OF_TASKS.match(line):
             for task in _expand_numbers(found[2]):
                 self._of_task[task].append(found[3])
