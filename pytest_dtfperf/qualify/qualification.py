@@ -61,7 +61,6 @@ class HostQualification:
         policy: QualifyPolicy | None = None,
         trains: bool = True,
         time_limit_s: float = math.inf,
-        seed: int | None = None,
         recorded: Sequence[Series] | None = None,
         names: Collection[str] = (),
         on_status: Callable[[str], object] = lambda text: None,
@@ -73,7 +72,6 @@ class HostQualification:
             policy: the error rates and the losses; of links, the losses are those of `LINK_POLICY`.
             trains: whether hosts train.
             time_limit_s: no round begins that would end later.
-            seed: of the pairs; by default drawn.
             recorded: readings of hosts in the history, by which a host that is measured alone is judged, instead of by peers.
             names: further names of that host in the history.
             on_status: called with a line about each round.
@@ -84,7 +82,7 @@ class HostQualification:
         self._policy = policy or QualifyPolicy()
         self._trains = trains
         self._time_limit_s = time_limit_s
-        seed = secrets.randbits(32) if seed is None else seed
+        seed = secrets.randbits(32)
         self._streams, self._pair_trainings = Tournament(seed), Tournament(seed + 1)
         self._on_status = on_status
         self._recorded, self._names = recorded, names
