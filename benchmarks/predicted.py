@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from benchmarks.capacity import KEPT, Result
@@ -18,7 +18,7 @@ from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import NetworkRates, StepModel
 from pytest_dtfperf.predict.inputs import find_hosts, group_by_series, make_measured
-from pytest_dtfperf.predict.prediction import PredictedRate, Predictor
+from pytest_dtfperf.predict.prediction import LinkRange, PredictedRate, Predictor
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
@@ -65,7 +65,10 @@ def predict_held_out(link_bytes_per_s: Mapping[str, float] | None = None) -> lis
         if not fitted or fitted == rows:
             continue
         measured = [make_measured(row) for row in fitted]
-        predictor = Predictor(measured, find_hosts(rows[0].system, (link_bytes_per_s or {}).get(rows[0].system)))
+        hosts = find_hosts(rows[0].system)
+        if link_bytes_per_s is not None:
+            hosts = replace(hosts, link=LinkRange.from_probe(link_bytes_per_s[rows[0].system]))
+        predictor = Predictor(measured, hosts)
         for row in rows[len(fitted) :]:
             rate = make_measured(row)
             prediction = predictor.predict(rate.spec, rate.layout)

@@ -50,16 +50,14 @@ def make_measured(row: Reference) -> MeasuredRate:
     return MeasuredRate(spec=spec, layout=layout, images_per_sec=row.images_per_sec)
 
 
-def find_hosts(system: str, link_bytes_per_s: float | None = None) -> Hosts:
+def find_hosts(system: str) -> Hosts:
     """Return the hosts of a published system. Raises `UsageError` if there is no such system."""
     known = {row.system: row for row in references()}
     if system not in known:
         raise UsageError(describe_unknown_name("published system", system, known))
     hardware, row = HARDWARE.get(system), known[system]
     link = LinkRange.make_unknown()
-    if link_bytes_per_s:
-        link = LinkRange.from_probe(link_bytes_per_s)
-    elif hardware and hardware.link_bytes_per_s:
+    if hardware and hardware.link_bytes_per_s:
         link = LinkRange.from_data_sheet(hardware.link_bytes_per_s, hardware.source)
     return Hosts(devices_per_host=max(1, row.machine.gpus_per_node), link=link)
 
