@@ -7,7 +7,7 @@ has to fetch the most. docs/predict.md has the equations and what they leave out
     streams     share the link of their sender and the link of the worker, each direction for itself, max-min fair
     forward     a layer begins when its values are there and the layer before has ended
     gradients   are sent as they are computed, last layer first
-    updates     begin when all workers' gradients are there, one after another on each host
+    updates     take no time, once all workers' gradients are there
     barrier     the step ends with the slowest of n devices
 
 Max-min fair sharing: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2. Schedules of all-reduce: Thakur, Rabenseifner
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.limits.limit import FORWARD
-from pytest_dtfperf.limits.needs import SLOTS, Layout, compute_traffic, count_devices, needs_values_before_gradients
+from pytest_dtfperf.limits.needs import Layout, compute_traffic, count_devices, needs_values_before_gradients
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.exchange_plan import Exchange, list_exchanges
@@ -42,7 +42,6 @@ class NetworkRates:
 
     link_bytes_per_s: float  # of a host, in each direction
     message_s: float = MESSAGE_S  # for which a tensor occupies both links, whatever its size
-    memory_bytes_per_s: float | None = None  # that updates on a parameter server's host read and write; None: they cost nothing
 
 
 @dataclass(frozen=True)
@@ -141,19 +140,8 @@ class StepModel:
             return end
         ready = [forward_end + (1 - each.starts[::-1]) * backward_s for each in streams]  # last layer first
         delivered = link.turn_round().finish(ready)
-        updated = [self._update(each, times, network) for each, times in zip(streams, delivered, strict=True)]
-        if pulls:
-            return max(end, *(float(times[-1]) for times in updated))
-        back = link.turn_round().finish(updated)
-        return max(end, *(float(times[-1]) for times in back))
-
-    def _update(self, stream: Stream, delivered: Floats, network: NetworkRates) -> Floats:
-        """Return when the updates of gradients that have come at these times have ended, one after another."""
-        if network.memory_bytes_per_s is None:
-            return delivered
-        state = 2 + 2 * SLOTS[self.spec.optimizer]
-        per_byte = (stream.receivers + state / self.wire) / network.memory_bytes_per_s
-        return _serve(delivered, stream.sizes[::-1] * per_byte)
+        last = delivered if pulls else link.turn_round().finish(delivered)
+        return max(end, *(float(times[-1]) for times in last))
 
     def _find_all_reduce_end(self, compute_s: float, network: NetworkRates) -> float:
         ranks = Ranks(len(self._workers), max(self._workers.values()))

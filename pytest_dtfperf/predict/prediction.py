@@ -20,7 +20,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.placement import HostView, place
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.predict.event_model import MESSAGE_S, Floats, NetworkRates, StepModel
+from pytest_dtfperf.predict.event_model import Floats, NetworkRates, StepModel
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 
 COVERED = 0.9  # of the distribution, in the interval
@@ -76,8 +76,6 @@ class Hosts:
 
     devices_per_host: int
     link: LinkRange = field(default_factory=LinkRange.make_unknown)
-    message_s: float = MESSAGE_S
-    memory_bytes_per_s: float | None = None
     config: ClusterConfig | None = None
 
     def place(self, spec: Spec) -> Layout:
@@ -290,10 +288,7 @@ class Predictor:
         return self._quantile_of_links((1 + COVERED) / 2) > WIDE * self._quantile_of_links((1 - COVERED) / 2)
 
     def _rates(self, per_s: float) -> NetworkRates:
-        hosts = self._hosts
-        return NetworkRates(
-            link_bytes_per_s=float(per_s), message_s=hosts.message_s, memory_bytes_per_s=hosts.memory_bytes_per_s
-        )
+        return NetworkRates(link_bytes_per_s=float(per_s))
 
     def _compute(self, per_s: float) -> float:
         """Return the time of computing, for a link's rate and the mean jitter."""

@@ -119,14 +119,6 @@ def test_fast_links_leave_computing_and_messages() -> None:
     assert model.step_s(COMPUTE_S, NetworkRates(link_bytes_per_s=1e14, message_s=0.01)) > 1.1 * COMPUTE_S
 
 
-def test_slow_memory_makes_updates_longer() -> None:
-    """A server with a memory of 100 MB/s makes the step more than five seconds longer."""
-    model = StepModel(make_spec("parameter_server", 8, 1), spread_over_hosts(8, 1))
-    free = model.step_s(COMPUTE_S, NetworkRates(link_bytes_per_s=LINK))
-    slow = model.step_s(COMPUTE_S, NetworkRates(link_bytes_per_s=LINK, memory_bytes_per_s=1e8))
-    assert slow > free + 5  # 95 MB of eight workers, and twice more, at 100 MB/s
-
-
 def test_large_variable_makes_more_servers_useless() -> None:
     """With VGG16's largest variable more servers do not shorten the step, unless variables are split."""
     whole = [compute_step_s(make_spec("parameter_server", 8, count, "vgg16", variable_placement="greedy")) for count in (2, 8)]
