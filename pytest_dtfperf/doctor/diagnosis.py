@@ -132,7 +132,6 @@ class Diagnosis:
     links: list[HostLink] = field(default_factory=list)  # one per ordered pair, the better of two measurements
     rounds: int = 0  # in which they were measured
     ring: bool = False  # every host with the next one; else every ordered pair
-    stream_s: float = 0.0
 
     @property
     def present(self) -> list[int]:

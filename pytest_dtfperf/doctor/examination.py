@@ -198,7 +198,7 @@ class Examination:
         """Measure all links. This is the last check, when nothing else runs on the hosts."""
         listening = self._list_listening()
         schedule = make_rounds(listening)
-        self.diagnosis.rounds, self.diagnosis.ring, self.diagnosis.stream_s = len(schedule), len(listening) > FEW, STREAM_S
+        self.diagnosis.rounds, self.diagnosis.ring = len(schedule), len(listening) > FEW
         closed = {(each.source, each.target) for each in self.diagnosis.reached if each.error}
         found: dict[Pair, HostLink] = {}
         for number, pairs in enumerate(schedule, 1):

@@ -51,7 +51,7 @@ def make_healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, 
         )
         for i in range(hosts)
     ]
-    seen = Diagnosis(cluster="alps", hosts=rows, rounds=6, stream_s=1.0)
+    seen = Diagnosis(cluster="alps", hosts=rows, rounds=6)
     pairs = [(i, k) for i in range(hosts) for k in range(hosts) if i != k]
     seen.reached = [PortAttempt(i, k, 40000 + k) for i, k in pairs]
     seen.links = [make_link(i, k) for i, k in pairs]
