@@ -90,7 +90,7 @@ class Program:
         while True:
             ready = select.select(pipes, [], [], _TICK_S)[0]
             if self._steps in ready and self._steps:
-                self._steps.take(output)
+                self._steps.take(output.sign_of_life)
             if self._output in ready:
                 data = os.read(self._output, _READ_BYTES)
                 if data:

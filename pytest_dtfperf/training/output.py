@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_dtfperf.spec.printed_number import UnclearNumber, find
 from pytest_dtfperf.traces import StepTimestamps
@@ -22,13 +22,6 @@ MOST_STEPS = 400_000  # as many as a line of a report can hold (`clusters/childr
 _REPORT_LINE_BYTES = 4096  # of which a program's line needs 200
 _READ_BYTES = 1 << 16
 _KEYS = {"pid", "began", "ended", "images", "warmup"}
-
-
-class StepListener(Protocol):
-    """A receiver of each reported step as a sign of life."""
-
-    def sign_of_life(self) -> None:
-        """Note that a step has been reported."""
 
 
 class ImpossibleSteps(Exception):
@@ -67,15 +60,14 @@ class ReportedSteps:
     def fileno(self) -> int:
         return self._read
 
-    def take(self, listener: StepListener | None = None) -> None:
-        """Read all data that has arrived."""
+    def take(self, on_step: Callable[[], object] = lambda: None) -> None:
+        """Read all data that has arrived, and call `on_step` for each step."""
         with suppress(BlockingIOError):
             while data := os.read(self._read, _READ_BYTES):
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     self.take_line(line)
-                    if listener:
-                        listener.sign_of_life()
+                    on_step()
                 if len(self._rest) > _REPORT_LINE_BYTES:
                     self._rest = b""
                     self._refuse(f"a line of more than {_REPORT_LINE_BYTES} bytes")
