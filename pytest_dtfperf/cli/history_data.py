@@ -2,14 +2,13 @@
 
 import argparse
 import csv
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from pytest_dtfperf.cli.options import (
     DONE,
@@ -28,6 +27,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import confirm, print_json, print_remark, write_file
 from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.errors import UsageError, show_value
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.history.where import VARIABLE, Address, get_requested, parse_address
 
@@ -37,25 +37,18 @@ if TYPE_CHECKING:
     from pytest_dtfperf.report.sources import StoredSession
 
 
-class FormatWriter(Protocol):
-    """A function that writes sessions in a format."""
-
-    def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
-        """Return the file's content. `sessions` has one item if the format has. Raises `UsageError` without its library."""
-
-
 @dataclass(frozen=True)
 class ExportFormat:
     """A format of `dtfperf history export --format`."""
 
     scope: Literal["all runs", "one session"]
     read_by: str  # as in docs/exports.md
-    writer: str  # "module:function", a `FormatWriter`
+    writer: str  # "module:function", which `write` calls
 
     def write(self, sessions: "Sequence[StoredSession]") -> bytes:
-        module, _, name = self.writer.partition(":")
-        writer: FormatWriter = getattr(importlib.import_module(module), name)
-        return writer(sessions)
+        """Return the file's content. `sessions` has one item if the format has. Raises `UsageError` without its library."""
+        content: bytes = load(self.writer)(sessions)
+        return content
 
 
 _EXPORTS = "pytest_dtfperf.report.export_formats"

@@ -9,7 +9,6 @@ training = { warmup_steps = 10 } # defaults of its runs, below those of a test a
 models.inception3 = { batch_size = 64 }
 """
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -18,12 +17,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf import extensions
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.file import CODE, COMMAND, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Allocation, Cluster, Resources
 from pytest_dtfperf.errors import ClusterFileError, SpecError, UsageError, describe_unknown_name, show_value
-from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import is_own_model_name
@@ -206,8 +205,7 @@ class _ImportedRows(dict[str, Any]):
     def __getitem__(self, name: str) -> Backend:
         row = super().__getitem__(name)
         if isinstance(row, str):
-            module, _, class_name = row.partition(":")
-            row = self[name] = getattr(importlib.import_module(module), class_name)()
+            row = self[name] = extensions.load(row)()
         found: Backend = row
         return found
 
@@ -222,7 +220,7 @@ _IMPLEMENTATIONS: Mapping[str, str] = {
 }
 
 # Includes the backends of other installed packages: docs/extending.md.
-BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, {})
+BACKENDS: extensions.Table[Backend] = extensions.Table("pytest_dtfperf.backends", Backend, {})
 BACKENDS.data = _ImportedRows(_IMPLEMENTATIONS)
 
 

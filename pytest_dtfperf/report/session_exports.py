@@ -5,7 +5,6 @@ measurements.jsonl, in its order; docs/numbers.md describes its columns.
 """
 
 import csv
-import importlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.compare.record import ComparisonRecord
 from pytest_dtfperf.errors import ExportFailed
-from pytest_dtfperf.extensions import Table
+from pytest_dtfperf.extensions import Table, load
 from pytest_dtfperf.formats import printable_lines
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
@@ -57,8 +56,7 @@ class Export:
     writer: str  # "module:function", a `Writer`
 
     def write(self, folder: SessionFolder, results: SessionResults) -> list[str]:
-        module, _, name = self.writer.partition(":")
-        writer: Writer = getattr(importlib.import_module(module), name)
+        writer: Writer = load(self.writer)
         return writer(folder, results)
 
 
