@@ -1,7 +1,6 @@
 """`dtfperf history ...`: list sessions, show and compare them, draw trends, and report changes of rates."""
 
 import argparse
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -214,16 +213,13 @@ def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history.comparison import compare_sessions, find_session
     from pytest_dtfperf.history.database import measurements, runs
 
-    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     with open_history(args).reading() as connection:
         sessions = store.read_sessions(connection)
         names = [find_session(sessions, given)["id"] for given in (args.before, args.after)]
         sides = [store.read_rows(connection, measurements, name) for name in names]
-        for name in dict.fromkeys(names):
-            for row in store.read_rows(connection, runs, name):
-                rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
+        of_both = [row for name in dict.fromkeys(names) for row in store.read_rows(connection, runs, name)]
         contents = store.read_fingerprints(connection)
-    found = compare_sessions(sides[0], sides[1], rates, contents)
+    found = compare_sessions(sides[0], sides[1], of_both, contents)
     if args.json:
         rows = [{**asdict(each), "answer": each.answer} for each in found]
         print_json({"baseline": names[0], "current": names[1], "compared": rows})

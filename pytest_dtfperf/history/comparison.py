@@ -1,6 +1,7 @@
 """Select two sessions by id, date, commit or version, and compare the rates of the trainings that both measured. Pure."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class ComparedTraining:
 def compare_sessions(
     baseline: Iterable[Row],
     current: Iterable[Row],
-    rates: Rates,
+    runs: Iterable[Row],
     contents: Contents,
     *,
     error: float = ERROR,
@@ -64,11 +65,14 @@ def compare_sessions(
     Args:
         baseline: Measurements of the earlier session.
         current: Measurements of the later session.
-        rates: Images/sec of each run.
+        runs: Runs of both sessions. Disturbed ones do not count.
         contents: The fingerprints.
         error: The probability that the true change is below the interval, and also that it is above.
         assumed: The noise if neither session has calibrated noise.
     """
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in runs:
+        rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
     before, after = _select_latest(baseline), _select_latest(current)
     return [_compare_training(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
 

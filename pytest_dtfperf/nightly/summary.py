@@ -6,7 +6,6 @@ major version of the framework is compared with the last one before it, on the s
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,11 +83,9 @@ def _compare_sessions(
     baseline: SessionRows, current: SessionRows, wanted: Sequence[Row], error: float
 ) -> list[ComparedTraining]:
     """Compare those of the wanted that were measured on the same hardware."""
-    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in (*baseline.runs, *current.runs):
-        rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
+    runs = (*baseline.runs, *current.runs)
     contents = {**baseline.fingerprints, **current.fingerprints}
-    found = compare_sessions(baseline.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
+    found = compare_sessions(baseline.measurements, wanted, runs, contents, error=error, assumed=ASSUMED_NOISE)
     return [each for each in found if each.replaced or not each.foreign]
 
 
