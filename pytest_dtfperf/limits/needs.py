@@ -12,8 +12,8 @@ from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 from pytest_dtfperf.training.models.outline import get_outline
+from pytest_dtfperf.training.placement import FLOAT_BYTES
 
-VALUE_BYTES = 4  # of a variable or gradient in full precision
 SLOTS: Mapping[str, int] = {
     "sgd": 0,
     "momentum": 1,
@@ -92,7 +92,7 @@ def compute_update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
     if spec.command or spec.forward_only:
         return {}
     workers, state = len(layout.workers), 2 + 2 * SLOTS[spec.optimizer]
-    times = workers * _wire_part(spec) + (state if spec.cross_replica_sync else workers * state)
+    times = workers * get_wire_part(spec) + (state if spec.cross_replica_sync else workers * state)
     found: dict[str, float] = defaultdict(float)
     for server, held in zip(layout.servers, bytes_on_servers(spec) if layout.servers else (), strict=True):
         found[layout.hosts[server]] += times * held
@@ -110,7 +110,7 @@ def compute_server_traffic(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
         return {}, {}  # each worker has a copy of all variables, and nothing changes it
     held: dict[str, float] = defaultdict(float)  # bytes of a host's servers, as sent
     for server, size in zip(layout.servers, bytes_on_servers(spec), strict=True):
-        held[layout.hosts[server]] += size * _wire_part(spec)
+        held[layout.hosts[server]] += size * get_wire_part(spec)
     workers, all_held = Counter(layout.hosts[worker] for worker in layout.workers), sum(held.values())
     down = {
         host: Flow(sent=held[host] * (workers.total() - workers[host]), received=workers[host] * (all_held - held[host]))
@@ -134,11 +134,11 @@ def _count_all_reduce(spec: Spec, layout: Layout) -> Phase:
     Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.
     """
     hosts = dict.fromkeys(layout.hosts[worker] for worker in layout.workers)
-    size = VALUE_BYTES * get_outline(spec).trained_parameters * _wire_part(spec)
+    size = FLOAT_BYTES * get_outline(spec).trained_parameters * get_wire_part(spec)
     each = 2 * (len(hosts) - 1) / len(hosts) * size
     return {host: Flow(each, each) for host in hosts}
 
 
-def _wire_part(spec: Spec) -> float:
+def get_wire_part(spec: Spec) -> float:
     """Return the size of a value as it is sent, as a fraction of its size in memory."""
     return 0.5 if spec.wire_precision == "bf16" else 1.0

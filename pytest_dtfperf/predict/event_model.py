@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.limits.limit import FORWARD
-from pytest_dtfperf.limits.needs import Layout, compute_traffic, count_devices, needs_values_before_gradients
+from pytest_dtfperf.limits.needs import Layout, compute_traffic, count_devices, get_wire_part, needs_values_before_gradients
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.exchange_plan import Exchange, list_exchanges
 from pytest_dtfperf.training.models.outline import get_outline
+from pytest_dtfperf.training.placement import FLOAT_BYTES
 
 MESSAGE_S = 40e-6  # of a tensor on the network, however small it is: training/exchange_plan.py
-FLOAT_BYTES = 4
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class StepModel:
     def __init__(self, spec: Spec, layout: Layout) -> None:
         self.spec, self.layout = spec, layout
         self._workers = Counter(layout.hosts[worker] for worker in layout.workers)
-        self.wire = 0.5 if spec.wire_precision == "bf16" else 1.0
+        self.wire = get_wire_part(spec)
         self._starts = _find_starts(spec)
         devices = count_devices(spec, layout)
         self.devices = sum(devices.values())

@@ -12,13 +12,12 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Wave, assign_servers, compute_sizes, plan_waves
+from pytest_dtfperf.training.models.tensors import DTYPES
 from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.barrier import Barrier, group_by_device
 from pytest_dtfperf.training.variable_update.staging import LocalDevices, Stage
 
 v1 = tf.compat.v1
-
-DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 
 
 class Wire:
