@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 MOST_CHARACTERS = 8 << 20  # of packed timestamps or a packed trace: half of the maximum of a line
 _MOST_BYTES = 32 << 20  # of their JSON: five numbers for each of 400,000 steps, or names and times of 100,000 operations
-MOST_STEPS = 400_000  # with timestamps, of one worker, as in a report
+MOST_STEPS = 400_000  # with timestamps, of one worker: as many as a line of a report can hold (`clusters/children.py`)
 _MOST_US = 10**13  # of a timestamp: four months, more than any step takes
 _MOST = 2**53  # microseconds (until 2255) or bytes in a trace: above any clock or tensor
 

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.children import Child, ChildrenChannel, sweep_machi
 from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.file import COUNT, Validator, one_of
 from pytest_dtfperf.clusters.locks import make_runtime_folder
-from pytest_dtfperf.clusters.named import Backend, ClusterConfig
+from pytest_dtfperf.clusters.named import OLDEST_PYTHON, Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node import boot, isolation, sweep
@@ -26,7 +26,6 @@ from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
-OLDEST_PYTHON = (3, 11)
 CHECK_S = 60.0  # of starting an interpreter from a cold network file system
 
 

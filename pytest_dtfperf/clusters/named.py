@@ -27,6 +27,8 @@ from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import is_own_model_name
 
+OLDEST_PYTHON = (3, 11)  # that hosts may have
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pytest_dtfperf.clusters.named import BACKENDS
+from pytest_dtfperf.clusters.named import BACKENDS, OLDEST_PYTHON
 from pytest_dtfperf.doctor.diagnosis import (
     NAMED,
     Diagnosis,
@@ -27,7 +27,6 @@ from pytest_dtfperf.formats import format_count, join_some
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import NetworkInterface, Protection
 
-PYTHON = (3, 11)  # that hosts need at least
 TENSORFLOW = "2.21.0"  # the version that is locked, which `setup = "uv"` installs
 MOST_OFFSET_S = 0.05  # between two clocks; with more, times of different hosts cannot be compared
 LEAST_FREE_BYTES = 1 << 30  # for checkpoints, compiled kernels and logs of a session
@@ -84,9 +83,9 @@ def _find_troubled_hosts(diagnosis: Diagnosis, expected: ExpectedHardware) -> It
 
 def _check_python(diagnosis: Diagnosis, expected: ExpectedHardware) -> Iterator[Finding]:
     known = _select_known_hosts(diagnosis)
-    old = [host for host, facts in known if _parse_version(facts.python) < PYTHON]
+    old = [host for host, facts in known if _parse_version(facts.python) < OLDEST_PYTHON]
     if old:
-        wanted = ".".join(map(str, PYTHON))
+        wanted = ".".join(map(str, OLDEST_PYTHON))
         yield Finding(
             f"Python on {format_hosts(old)} is older than {wanted}",
             "Name a newer one in clusters.toml (`python`), or load it in `setup`",

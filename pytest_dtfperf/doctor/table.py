@@ -19,11 +19,10 @@ from pytest_dtfperf.doctor.diagnosis import (
     format_hosts,
 )
 from pytest_dtfperf.doctor.findings import Finding, get_protection, group_by_shared_folder, group_interfaces
-from pytest_dtfperf.formats import format_count, join_some
+from pytest_dtfperf.formats import NONE, format_count, join_some
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
-NONE = "-"  # the cell of an unknown value
 _INTERFACES = 8  # per host in a note
 _NARROWEST = 12  # the smallest width of a host's name
 

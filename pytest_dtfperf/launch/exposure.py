@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.placement import HostView
 from pytest_dtfperf.errors import AllocationError, show_value
 from pytest_dtfperf.messages.agent import InterfaceEntry
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
 # A list of its own, because the result of ipaddress.is_private differs between Python's versions.
 PRIVATE = tuple(
@@ -39,7 +40,6 @@ PRIVATE = tuple(
         ),
     )
 )
-ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # as in training/inputs/python_sources.py
 WAYS_OUT = (
     'Name a private network of the hosts (`private_address`), train as root where nftables is, or set network = "trusted" in '
     "clusters.toml if something else keeps strangers away. docs/security.md has the whole of it."

@@ -56,7 +56,6 @@ _QUERY = {
     "utilisation": "utilization.gpu",
 }
 _TEXT_COLUMNS = ("index", "uuid")
-_FORMAT = "--format=csv,noheader,nounits"
 
 
 def parse_readings(rows: str, processes: str, gpus: Sequence[str]) -> list[Reading]:
@@ -114,7 +113,7 @@ def _read_by_smi(gpus: Sequence[str]) -> list[Reading]:
     fields = ",".join(_QUERY.values())
     for query in (f"--query-gpu={fields}", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"):
         try:
-            code, answer = probes.run_program([probes.find_nvidia_smi() or "nvidia-smi", query, _FORMAT], SMI_S)
+            code, answer = probes.run_program([probes.find_nvidia_smi() or "nvidia-smi", query, probes.CSV_FORMAT], SMI_S)
         except OSError:  # it hangs, or no longer exists
             return []
         answers.append(answer if code in probes.SMI_ANSWERS else "")

@@ -30,7 +30,6 @@ else:  # agents start faster without typing
     _Names = namedtuple("_Names", "host boot namespace pid started")
 
 _TEXT = re.compile(r"([^\s:]+):([0-9a-f-]*):([0-9]*):([1-9][0-9]{0,9}):([0-9]{1,19})")
-_DEAD = ("Z", "X")
 
 
 class Fate(Enum):
@@ -100,7 +99,7 @@ class Owner(_Names):
         seen = processes.inspect("self" if self.pid == os.getpid() else self.pid)
         if seen is None:
             return Fate.ELSEWHERE if _is_hidden(self.pid) else Fate.GONE
-        return Fate.LIVES if seen.started == self.started and seen.state not in _DEAD else Fate.GONE
+        return Fate.LIVES if seen.started == self.started and seen.state not in processes.DEAD else Fate.GONE
 
 
 def boot_id() -> str:

@@ -23,7 +23,7 @@ _CPUINFO = "/proc/cpuinfo"
 _KINDS = (("cpu family", "model"), ("cpu implementer", "cpu part"))  # of x86, of ARM
 _COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line with fewer is a warning
 _MIG_MODE = "mig.mode.current"  # a column that nvidia-smi before driver 450 refuses with exit code 2
-_FORMAT = "--format=csv,noheader,nounits"
+CSV_FORMAT = "--format=csv,noheader,nounits"
 # Its exit codes of valid answers. 14: "infoROM is corrupted", although the GPU can compute (NVIDIA/gpu-operator#285).
 SMI_ANSWERS = (0, 14)
 # Its exit codes where there is no GPU: 6, "No devices were found"; 9, no driver is loaded. With others there may be some.
@@ -151,9 +151,9 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
             )
         return {}, {}
     columns = ",".join(_COLUMNS)
-    code, answer = run_program([smi, f"--query-gpu={columns},{_MIG_MODE}", _FORMAT], within_s, environ)
+    code, answer = run_program([smi, f"--query-gpu={columns},{_MIG_MODE}", CSV_FORMAT], within_s, environ)
     if code == _SMI_REFUSES or "not a valid field" in answer:
-        code, answer = run_program([smi, f"--query-gpu={columns}", _FORMAT], within_s, environ)
+        code, answer = run_program([smi, f"--query-gpu={columns}", CSV_FORMAT], within_s, environ)
     if code in _SMI_NO_GPUS:
         return {}, {}
     rows = [cells for cells in _split_rows(answer) if len(cells) in (len(_COLUMNS), len(_COLUMNS) + 1) and cells[0].isdecimal()]

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 STOPPED = ("T", "t")  # by a signal, by a debugger
-_DEAD = ("Z", "X")
+DEAD = ("Z", "X")
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may take longer, or not end
@@ -67,7 +67,7 @@ def inspect(pid: int | str) -> Process | None:
 def iterate_processes(*, dead: bool = False) -> Iterator[Process]:
     """Yield every living process; with `dead`, also those that have ended and were not reaped."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := inspect(int(name))) and (dead or process.state not in _DEAD):
+        if name.isdigit() and (process := inspect(int(name))) and (dead or process.state not in DEAD):
             yield process
 
 
@@ -124,7 +124,7 @@ def _list_children(parent: int, *, dead: bool = False) -> list[Process]:
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 pids += file.read().split()
     seen = (inspect(int(pid)) for pid in pids)
-    return [process for process in seen if process and (dead or process.state not in _DEAD)]
+    return [process for process in seen if process and (dead or process.state not in DEAD)]
 
 
 def _map_children(*, dead: bool = False) -> dict[int, list[Process]]:

@@ -4,6 +4,8 @@ from typing import Any, Protocol
 
 from pytest_dtfperf.node.probes import Counters
 
+PROGRESS_S = 0.25  # at least, from one sign of progress to the next
+
 
 class AgentConnection(Protocol):
     """The connection to the agent that started this task."""

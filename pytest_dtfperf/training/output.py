@@ -15,10 +15,9 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from pytest_dtfperf.spec.printed_number import UnclearNumber, find
-from pytest_dtfperf.traces import StepTimestamps
-from pytest_dtfperf.training import AgentConnection
+from pytest_dtfperf.traces import MOST_STEPS, StepTimestamps
+from pytest_dtfperf.training import PROGRESS_S, AgentConnection
 
-MOST_STEPS = 400_000  # as many as a line of a report can hold (`clusters/children.py`)
 _REPORT_LINE_BYTES = 4096  # of which a program's line needs 200
 _READ_BYTES = 1 << 16
 _KEYS = {"pid", "began", "ended", "images", "warmup"}
@@ -267,7 +266,6 @@ class _Lines:
         self._line, self._column = [], 0
 
 
-PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 LAST_LINES = 20
 LINE_BYTES = 1 << 16  # of a line; a longer one is read in pieces
 KEPT_BYTES = 4096  # of a piece, read again with the next one: a number may be in both

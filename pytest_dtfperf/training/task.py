@@ -16,7 +16,7 @@ from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.traces import pack_timestamps, pack_trace
-from pytest_dtfperf.training import AgentConnection, command, probing
+from pytest_dtfperf.training import PROGRESS_S, AgentConnection, command, probing
 from pytest_dtfperf.training.devices import describe_settings, keep_freed_memory, start_server
 from pytest_dtfperf.training.engine import Training, run_at_shutdown
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, run_measured_steps, serve_devices, time_steps
@@ -28,7 +28,6 @@ from pytest_dtfperf.training.subprocess_call import format_exception
 # Imported now, so that a zygote has them before it forks.
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
 
-PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 # The timeout of a traced step: seconds, plus a multiple of the slowest measured step.
 PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 

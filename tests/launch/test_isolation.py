@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 from tests.launch import serving_toy
 from tests.launch.isolated import TRAINING, list_server_ports, while_training
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage
@@ -124,8 +125,8 @@ def test_single_and_cold_tasks_are_isolated(tmp_path: Path) -> None:
     [
         ({}, {}, True),
         ({"data": "zmq"}, {}, True),
-        ({"data": "zmq"}, {exposure.ZMQ_PRODUCER: "/opt/feed --fast"}, False),
-        ({}, {exposure.ZMQ_PRODUCER: "/opt/feed --fast"}, True),
+        ({"data": "zmq"}, {ZMQ_PRODUCER: "/opt/feed --fast"}, False),
+        ({}, {ZMQ_PRODUCER: "/opt/feed --fast"}, True),
         ({"command": ("python", "train.py"), "rate_pattern": "rate: (.*)"}, {}, False),
     ],
     ids=["our own", "our producer", "an external producer", "an external producer, unused", "an external command"],

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_dtfperf.clusters.file import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
+from pytest_dtfperf.clusters.file import COUNT, FLAG, NAMES, SECONDS, TEXT, Validator, one_of
+from pytest_dtfperf.clusters.ssh.keys import PORT, SETUP
 from pytest_dtfperf.errors import show_value
 
 DEFAULT_USER = "ubuntu"  # of the default images
@@ -15,12 +16,10 @@ MOST_HOURS = 31 * 24.0
 WIDEST = 8  # bits of a network that may log in: 10.0.0.0/8 is a company's network; a shorter prefix covers much of the internet
 OURS = "dtfperf:"  # prefix of this package's tags
 
-PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
 HOURS = Validator(
     f"a number of hours above 0, {MOST_HOURS:g} at most", lambda value: SECONDS.accepts(value) and bool(value <= MOST_HOURS)
 )
 CIDR = Validator('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _parse_network(value) is not None)
-SETUP = Validator('a list of lines of shell, or "uv"', lambda value: value == "uv" or TEXTS.accepts(value))
 TAGS = Validator(
     'a table of texts, like { project = "resnet" }',
     lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),

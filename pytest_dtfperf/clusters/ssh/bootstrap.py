@@ -21,12 +21,11 @@ from typing import Any, Self
 
 import pytest_dtfperf
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import OLDEST_PYTHON, ClusterConfig
 from pytest_dtfperf.clusters.ssh.keys import CONNECT_S, PARALLEL, UV
 
 MARK = "dtfperf: "  # as in node/boot.py
 BOOT = Path(pytest_dtfperf.__file__).with_name("node") / "boot.py"
-OLDEST_PYTHON = (3, 11)
 
 # Any Python version must be able to run this line: an old one reports that it is too old.
 LOADER = f"""\

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.children import Child, guard_against_parent_death, make_exit_loss
+from pytest_dtfperf.clusters.named import OLDEST_PYTHON
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.ssh import bootstrap, connection_failures
-from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake
+from pytest_dtfperf.clusters.ssh.bootstrap import MARK, Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
 from pytest_dtfperf.errors import InfrastructureError, quote_lines, signal_name
 from pytest_dtfperf.formats import printable_bytes

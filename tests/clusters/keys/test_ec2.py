@@ -62,7 +62,7 @@ def test_table_with_all_keys_is_valid(tmp_path: Path) -> None:
         ('caller_cidr = "home"', "caller_cidr must be a network like \"203.0.113.7/32\", not 'home'"),
         ('caller_cidr = "203.0.113.7/24"', "caller_cidr must be a network like"),
         ("tags = { a = 1 }", "tags must be a table of texts"),
-        ('setup = "pip"', 'setup must be a list of lines of shell, or "uv"'),
+        ('setup = "pip"', 'setup must be a list of shell lines, or "uv"'),
         ("subnets = []", "subnets must be a list of at least one text"),
         ('zone = "eu-west-1a"', "unknown key 'zone'"),
         ('ami = "ubuntu"', "ami must be an image's id like ami-0123456789abcdef0, not 'ubuntu'"),
