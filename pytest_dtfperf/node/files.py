@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -94,7 +93,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise OSError(errno.EINVAL, f"it is {format_kind(os.stat(path).st_mode)}, which is not replaced", os.fspath(path))
     folder, name = os.path.split(os.path.abspath(path))
     _sweep(folder, f".{name}.")
-    unfinished = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{_MARK}")
+    unfinished = os.path.join(folder, f".{name}.{os.urandom(4).hex()}{_MARK}")
     try:
         with open(unfinished, "xb") as file:
             yield file

@@ -238,12 +238,11 @@ def explain_missing_firewall() -> str | None:
 def _make_table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
     """Return the rules. Ports and addresses are parsed first: other hosts report the peers, and root runs this program."""
     import ipaddress
-    import secrets
 
     found = {ipaddress.ip_address(peer.partition("%")[0]) for peer in peers}
     return _TABLE.format(
         # In containers of one host, agents may have the same process id.
-        name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}_{secrets.token_hex(4)}",
+        name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}_{os.urandom(4).hex()}",
         ports=_format_elements(map(int, ports)),
         peers4=_format_elements(sorted(each for each in found if each.version == 4)),
         peers6=_format_elements(sorted(each for each in found if each.version == 6)),

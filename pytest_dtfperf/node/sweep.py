@@ -15,7 +15,6 @@ prefix, and in it the name of its owner, which has ended.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,9 +27,7 @@ FOLDER_PREFIX = "dtfperf-run-"
 _UNSIGNED_S = 3600.0  # after this time, the owner of a folder without an owner's name was killed before it wrote that
 _OWNER_FILE = "owner"  # a file in it with its owner, as `Owner.text` writes it
 _MOST_BYTES = 4096  # of an owner's name
-_LONGEST_PARENT = (
-    32  # characters of the parent: a socket's path has at most 107, and those of Jupyter's kernels need 50 below it
-)
+_LONGEST_PARENT = 32  # characters: a socket's path has at most 107, and those of Jupyter's kernels need 50 below the parent
 
 
 def make_run_folder(parent: str | None = None) -> str:
@@ -66,6 +63,8 @@ def make_temporary_folder() -> Iterator[str]:
 
 
 def remove_folder(path: str) -> None:
+    import shutil
+
     shutil.rmtree(path, ignore_errors=True)
 
 
