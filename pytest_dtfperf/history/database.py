@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Self, TypeVar
 from urllib.parse import quote
@@ -328,6 +329,7 @@ def _exists(path: Path) -> bool:
     return True
 
 
+@lru_cache(maxsize=16)  # it keeps the compiled statements
 def _make_engine(address: Address) -> Engine:
     path = address.path
     if path:
