@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -237,10 +238,10 @@ def _cosines(nights: int) -> tuple[Array, Array, Array]:
     Also returns the inverse variance of each coefficient in variances of a night, (coefficient, kind), and the sum of the
     logarithms of these variances, (kind).
     """
-    positions = np.arange(nights)
-    basis = math.sqrt(2 / nights) * np.cos(math.pi * np.outer(positions + 0.5, np.arange(1, nights)) / nights)
-    distance = np.abs(positions[:, None] - positions)
-    slow = {r: np.einsum("nk,nk->k", basis, r**distance @ basis) for r in CORRELATIONS}
+    basis = math.sqrt(2 / nights) * np.cos(math.pi * np.outer(np.arange(nights) + 0.5, np.arange(1, nights)) / nights)
+    r = np.array(CORRELATIONS)[:, None]
+    weighted = accumulate(np.repeat(basis[:, None], len(r), axis=1), lambda earlier, night: night + r * earlier)
+    slow = dict(zip(CORRELATIONS, 2 * sum(map(np.multiply, basis, weighted)) - 1, strict=True))
     found = np.stack([1 - k.slow + (k.slow * slow[k.correlation] if k.slow else np.zeros(nights - 1)) for k in KINDS], axis=1)
     return basis, 1 / found, np.log(found).sum(axis=0)
 
