@@ -15,5 +15,4 @@ def pytest_configure(config: pytest.Config) -> None:
     option, python = config.option, os.environ.get(PYTHON)
     if python and getattr(option, "tx", None):
         option.tx = [f"popen//python={python}" if each == "popen" else each for each in option.tx]
-    if collections := vars(unraisableexception).get("gc_collect_iterations_key"):  # none in the oldest pytest
-        config.stash[collections] = 0
+    vars(unraisableexception)["gc_collect_harder"] = lambda *iterations: None
