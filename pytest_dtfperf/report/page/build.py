@@ -154,7 +154,7 @@ def make_page(given: PageInput) -> Page:
         cards=list(cards.values()),
         brief=_describe_omissions(len(cards)),
         without_measurement=given.without_measurement,
-        measured=_describe_amount(len(cards), len(comparisons)),
+        measured=_describe_amount(len(cards), len(comparisons)) + _describe_tests(session.verdicts, records),
         sections=[
             *_make_comparison_sections(comparisons),
             *_make_learning_sections(records),
@@ -195,6 +195,13 @@ def _describe_amount(measurements: int, comparisons: int) -> str:
     amounts = {"comparison": comparisons, "measurement": measurements}
     found = [format_count(count, name) for name, count in amounts.items() if count]
     return " and ".join(found) or format_count(0, "measurement")
+
+
+def _describe_tests(verdicts: Mapping[Verdict, int], records: Iterable[Record]) -> str:
+    """Return of how many tests the verdicts are, if those of the measurements are others."""
+    if not verdicts or Counter(verdicts) == Counter(record.verdict for record in records if record.verdict):
+        return ""
+    return f"; the verdicts above are those of {format_count(sum(verdicts.values()), 'test')}"
 
 
 def _describe_end(session: SessionInfo) -> str:

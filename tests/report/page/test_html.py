@@ -145,3 +145,19 @@ def test_unfinished_session_has_a_page(tmp_path: Path) -> None:
     whole = " ".join("".join(parse_html((folder.path / "report.html").read_text()).itertext()).split())
     assert "5 measurements; not ended: what follows is as far as the session has come" in whole
     assert "1 REGRESSED 1 INCONCLUSIVE 1 NO_BASELINE 1 IMPROVED 1 PASSED" in whole
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (None, "5 measurements; took"),
+        ({"REGRESSED": 1, "PASSED": 5}, "5 measurements; the verdicts above are those of 6 tests; took"),
+    ],
+)
+def test_page_shows_whether_tests_are_counted(tmp_path: Path, counts: dict[str, int] | None, words: str) -> None:
+    """If the verdicts of the tests are not those of the measurements, the page shows of how many tests they are."""
+    folder, records = folder_of(tmp_path, session_records()), session_records()
+    folder.finish(exit_code=1, wall_s=60.0, verdicts=counts)
+    build.write_page(folder, SessionResults(records))
+    whole = " ".join("".join(parse_html((folder.path / "report.html").read_text()).itertext()).split())
+    assert words in whole
