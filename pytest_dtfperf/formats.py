@@ -125,7 +125,7 @@ def parse_time_budget(text: str) -> float | None:
 
 
 RATE_FORM = "a rate with its unit, as 10gbit or 1.25GB/s"
-# In "Gb/s" and "GB/s" only the case tells bits from bytes, so all in lower case is refused.
+# In "Gb/s" and "GB/s" only the case distinguishes bits from bytes, so all in lower case is refused.
 _LINK = re.compile(r"(\d+\.?\d*|\.\d+)\s*(?:([kmgtKMGT])((?i:bit)|B)(?:/[sS])?|([kMGT])b/s)", re.ASCII)
 
 

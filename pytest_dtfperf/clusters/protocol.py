@@ -120,7 +120,7 @@ class Channel(Protocol):
 class AllocationClock:
     """The monotonic clock of an allocation, in seconds: this machine's, unless a subclass has another."""
 
-    is_virtual = False  # whether it stands still while the controller computes, so that every wait takes the same real time
+    is_virtual = False  # whether it does not advance while the controller computes, so that every wait takes the same real time
 
     def __call__(self) -> float:
         return time.monotonic()

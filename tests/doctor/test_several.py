@@ -86,7 +86,7 @@ def test_lost_host_is_reported_once() -> None:
 
         wait_until("both are lost", are_both_lost)
         assert sorted(lost) == [0, 1]
-        wait_until("nobody listens", lambda: _is_closed(allocated_hosts))
+        wait_until("no process listens", lambda: _is_closed(allocated_hosts))
 
 
 def test_waiting_hosts_receive_a_message() -> None:
