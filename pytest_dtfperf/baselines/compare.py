@@ -178,7 +178,7 @@ def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: in
 
 def describe_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
     """Yield how many runs were slower than the others of their side, and whether that is rare. `other`: the second side."""
-    for found, suffix in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
+    for found, suffix in ((estimate.current_slow, ""), (estimate.baseline_slow, f" of {other}")):
         if found.slow:
             were = "was" if found.slow == 1 else "were"
             slow = f"{found.slow} of {format_count(found.runs, 'run')}{suffix}"
@@ -238,7 +238,7 @@ def judge_published(
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
     noise = get_noise(measurement, entry)
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
-    estimate = compare_with_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
+    estimate = compare_with_stored(measurement.rates, [stored], noise, question, baseline_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
         f"{interval(estimate, suffix=' of it')}, margin {percent(terms.margin)}; "

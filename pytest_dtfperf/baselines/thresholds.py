@@ -346,8 +346,9 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
     if found is None:
         return Judgement(Verdict.REGRESSED, f"{measurement.spec.label} never reached a {_best(measurement, target)}")
     value = found.steps / usual.steps
-    (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
-    estimate = compare_alternating(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
+    (speeds, noise), (usual_speeds, usual_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
+    question = terms.question(1 / at_most, noise, usual_noise)
+    estimate = compare_alternating(speeds, usual_speeds, noise, usual_noise, question)
     ends = describe_estimate(estimate, lambda ratio: 1 / ratio)
     known = f"{ends['low']:.2f} to {ends['high']:.2f}" if estimate.has_interval else NO_INTERVAL
     reason = (

@@ -44,8 +44,8 @@ class SlowNetworkPart:
 def find_slow_transfers(
     cells: Mapping[Cell, float],
     slow: Collection[str],
-    then: StepBreakdown | None,
-    now: StepBreakdown | None,
+    baseline: StepBreakdown | None,
+    current: StepBreakdown | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
 ) -> Iterator[CandidateCause]:
@@ -56,13 +56,14 @@ def find_slow_transfers(
         slow: The workers with significantly longer transfers. Only their links can be the location.
         probed: Links between hosts that are slower when probed.
     """
-    links = _find_links(cells, now)
+    links = _find_links(cells, current)
     traced = {cell: seconds for cell, seconds in cells.items() if links[cell] and (cell[0] in slow or seconds > 0)}
-    shared = dict(_distribute_over_links(traced, links, then, now))
+    shared = dict(_distribute_over_links(traced, links, baseline, current))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untraced = {cell: seconds for cell, seconds in cells.items() if cell not in traced and cell[0] in slow}
     others = {_sort_ends(ends) for ends, found in of_slow.items() if not found}
-    for part in name_slow_parts({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
+    known = {ends: found for ends, found in of_slow.items() if found}
+    for part in name_slow_parts(known, baseline, current, hosts, probed, others):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
             if _sort_ends(ends) in part.pairs:
@@ -106,12 +107,15 @@ def _locate_unknown(slow: Collection[str], everyone: Collection[str], hosts: Map
 
 
 def _distribute_over_links(
-    cells: Mapping[Cell, float], links: Mapping[Cell, Sequence[Ends]], then: StepBreakdown | None, now: StepBreakdown | None
+    cells: Mapping[Cell, float],
+    links: Mapping[Cell, Sequence[Ends]],
+    baseline: StepBreakdown | None,
+    current: StepBreakdown | None,
 ) -> Iterator[tuple[Ends, Mapping[Cell, float]]]:
     """Yield each link with its part of these seconds."""
     found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
     for (worker, kind), seconds in cells.items():
-        growth = {ends: _compute_busy_increase_s(ends, worker, then, now) for ends in links[worker, kind]}
+        growth = {ends: _compute_busy_increase_s(ends, worker, baseline, current) for ends in links[worker, kind]}
         total = sum(growth.values())
         for ends, part in growth.items():
             if part > 0:
@@ -134,8 +138,8 @@ def _select_links(worker: str, kind: str, links: Sequence[Ends], everything: Seq
     return found or own or everything
 
 
-def _compute_busy_increase_s(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
-    return max(0.0, _compute_busy_s(ends, worker, now) - _compute_busy_s(ends, worker, then))
+def _compute_busy_increase_s(ends: Ends, worker: str, baseline: StepBreakdown | None, current: StepBreakdown | None) -> float:
+    return max(0.0, _compute_busy_s(ends, worker, current) - _compute_busy_s(ends, worker, baseline))
 
 
 def _compute_busy_s(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
@@ -165,8 +169,8 @@ def _find_link(ends: Ends, breakdown: StepBreakdown | None) -> LinkTraffic | Non
 
 def name_slow_parts(
     shared: Mapping[Ends, Mapping[Cell, float]],
-    then: StepBreakdown | None,
-    now: StepBreakdown | None,
+    baseline: StepBreakdown | None,
+    current: StepBreakdown | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
     others: Collection[Pair] = (),
@@ -178,10 +182,10 @@ def name_slow_parts(
     seconds: dict[Pair, float] = defaultdict(float)
     for ends, of_link in shared.items():
         seconds[_sort_ends(ends)] += sum(of_link.values())
-    conclusive = _find_conclusive_pairs(now)
+    conclusive = _find_conclusive_pairs(current)
     most = max(seconds.values(), default=0.0)
     slower = {
-        pair: _compute_slowdown(pair, then, now)
+        pair: _compute_slowdown(pair, baseline, current)
         for pair in seconds
         if seconds[pair] > thresholds.MIN_SHARE_OF_LARGEST_LINK * most
     }
@@ -190,7 +194,7 @@ def name_slow_parts(
         thresholds.MIN_SHARE_OF_SLOWEST_LINK * max((slower[pair] for pair in slower if pair in conclusive), default=0.0),
     )
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
-    slow |= {pair for pair in conclusive & set(others) if slow and _compute_slowdown(pair, then, now) > least}
+    slow |= {pair for pair in conclusive & set(others) if slow and _compute_slowdown(pair, baseline, current) > least}
     for _ in range(thresholds.MAX_NETWORK_LOCATIONS):
         if slow.isdisjoint(seconds):
             return
@@ -198,13 +202,13 @@ def name_slow_parts(
         pairs = [pair for pair in seconds if found is None or pair in found.pairs or _is_link_end(pair, found.location, hosts)]
         location = found.location if found else None
         if found and len(found.pairs) == 1:
-            location = _find_slow_end(found.pairs[0], conclusive, now, hosts, probed) or _format_direction(pairs, shared)
+            location = _find_slow_end(found.pairs[0], conclusive, current, hosts, probed) or _format_direction(pairs, shared)
         yield SlowNetworkPart(location, pairs)
         slow -= set(pairs)
 
 
 def _find_slow_end(
-    pair: Pair, conclusive: Collection[Pair], now: StepBreakdown | None, hosts: Mapping[str, str], probed: Collection[Ends]
+    pair: Pair, conclusive: Collection[Pair], current: StepBreakdown | None, hosts: Mapping[str, str], probed: Collection[Ends]
 ) -> str | None:
     """Return the one end of a slow link that probes found slow, too, while its other links have too few bytes for a conclusion.
 
@@ -215,7 +219,7 @@ def _find_slow_end(
     found = []
     for end, host, other in zip(pair, both, both[::-1], strict=True):
         is_alone = all(end not in each for each in conclusive if each != pair)
-        has_more = any(end in each and each != pair for each in _list_server_pairs(now))
+        has_more = any(end in each and each != pair for each in _list_server_pairs(current))
         is_slow = any(host in ends and other not in ends and ALL not in ends for ends in probed)
         if is_alone and (is_slow or (has_more and altogether == {host})):
             found.append(end)
@@ -252,14 +256,14 @@ def _find_conclusive_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     return {pair for pair, size in sizes.items() if size > least}
 
 
-def _compute_slowdown(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
+def _compute_slowdown(pair: Pair, baseline: StepBreakdown | None, current: StepBreakdown | None) -> float:
     """Return by what fraction a link is busy longer, in its slower direction."""
-    return max(_compute_growth(ends, then, now) for ends in (pair, pair[::-1]))
+    return max(_compute_growth(ends, baseline, current) for ends in (pair, pair[::-1]))
 
 
-def _compute_growth(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
+def _compute_growth(ends: Ends, baseline: StepBreakdown | None, current: StepBreakdown | None) -> float:
     worker = next((end for end in ends if not is_server(end)), ends[0])
-    before, after = (_compute_busy_s(ends, worker, side) for side in (then, now))
+    before, after = (_compute_busy_s(ends, worker, side) for side in (baseline, current))
     return after / before - 1 if before else math.inf if after else 0.0
 
 
@@ -284,29 +288,31 @@ def _sort_ends(ends: Ends) -> Pair:
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 
-def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile) -> list[CandidateCause]:
+def find_candidate_causes(
+    both: ComparedTimes, baseline: MeasurementProfile, current: MeasurementProfile
+) -> list[CandidateCause]:
     """Return all changes, grouped by what changed together; the rest is last."""
     changes = compute_changes(both)
-    hosts = {**then.hosts, **now.hosts}
+    hosts = {**baseline.hosts, **current.hosts}
     found: list[CandidateCause] = []
-    for what, cells in _group_changes(both, changes, _has_servers(now)).items():
-        least_s = {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own}
+    for what, cells in _group_changes(both, changes, _has_servers(current)).items():
+        least_s = {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.current.own}
         slow = _select_slow_workers(cells, least_s)
         if what == CandidateKind.TRANSFER:
             found += find_slow_transfers(
-                cells, slow, then.step_breakdown, now.step_breakdown, hosts, _find_slow_probed_links(then, now)
+                cells, slow, baseline.step_breakdown, current.step_breakdown, hosts, _find_slow_probed_links(baseline, current)
             )
         elif slow:
-            found += _group_workers(what, cells, slow, list(both.now.own), hosts)
-    residual_s = both.now.residual_s - both.then.residual_s
+            found += _group_workers(what, cells, slow, list(both.current.own), hosts)
+    residual_s = both.current.residual_s - both.baseline.residual_s
     if residual_s > compute_least_residual(both):
         found.append(CandidateCause(CandidateKind.FLOOR, {}, residual_s))
     return append_rest(found, changes, residual_s)
 
 
-def _find_slow_probed_links(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
+def _find_slow_probed_links(baseline: MeasurementProfile, current: MeasurementProfile) -> Sequence[Ends]:
     """Return the links between hosts that are slower when probed, as source and destination."""
-    found = find_slower(then.probes, now.probes) if then.probes and now.probes else ()
+    found = find_slower(baseline.probes, current.probes) if baseline.probes and current.probes else ()
     return [(source, to) for source, to in (list_ends(each.location) for each in found if each.name == LINK)]
 
 
@@ -321,11 +327,10 @@ def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: f
 
 
 def compute_changes(both: ComparedTimes) -> Changes:
+    before = both.baseline.own
     return {
-        worker: {
-            kind: parts.get(kind, 0.0) - both.then.own[worker].get(kind, 0.0) for kind in {**both.then.own[worker], **parts}
-        }
-        for worker, parts in both.now.own.items()
+        worker: {kind: parts.get(kind, 0.0) - before[worker].get(kind, 0.0) for kind in {**before[worker], **parts}}
+        for worker, parts in both.current.own.items()
     }
 
 
@@ -334,21 +339,21 @@ def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str])
     error = thresholds.STANDARD_ERRORS * compute_error(both, kinds)
     return max(
         error,
-        thresholds.MIN_RELATIVE_CHANGE[both.basis] * both.then.seconds(worker, kinds),
-        thresholds.MIN_SHARE_OF_STEP * both.then.step_s,
+        thresholds.MIN_RELATIVE_CHANGE[both.basis] * both.baseline.seconds(worker, kinds),
+        thresholds.MIN_SHARE_OF_STEP * both.baseline.step_s,
     )
 
 
 def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
     """Return the standard error of the change of one worker's mean."""
-    return math.hypot(both.then.compute_error(kinds), both.now.compute_error(kinds))
+    return math.hypot(both.baseline.compute_error(kinds), both.current.compute_error(kinds))
 
 
 def compute_least_residual(both: ComparedTimes) -> float:
     """Return the smallest change of waiting that chance does not explain. As the rest of the step it has all errors."""
     return max(
-        thresholds.STANDARD_ERRORS * compute_error(both, [*both.then.error_s, *both.now.error_s]),
-        thresholds.MIN_SHARE_OF_STEP * both.then.step_s,
+        thresholds.STANDARD_ERRORS * compute_error(both, [*both.baseline.error_s, *both.current.error_s]),
+        thresholds.MIN_SHARE_OF_STEP * both.baseline.step_s,
     )
 
 

@@ -1,6 +1,6 @@
 """Explain why a step takes longer than it did: both sides' facts in, causes in seconds out, which add up to the change.
 
-    explain(then, now)      the one entry point
+    explain(baseline, current)      the one entry point
 
 The seconds of a cause are those by which the step would be shorter without it. They are computed by the model of a step
 (`measurement_profile.py`): the candidate's times are added to the good step and removed from the bad one, in all orders. The
@@ -56,19 +56,19 @@ class LowConfidenceCause:
     most_s: float | None = None  # the largest possible effect on a step; None: not known
 
 
-def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[LowConfidenceCause]:
+def find_low_confidence_causes(baseline: MeasurementProfile, current: MeasurementProfile) -> Iterator[LowConfidenceCause]:
     """Yield the known differences that may be the cause."""
-    for task, seconds in now.sleeps.items():
-        if seconds > then.sleeps.get(task, 0.0):
-            message = f"{add_host(task, now.hosts)} has an injected sleep of {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
-            yield LowConfidenceCause(CauseKind.STRAGGLER, task, message, seconds - then.sleeps.get(task, 0.0))
-    if now.program_changes:
-        yield LowConfidenceCause(CauseKind.PROGRAM, None, f"another program is trained: {'; '.join(now.program_changes)}")
-    if now.hardware_changes:
-        yield LowConfidenceCause(CauseKind.HARDWARE, None, f"other hardware: {'; '.join(now.hardware_changes)}")
-    if now.software_changes:
-        yield LowConfidenceCause(CauseKind.SOFTWARE, None, f"versions differ: {', '.join(now.software_changes)}")
-    for each in find_host_pressures(then, now):
+    for task, seconds in current.sleeps.items():
+        if seconds > baseline.sleeps.get(task, 0.0):
+            message = f"{add_host(task, current.hosts)} has an injected sleep of {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            yield LowConfidenceCause(CauseKind.STRAGGLER, task, message, seconds - baseline.sleeps.get(task, 0.0))
+    if current.program_changes:
+        yield LowConfidenceCause(CauseKind.PROGRAM, None, f"another program is trained: {'; '.join(current.program_changes)}")
+    if current.hardware_changes:
+        yield LowConfidenceCause(CauseKind.HARDWARE, None, f"other hardware: {'; '.join(current.hardware_changes)}")
+    if current.software_changes:
+        yield LowConfidenceCause(CauseKind.SOFTWARE, None, f"versions differ: {', '.join(current.software_changes)}")
+    for each in find_host_pressures(baseline, current):
         yield LowConfidenceCause(
             each.kind, each.hosts[0] if len(each.hosts) == 1 else None, f"{' and '.join(each.hosts)}: {each.words}"
         )
@@ -131,33 +131,33 @@ def _subtract_excess(seconds: list[float], errors: Sequence[float], too_much: fl
 _SHARED = frozenset({WorkKind.RECEIVE, WorkKind.SEND, WorkKind.HOST})
 
 
-def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
+def explain(baseline: MeasurementProfile, current: MeasurementProfile) -> Explanation | None:
     """Return the causes of a longer step; None if the step of one side is not known."""
-    before, after = _step_s(then), _step_s(now)
+    before, after = _step_s(baseline), _step_s(current)
     if before is None or after is None:
         return None
-    change_s, noise = after - before, compute_noise_s(then, now, before)
+    change_s, noise = after - before, compute_noise_s(baseline, current, before)
     if change_s < noise:
         return Explanation([], after, before, change_s, noise, ["the step has not become longer by more than chance explains"])
-    found = sorted(_causes(then, now, change_s, noise), key=lambda cause: -cause.seconds)
+    found = sorted(_causes(baseline, current, change_s, noise), key=lambda cause: -cause.seconds)
     left = change_s - sum(cause.seconds for cause in found)
-    return Explanation(found, after, before, left, noise, list(_notes(then, now)))
+    return Explanation(found, after, before, left, noise, list(_notes(baseline, current)))
 
 
-def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
-    both = compare_times(then, now)
+def _causes(baseline: MeasurementProfile, current: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
+    both = compare_times(baseline, current)
     if not both:
-        late = list(_find_late_workers(then, now, change_s, noise))
-        yield from late or _list_single_difference(then, now, change_s, noise)
+        late = list(_find_late_workers(baseline, current, change_s, noise))
+        yield from late or _list_single_difference(baseline, current, change_s, noise)
         return
-    candidates = merge_causes(find_candidate_causes(both, then, now), both, then, now)
-    found = compute_gains(both.then, candidates)
+    candidates = merge_causes(find_candidate_causes(both, baseline, current), both, baseline, current)
+    found = compute_gains(both.baseline, candidates)
     errors = [_compute_error(candidate, both) for candidate in candidates]
     shorter_s = _compute_decrease_s(candidates[-1], both)
     seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / thresholds.STANDARD_ERRORS, shorter_s)
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
         if candidate.kind != CandidateKind.REST and each >= noise:
-            case = ExplainCase(then, now, both, candidate)
+            case = ExplainCase(baseline, current, both, candidate)
             reason = find_reason(case)
             yield Cause(
                 kind=reason.kind,
@@ -171,29 +171,32 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
             )
 
 
-def _find_late_workers(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
+def _find_late_workers(
+    baseline: MeasurementProfile, current: MeasurementProfile, change_s: float, noise: float
+) -> Iterator[Cause]:
     """Yield the workers that the others wait for, where only their lateness is known and not the parts of their steps.
 
     That is so of programs that report when their steps begin and end.
     """
-    if now.worker_timings is None or not (more_s := compute_lateness_increases(then.worker_timings, now.worker_timings)):
+    timings = current.worker_timings
+    if timings is None or not (more_s := compute_lateness_increases(baseline.worker_timings, timings)):
         return
-    base: dict[str, dict[str, float]] = {worker: {WorkKind.LATE: 0.0} for worker in now.worker_timings.workers}
+    base: dict[str, dict[str, float]] = {worker: {WorkKind.LATE: 0.0} for worker in timings.workers}
     late = [
         CandidateCause(CandidateKind.LATE, {(worker, WorkKind.LATE): seconds}, location=worker)
         for worker, seconds in more_s.items()
     ]
     gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[: thresholds.MAX_CANDIDATES])]
-    errors = [now.worker_timings.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
+    errors = [timings.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
     described_of = {
-        each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.worker_timings)
+        each.worker: describe_late_worker(each, current.hosts.get(each.worker)) for each in find_late_workers(timings)
     }
     seconds_of = settle_seconds(gained, errors, change_s, noise / thresholds.STANDARD_ERRORS)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
-            late_s = now.worker_timings.workers[worker].late_s or 0.0
-            then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.worker_timings else ""
-            message = f"{add_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
+            late_s = timings.workers[worker].late_s or 0.0
+            baseline_text = f", {ms(max(0.0, late_s - more))} ms {baseline.when}" if baseline.worker_timings else ""
+            message = f"{add_host(worker, current.hosts)} is {ms(late_s)} ms later in its steps than the others{baseline_text}"
             yield Cause(
                 kind=CauseKind.STRAGGLER,
                 seconds=seconds,
@@ -201,16 +204,16 @@ def _find_late_workers(then: MeasurementProfile, now: MeasurementProfile, change
                 location=worker,
                 words=f"{message}; all wait for it",
                 evidence=[described_of[worker]],
-                confidence=Confidence.MEDIUM if then.worker_timings else Confidence.LOW,
+                confidence=Confidence.MEDIUM if baseline.worker_timings else Confidence.LOW,
                 next=None,
             )
 
 
 def _list_single_difference(
-    then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float
+    baseline: MeasurementProfile, current: MeasurementProfile, change_s: float, noise: float
 ) -> Iterator[Cause]:
     """Yield the single known difference as a cause, for sides with steps that cannot be compared."""
-    found = list(find_low_confidence_causes(then, now))
+    found = list(find_low_confidence_causes(baseline, current))
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
         (one,) = found
         seconds = change_s if one.most_s is None else min(one.most_s, change_s)
@@ -231,7 +234,7 @@ def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
 
     Transfers do not count: links are shared, and a worker that is late for any reason finds them free.
     """
-    last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
+    last = max(both.current.own, key=lambda worker: sum(both.current.own[worker].values()))
     cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
     return max(0.0, -sum(cells.values()) - thresholds.STANDARD_ERRORS * compute_error(both, sorted(cells)))
 
@@ -243,37 +246,38 @@ def _bounds(gain: Gain) -> str:
 
 def _get_next_command(case: ExplainCase, reason: Reason) -> str | None:
     """Return the doctor's command for a cause of hosts or links, with one host for comparison beside a single one."""
-    if not case.now.cluster or not reason.kind.row.doctor:
+    if not case.current.cluster or not reason.kind.row.doctor:
         return None
     every = dict.fromkeys(case.hosts[task] for task in sorted(case.hosts))
     named = [host for host in dict.fromkeys(case.hosts.get(end, end) for end in list_ends(reason.location)) if host in every]
     beside = next((host for host in every if host not in named), None)
     chosen = [*named, *([beside] if len(named) == 1 and beside else [])]
     which = f" --hosts={','.join(chosen)}" if named and len(chosen) < len(every) else ""
-    return f"dtfperf doctor {case.now.cluster}{which}"
+    return f"dtfperf doctor {case.current.cluster}{which}"
 
 
-def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
+def _notes(baseline: MeasurementProfile, current: MeasurementProfile) -> Iterator[str]:
     """Yield the data that are missing for a better explanation."""
-    how = "a program can report its steps with pytest_dtfperf.steps" if now.is_own_program else "--explain=always has it done"
-    for side, name in ((then, then.name), (now, "this training")):
+    is_own, timings = current.is_own_program, current.worker_timings
+    how = "a program can report its steps with pytest_dtfperf.steps" if is_own else "--explain=always has it done"
+    for side, name in ((baseline, baseline.name), (current, "this training")):
         if side.step_breakdown is None and side.worker_timings is None:
             yield f"no step of {name} was taken apart: {how}"
-    if compare_times(then, now):
+    if compare_times(baseline, current):
         return
-    late = compute_lateness_increases(then.worker_timings, now.worker_timings) if now.worker_timings else {}
-    if now.worker_timings and len(now.worker_timings.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
+    late = compute_lateness_increases(baseline.worker_timings, timings) if timings else {}
+    if timings and len(timings.workers) > 1 and is_own and current.in_lockstep and not late:
         yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
-    if len(found := list(find_low_confidence_causes(then, now))) > (0 if late else 1):
+    if len(found := list(find_low_confidence_causes(baseline, current))) > (0 if late else 1):
         yield f"known to differ, and not distinguished: {'; '.join(difference_found.words for difference_found in found)}"
 
 
-def compute_noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:
+def compute_noise_s(baseline: MeasurementProfile, current: MeasurementProfile, step_s: float) -> float:
     """Return by how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
 
     Runs of both sides scatter alike, as a fraction of their step. Two or three runs of one side alone estimate it badly.
     """
-    logs = [[math.log(each) for each in side.step_s] for side in (then, now)]
+    logs = [[math.log(each) for each in side.step_s] for side in (baseline, current)]
     free = sum(max(0, len(each) - 1) for each in logs)
     squares = sum((len(each) - 1) * statistics.variance(each) for each in logs if len(each) > 1)
     scatter = math.sqrt(squares / free) if free else thresholds.ASSUMED_RUN_SCATTER
@@ -312,8 +316,8 @@ def compute_changes(before: StepBreakdown, after: StepBreakdown) -> Sequence[Cha
 
     They are not by location: which of several equal workers is on the path is random, and differs from step to step.
     """
-    then, now = _group_by_location(before), _group_by_location(after)
-    changes = [_change(kind, then.get(kind, {}), now.get(kind, {})) for kind in {**then, **now}]
+    old, new = _group_by_location(before), _group_by_location(after)
+    changes = [_change(kind, old.get(kind, {}), new.get(kind, {})) for kind in {**old, **new}]
     return sorted(changes, key=lambda change: (-abs(change.seconds), change.kind))
 
 
@@ -324,6 +328,6 @@ def _group_by_location(breakdown: StepBreakdown) -> Mapping[str, Mapping[str | N
     return found
 
 
-def _change(kind: str, then: Mapping[str | None, float], now: Mapping[str | None, float]) -> Change:
-    locations = {at: now.get(at, 0.0) - then.get(at, 0.0) for at in {**then, **now} if at is not None}
-    return Change(kind, sum(then.values()), sum(now.values()), locations)
+def _change(kind: str, before: Mapping[str | None, float], after: Mapping[str | None, float]) -> Change:
+    locations = {at: after.get(at, 0.0) - before.get(at, 0.0) for at in {**before, **after} if at is not None}
+    return Change(kind, sum(before.values()), sum(after.values()), locations)

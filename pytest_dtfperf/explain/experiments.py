@@ -3,7 +3,7 @@
 There are two ways of judging. Both compare with half of the cause's seconds, so that noise decides little:
 
     GONE    the change removes the candidate cause. The step is shorter by at least that much: confirmed
-    STAYS   the change leaves only the candidate cause. The step is still longer than then by as much: confirmed
+    STAYS   the change leaves only the candidate cause. The step is still longer than in the baseline by as much: confirmed
 
 Neither of them finds a wrong cause guilty for certain: without its input or its exchange any step is somewhat shorter. So the
 gain must be large in comparison with the cause's seconds.
@@ -99,7 +99,7 @@ def _iterate_possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare
 
 
 def judge_experiment(
-    plan: PlannedExperiment, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None
+    plan: PlannedExperiment, *, step_s: float, instead_of_s: float, noise_s: float, baseline: StepBreakdown | None
 ) -> ExperimentResult:
     """Return the result of an experiment for its cause, by the duration of a step.
 
@@ -107,10 +107,10 @@ def judge_experiment(
         step_s: Seconds of a step of the experiment.
         instead_of_s: Seconds of a step of the slow measurement.
         noise_s: Seconds by which steps differ by chance.
-        then: The step breakdown of the baseline.
+        baseline: The step breakdown of the baseline.
     """
     subject, trial = plan.subject, plan.trial
-    seconds = _evidence_s(trial, step_s, instead_of_s, then)
+    seconds = _evidence_s(trial, step_s, instead_of_s, baseline)
     enough = MIN_SHARE_OF_CAUSE * subject.seconds
     message = f"{_describe_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     outcome: Outcome = "open"
@@ -129,13 +129,13 @@ def report_failed_experiment(plan: PlannedExperiment, instead_of_s: float, why: 
     return _describe_trial(plan, None, instead_of_s, "open", message)
 
 
-def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: StepBreakdown | None) -> float | None:
+def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, baseline: StepBreakdown | None) -> float | None:
     """Return the seconds of the cause that disappeared with the change, or that stayed."""
     if trial.reading == "gone":
         return instead_of_s - step_s
-    if then is None:
+    if baseline is None:
         return None
-    return step_s - compute_own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
+    return step_s - compute_own_work_s(baseline, forward_only=bool(trial.changes.get("forward_only")))
 
 
 def compute_own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:

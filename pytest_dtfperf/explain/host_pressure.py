@@ -39,30 +39,32 @@ LIMITS: Mapping[str, CauseKind] = {
 }
 
 
-def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[HostPressure]:
-    found = [*_find_cpu_starved_hosts(then, now), *_find_disturbances(now.disturbances)]
-    if then.probes and now.probes:
-        found += _clocks(then, now)
-        found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
-        slower = find_slower(then.probes, now.probes)
+def find_host_pressures(baseline: MeasurementProfile, current: MeasurementProfile) -> Sequence[HostPressure]:
+    found = [*_find_cpu_starved_hosts(baseline, current), *_find_disturbances(current.disturbances)]
+    if baseline.probes and current.probes:
+        found += _clocks(baseline, current)
+        limits = find_limits(baseline.probes, current.probes)
+        found += [_make_limit_strain(each, baseline.when) for each in limits if each.name in LIMITS]
+        slower = find_slower(baseline.probes, current.probes)
         found += [
             _describe_slower(each) for each in slower if not (_is_due_to_clock(each, slower) or _is_due_to_core(each, slower))
         ]
     return found
 
 
-def _find_cpu_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
+def _find_cpu_starved_hosts(baseline: MeasurementProfile, current: MeasurementProfile) -> Iterator[HostPressure]:
     """Yield the hosts where the run's processes had to wait for cores, by the kernel's counts."""
     longer: dict[str, tuple[float, float]] = {}
-    for host, state in now.states.items():
-        before = then.states.get(host)
+    for host, state in current.states.items():
+        before = baseline.states.get(host)
         kept, usual = (_limited_part(each) for each in (state, before))
-        if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _has_same_quota(host, then, now):
-            is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
+        more = 0.0 if kept is None else kept - (usual or 0.0)
+        if kept is not None and more > thresholds.MIN_QUOTA_SHARE and not _has_same_quota(host, baseline, current):
+            is_known = before or (_limits(host, baseline) and _QUOTA not in _limits(host, baseline))
             message = f"a quota kept it from its cores for {_percent(kept)} of the run"
-            message += "" if is_known else f", for how long {then.when} is not known"
+            message += "" if is_known else f", for how long {baseline.when} is not known"
             yield HostPressure([host], CauseKind.OTHERS, message, is_cpu_starved=True)
-        if now.program_changes:  # another program may wait differently
+        if current.program_changes:  # another program may wait differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
         if waited is None or usual is None or (waited > thresholds.MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _was_idle(state)):
@@ -73,19 +75,19 @@ def _find_cpu_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -
     for host, (waited, usual) in longer.items():
         if waited - usual > thresholds.MIN_SHARE_OF_LONGEST_QUEUE * most:
             message = (
-                f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
+                f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {baseline.when}"
             )
             yield HostPressure([host], CauseKind.OTHERS, message, is_cpu_starved=True)
 
 
-def _has_same_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
+def _has_same_quota(host: str, baseline: MeasurementProfile, current: MeasurementProfile) -> bool:
     """Return whether the host had a quota before that was not larger, as far as is known, and no stored effect of it.
 
     A baseline has its hosts' limits, but not the counts of their kernels.
     """
-    if host in then.states or _QUOTA not in _limits(host, then):
+    if host in baseline.states or _QUOTA not in _limits(host, baseline):
         return False
-    tighter = find_limits(then.probes, now.probes) if then.probes and now.probes else ()
+    tighter = find_limits(baseline.probes, current.probes) if baseline.probes and current.probes else ()
     return not any((each.host, each.name) == (host, _QUOTA) for each in tighter)
 
 
@@ -147,18 +149,18 @@ def _find_disturbances(disturbances: Sequence[Disturbance]) -> Iterator[HostPres
             yield HostPressure([each.host], each.kind, each.message if each.gpu is None else str(each))
 
 
-def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
-    assert then.probes
-    assert now.probes
-    for host, probe in now.probes.hosts.items():
-        before = then.probes.hosts[host].clock_hz if host in then.probes.hosts else None
+def _clocks(baseline: MeasurementProfile, current: MeasurementProfile) -> Iterator[HostPressure]:
+    assert baseline.probes
+    assert current.probes
+    for host, probe in current.probes.hosts.items():
+        before = baseline.probes.hosts[host].clock_hz if host in baseline.probes.hosts else None
         if before and probe.clock_hz and probe.clock_hz < (1 - thresholds.MIN_CLOCK_LOSS) * before:
             yield HostPressure([host], CauseKind.CLOCK, f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
 def _make_limit_strain(found: ChangedLimit, when: str) -> HostPressure:
     before = "none" if found.before is None else found.before
-    message = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
+    message = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.after}, {before} {when}"
     return HostPressure([found.host], LIMITS[found.name], message)
 
 

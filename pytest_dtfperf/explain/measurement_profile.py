@@ -196,10 +196,10 @@ def compute_step_s(own: Sequence[float], coordinated: bool) -> float:
     return len(own) / sum(1 / max(thresholds.MIN_WORKER_STEP_S, seconds) for seconds in own)
 
 
-def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence[Gain]:
+def compute_gains(baseline: Times, candidates: Sequence[CandidateCause]) -> Sequence[Gain]:
     """Return how much each candidate adds to the step; the gains add up to what all candidates add together."""
     assert len(candidates) <= thresholds.MAX_CANDIDATES + 1
-    base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}
+    base = {worker: sum(kinds.values()) for worker, kinds in baseline.own.items()}
     changes = [{worker: candidate.sum_worker(worker) for worker in candidate.workers} for candidate in candidates]
     everyone = range(len(candidates))
     steps: dict[frozenset[int], float] = {}
@@ -207,7 +207,7 @@ def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence
         for chosen in combinations(everyone, size):
             own = [before + sum(changes[i].get(worker, 0.0) for i in chosen) for worker, before in base.items()]
             steps[frozenset(chosen)] = (
-                compute_step_s(own, then.coordinated) + then.residual_s + sum(candidates[i].residual_s for i in chosen)
+                compute_step_s(own, baseline.coordinated) + baseline.residual_s + sum(candidates[i].residual_s for i in chosen)
             )
     return [_gain(i, steps, len(candidates)) for i in everyone]
 
@@ -237,26 +237,25 @@ _TIMESTAMPED = (WorkKind.RECEIVE, WorkKind.INPUT, WorkKind.FORWARD, WorkKind.BAC
 class ComparedTimes:
     """The times of the same workers on both sides, and the basis of the comparison."""
 
-    then: Times
-    now: Times
+    baseline: Times
+    current: Times
     basis: Basis
 
 
-def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> ComparedTimes | None:
+def compare_times(baseline: MeasurementProfile, current: MeasurementProfile) -> ComparedTimes | None:
     """Return the workers' times of both sides; None if the current ones are not known, or there is nothing to compare with."""
-    coordinated = now.coordinated
-    if then.step_breakdown and now.step_breakdown:
-        traced = _read_traced_times(then.step_breakdown, coordinated), _read_traced_times(now.step_breakdown, coordinated)
-        return _compare_traced_times(
-            traced, (then.step_breakdown, now.step_breakdown), (then.worker_timings, now.worker_timings)
-        )
+    coordinated = current.coordinated
+    if baseline.step_breakdown and current.step_breakdown:
+        breakdowns = baseline.step_breakdown, current.step_breakdown
+        traced = _read_traced_times(breakdowns[0], coordinated), _read_traced_times(breakdowns[1], coordinated)
+        return _compare_traced_times(traced, breakdowns, (baseline.worker_timings, current.worker_timings))
     before, after = (
         _read_stamped_times(timings, coordinated) if timings and _has_step_parts(timings) else None
-        for timings in (then.worker_timings, now.worker_timings)
+        for timings in (baseline.worker_timings, current.worker_timings)
     )
     if before and after:
         return _match_workers(before, after, "timestamps")
-    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else after
+    alone = _read_traced_times(current.step_breakdown, coordinated) if current.step_breakdown else after
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
@@ -273,12 +272,13 @@ def _compare_traced_times(
     return _match_workers(before, after, "traces") if before and after else _match_workers(*traced, "traces")
 
 
-def _match_workers(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
+def _match_workers(baseline: Times, current: Times, basis: Basis) -> ComparedTimes | None:
     """Return the comparison. A worker that is only on the current side is compared with a typical one."""
-    if not then.own or not now.own:
+    if not baseline.own or not current.own:
         return None
-    typical = _get_median_worker(then.own.values())
-    return ComparedTimes(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
+    typical = _get_median_worker(baseline.own.values())
+    own = {worker: baseline.own.get(worker, typical) for worker in current.own}
+    return ComparedTimes(replace(baseline, own=own), current, basis)
 
 
 def find_medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
@@ -289,9 +289,9 @@ def find_medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
     return {name: (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2 for at, name in enumerate(order)}
 
 
-def make_peer_times(now: Times) -> Times:
+def make_peer_times(current: Times) -> Times:
     """Return the times that each worker would have if it were no slower than the others' median. Used without a baseline."""
-    workers = dict(now.own)
+    workers = dict(current.own)
     have = Counter(kind for parts in workers.values() for kind in parts)
     others = {
         kind: find_medians_of_others({worker: parts.get(kind, 0.0) for worker, parts in workers.items()})
@@ -305,8 +305,8 @@ def make_peer_times(now: Times) -> Times:
         }
         for worker, parts in workers.items()
     }
-    step_s = compute_step_s([sum(parts.values()) for parts in best.values()], now.coordinated)
-    return Times(best, step_s + now.residual_s, now.error_s, now.coordinated)
+    step_s = compute_step_s([sum(parts.values()) for parts in best.values()], current.coordinated)
+    return Times(best, step_s + current.residual_s, current.error_s, current.coordinated)
 
 
 def select_worker_parts(breakdown: StepBreakdown) -> Mapping[str, Mapping[str, float]]:
@@ -443,9 +443,9 @@ def _get_median_worker(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str
     return {kind: statistics.median(parts.get(kind, 0.0) for parts in found) for kind in kinds}
 
 
-def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
+def compute_update_ratio(server: str, baseline: MeasurementProfile, current: MeasurementProfile) -> float | None:
     """Return how many times as long a server's own operations take; None: not known."""
-    before, after = (compute_update_time(server, side) for side in (then, now))
+    before, after = (compute_update_time(server, side) for side in (baseline, current))
     return after / before if before and after else None
 
 

@@ -51,21 +51,21 @@ class Reason:
 class ExplainCase:
     """A candidate cause with the facts of both sides."""
 
-    then: MeasurementProfile
-    now: MeasurementProfile
+    baseline: MeasurementProfile
+    current: MeasurementProfile
     both: ComparedTimes
     candidate: CandidateCause
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
         """Return the host of each task."""
-        return {**self.then.hosts, **self.now.hosts}
+        return {**self.baseline.hosts, **self.current.hosts}
 
     @property
     def location(self) -> str | None:
         """Return the location; of a single worker its name, unless it is the work of parameter servers."""
-        is_its = len(self.both.now.own) == 1 and self.candidate.kind not in _OF_SERVERS
-        return self.candidate.location or (next(iter(self.both.now.own)) if is_its else None)
+        is_its = len(self.both.current.own) == 1 and self.candidate.kind not in _OF_SERVERS
+        return self.candidate.location or (next(iter(self.both.current.own)) if is_its else None)
 
     @property
     def subject(self) -> str:
@@ -75,37 +75,40 @@ class ExplainCase:
         """
         if self.location:
             return add_host(self.location, self.hosts)
-        return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.other_workers else "every worker"
+        everyone = self.both.current.own
+        return f"each of {len(self.workers)} of the {len(everyone)} workers" if self.other_workers else "every worker"
 
     @property
     def workers(self) -> Sequence[str]:
-        return self.candidate.workers or sorted(self.both.now.own)
+        return self.candidate.workers or sorted(self.both.current.own)
 
     @property
     def other_workers(self) -> Sequence[str]:
         workers = set(self.workers)
-        return [worker for worker in self.both.now.own if worker not in workers]
+        return [worker for worker in self.both.current.own if worker not in workers]
 
     @property
     def all_wait(self) -> str:
-        is_one_of_several = self.candidate.location and len(self.both.now.own) > 1
-        return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
+        times = self.both.current
+        is_one_of_several = self.candidate.location and len(times.own) > 1
+        return "; all wait for it" if is_one_of_several and self.current.in_lockstep and not times.coordinated else ""
 
     @property
     def before_text(self) -> str:
         """Return the phrase for the side of the earlier numbers."""
-        return "the others" if self.both.basis == "peers" else self.then.when
+        return "the others" if self.both.basis == "peers" else self.baseline.when
 
     @property
     def reference_name(self) -> str:
         """Return the phrase for the times that it is slower than."""
         if self.both.basis == "peers":
             return "the others"
-        return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
+        return "its baseline" if self.location and self.baseline.name == "the baseline" else self.baseline.name
 
     def seconds(self, what: CandidateKind) -> tuple[float, float]:
         """Return the mean of these workers' seconds of a group of kinds, on the baseline side and on the current side."""
-        found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in (self.both.then, self.both.now))
+        sides = self.both.baseline, self.both.current
+        found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in sides)
         before, after = (seconds / len(self.workers) for seconds in found)
         return before, after
 
@@ -129,7 +132,7 @@ class ExplainCase:
 
     @cached_property
     def _host_pressures(self) -> Sequence[HostPressure]:
-        return find_host_pressures(self.then, self.now)
+        return find_host_pressures(self.baseline, self.current)
 
     def reason(self, kind: CauseKind, message: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
         """Return the reason. `agreeing` is evidence that does not come from the same seconds."""
@@ -147,7 +150,7 @@ def explain_compute(case: ExplainCase) -> Reason:
     for kind in (CauseKind.CLOCK, CauseKind.MEMORY):
         if found := case.describe_host_pressures(kind):
             return case.reason(kind, f"{slower}; {found[0]}", evidence, found)
-    if case.candidate.location is None and case.now.software_changes:
+    if case.candidate.location is None and case.current.software_changes:
         return explain_software(case, slower, evidence)
     found = case.describe_host_pressures(CauseKind.COMPUTE, CauseKind.OTHERS)
     return case.reason(CauseKind.COMPUTE, f"{slower}; {found[0]}" if found else slower, evidence, found)
@@ -176,17 +179,17 @@ def describe_decoding(case: ExplainCase) -> str:
 
     Return empty text if it does not, or if it is not known.
     """
-    now, then = (compute_mean_cpu_s(side, case.workers) for side in (case.now, case.then))
+    cpu_s, usual_cpu_s = (compute_mean_cpu_s(side, case.workers) for side in (case.current, case.baseline))
     before, after = case.seconds(CandidateKind.COMPUTE)
-    if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or now is None or then is None:
+    if case.both.basis == "peers" or not case.describe_host_pressures(CauseKind.INPUT) or cpu_s is None or usual_cpu_s is None:
         return ""
-    is_more = now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
-    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before_text}" if is_more else ""
+    is_more = cpu_s - usual_cpu_s > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
+    return f"{ms(cpu_s)} ms of CPU for a step, {ms(usual_cpu_s)} ms {case.before_text}" if is_more else ""
 
 
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
     """Return a reason with low confidence: versions differ, but it is not known whether they make it slower."""
-    changed = ", ".join(case.now.software_changes)
+    changed = ", ".join(case.current.software_changes)
     return replace(
         case.reason(CauseKind.SOFTWARE, f"{message}; versions differ: {changed}", evidence), confidence=Confidence.LOW
     )
@@ -194,15 +197,15 @@ def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -
 
 def describe_starvation(case: ExplainCase) -> str:
     """Describe that the same arithmetic waited for a core; return empty text if it did not, or if it is not known."""
-    now = _compute_wall_and_cpu_s(case.both.now, case.now, case.workers)
-    then = (
-        _compute_wall_and_cpu_s(case.both.now, case.now, case.other_workers)
+    current = _compute_wall_and_cpu_s(case.both.current, case.current, case.workers)
+    usual = (
+        _compute_wall_and_cpu_s(case.both.current, case.current, case.other_workers)
         if case.both.basis == "peers"
-        else _compute_wall_and_cpu_s(case.both.then, case.then, case.workers)
+        else _compute_wall_and_cpu_s(case.both.baseline, case.baseline, case.workers)
     )
-    if now is None or then is None:
+    if current is None or usual is None:
         return ""
-    (wall, cpu), (usual_wall, usual_cpu) = now, then
+    (wall, cpu), (usual_wall, usual_cpu) = current, usual
     longer, more_work = wall / usual_wall - 1, cpu / usual_cpu - 1
     if (
         more_work > thresholds.MAX_SHARE_OF_CPU_WORK * longer
@@ -235,7 +238,7 @@ def get_cpu_s(side: MeasurementProfile, worker: str) -> float | None:
 
 
 def _list_same_graph(case: ExplainCase) -> Iterator[str]:
-    if case.then.graph is not None and case.then.graph == case.now.graph and not case.now.program_changes:
+    if case.baseline.graph is not None and case.baseline.graph == case.current.graph and not case.current.program_changes:
         yield "the same graph with the same settings: it is its arithmetic that takes longer"
 
 
@@ -252,26 +255,26 @@ _EXCHANGE = (WorkKind.RECEIVE, WorkKind.SEND, WorkKind.APPLY, WorkKind.HOST)
 
 
 def merge_causes(
-    candidates: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+    candidates: Sequence[CandidateCause], both: ComparedTimes, baseline: MeasurementProfile, current: MeasurementProfile
 ) -> list[CandidateCause]:
     """Return the candidates with those of one cause merged; the rest stays last."""
     *found, rest = candidates
-    if now.program_changes:  # another program may need other times: all that has no other cause is its own
+    if current.program_changes:  # another program may need other times: all that has no other cause is its own
         of_all = [each for each in found if each.location is None and each.kind in _OF_THE_PROGRAM]
         found = _join(CandidateKind.PROGRAM, None, [*of_all, rest], found)
         rest = CandidateCause(rest.kind, {})
     else:
-        found = _merge_decoding(found, both, then, now)
-    found, rest = _merge_cpu_starved(found, rest, both, then, now)
+        found = _merge_decoding(found, both, baseline, current)
+    found, rest = _merge_cpu_starved(found, rest, both, baseline, current)
     for transfer in _select(found, CandidateKind.TRANSFER):
         server = _server_of(transfer, both)
-        if server and is_server_late(server, transfer, then, now):
+        if server and is_server_late(server, transfer, baseline, current):
             found = _join(
                 CandidateKind.SERVER, server, [transfer, *_select(found, CandidateKind.APPLY, CandidateKind.FLOOR)], found
             )
-    found = _join(CandidateKind.SERVER, find_slowest_server(then, now), _select(found, CandidateKind.APPLY), found)
+    found = _join(CandidateKind.SERVER, find_slowest_server(baseline, current), _select(found, CandidateKind.APPLY), found)
     residual_s = sum(each.residual_s for each in _select(found, CandidateKind.FLOOR))
-    has_slow_links = any(each.kind == CauseKind.LINK for each in find_host_pressures(then, now))
+    has_slow_links = any(each.kind == CauseKind.LINK for each in find_host_pressures(baseline, current))
     cpu_starved = [
         each
         for each in _select(found, CandidateKind.CPU_STARVED)
@@ -298,21 +301,21 @@ def _merge_scatter(found: Sequence[CandidateCause], both: ComparedTimes) -> list
         (each for each in _select(found, CandidateKind.COMPUTE) if each.location), key=lambda each: each.largest_s, default=None
     )
     waiting = _select(found, CandidateKind.FLOOR)
-    if not (slower and waiting) or both.now.residual_s > both.then.residual_s * (1 + _growth([slower], both)):
+    if not (slower and waiting) or both.current.residual_s > both.baseline.residual_s * (1 + _growth([slower], both)):
         return list(found)
     is_scatter = sum(each.residual_s for each in waiting) <= thresholds.ASSUMED_RELATIVE_ERROR * slower.largest_s
     return _join(slower.kind, slower.location, [slower, *waiting], found) if is_scatter else list(found)
 
 
 def _merge_decoding(
-    found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+    found: Sequence[CandidateCause], both: ComparedTimes, baseline: MeasurementProfile, current: MeasurementProfile
 ) -> list[CandidateCause]:
     """Return the candidates, with one for all input that is late or takes cores for the same reason.
 
     If several workers wait for batches, some wait longer than others by chance, or not at all. If a probe found the input
     slower, computing that became slower beside its decoding belongs to it.
     """
-    cases = [ExplainCase(then, now, both, each) for each in _select(found, CandidateKind.INPUT, CandidateKind.COMPUTE)]
+    cases = [ExplainCase(baseline, current, both, each) for each in _select(found, CandidateKind.INPUT, CandidateKind.COMPUTE)]
     inputs = [case for case in cases if case.candidate.kind == CandidateKind.INPUT]
     is_of_several = len(inputs) > 1 or any(case.candidate.location is None for case in inputs)
     waiting = [case.candidate for case in inputs if is_of_several or case.describe_host_pressures(CauseKind.INPUT)]
@@ -330,28 +333,28 @@ def _merge_cpu_starved(
     found: Sequence[CandidateCause],
     rest: CandidateCause,
     both: ComparedTimes,
-    then: MeasurementProfile,
-    now: MeasurementProfile,
+    baseline: MeasurementProfile,
+    current: MeasurementProfile,
 ) -> tuple[list[CandidateCause], CandidateCause]:
     """Return the candidates with one for each host without free cores, and the rest.
 
     All work takes longer there, also sending and receiving. Links that a probe found slow stay candidates of their own. The
     exchange with parameter servers belongs to it as a whole, even if no kind of it has changed significantly.
     """
-    hosts = {**then.hosts, **now.hosts}
+    hosts = {**baseline.hosts, **current.hosts}
     at = {
         task: hosts.get(task, task)
-        for task in (*both.now.own, *(now.step_breakdown.tasks if now.step_breakdown else ()), *hosts)
+        for task in (*both.current.own, *(current.step_breakdown.tasks if current.step_breakdown else ()), *hosts)
     }
-    cpu_starved_hosts = {*_find_cpu_starved_hosts(found, both, then, now)} & {*at.values()}
-    slow_links = {host for each in find_host_pressures(then, now) if each.kind == CauseKind.LINK for host in each.hosts}
+    cpu_starved_hosts = {*_find_cpu_starved_hosts(found, both, baseline, current)} & {*at.values()}
+    slow_links = {host for each in find_host_pressures(baseline, current) if each.kind == CauseKind.LINK for host in each.hosts}
     left = list(found)
-    if cpu_starved_hosts and cpu_starved_hosts >= {at[worker] for worker in both.now.own}:
+    if cpu_starved_hosts and cpu_starved_hosts >= {at[worker] for worker in both.current.own}:
         elsewhere = (CandidateKind.FLOOR, CandidateKind.TRANSFER) if slow_links else (CandidateKind.FLOOR,)
         everywhere = [each for each in left if each.kind not in elsewhere]
         return _join(CandidateKind.CPU_STARVED, None, _select_proportional(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in cpu_starved_hosts}
-    workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
+    workers_at = {host: [task for task in tasks if task in both.current.own] for host, tasks in tasks_at.items()}
     # A server beside a CPU-starved worker gets the rest.
     for host in sorted(cpu_starved_hosts, key=lambda host: (not workers_at[host], host)):
         tasks, workers = tasks_at[host], workers_at[host]
@@ -363,7 +366,7 @@ def _merge_cpu_starved(
         if workers or not tasks:
             there = _select_proportional(there, both)
             exchange, without = _exchange_of(rest)
-            has_it = is_single_session(now.step_breakdown) and all(
+            has_it = is_single_session(current.step_breakdown) and all(
                 each in there for each in _select(left, CandidateKind.TRANSFER)
             )
             if (
@@ -407,32 +410,32 @@ def _select_proportional(parts: Sequence[CandidateCause], both: ComparedTimes) -
 def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
     """Return by what fraction their total time has grown."""
     cells = {cell for each in candidates for cell in each.cells}
-    before = sum(both.then.own[worker].get(kind, 0.0) for worker, kind in cells)
+    before = sum(both.baseline.own[worker].get(kind, 0.0) for worker, kind in cells)
     longer = sum(seconds for each in candidates for seconds in each.cells.values())
     return longer / before if before else math.inf if longer else 0.0
 
 
 def _find_cpu_starved_hosts(
-    found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+    found: Sequence[CandidateCause], both: ComparedTimes, baseline: MeasurementProfile, current: MeasurementProfile
 ) -> Iterator[str]:
     """Yield the hosts without free cores.
 
     It is known by the kernel's counts, by arithmetic that took longer for no more CPU time, or by a server's operations
     together with probes of its host.
     """
-    hosts = {**then.hosts, **now.hosts}
-    known = find_host_pressures(then, now)
+    hosts = {**baseline.hosts, **current.hosts}
+    known = find_host_pressures(baseline, current)
     yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
     without_a_core = {host for each in known if each.kind == CauseKind.OTHERS for host in each.hosts}
-    for server in filter(is_server, now.step_breakdown.tasks if now.step_breakdown else ()):
-        if (compute_update_ratio(server, then, now) or 0.0) > thresholds.MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
+    for server in filter(is_server, current.step_breakdown.tasks if current.step_breakdown else ()):
+        if (compute_update_ratio(server, baseline, current) or 0.0) > thresholds.MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
             server
         ) in without_a_core:
             yield hosts[server]
-    arithmetic = _select(found, CandidateKind.COMPUTE) if not now.program_changes else []
+    arithmetic = _select(found, CandidateKind.COMPUTE) if not current.program_changes else []
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
-        case = ExplainCase(then, now, both, each)
+        case = ExplainCase(baseline, current, both, each)
         if each.largest_s > thresholds.MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE * most_s and describe_starvation(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
@@ -464,26 +467,26 @@ def _join(
 def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
     """Return the server that has all these links; None if there is none. With a single worker it has only one link."""
     servers = [end for end in list_ends(transfer.location) if is_server(end)]
-    is_its_only_link = transfer.location in servers or len(both.now.own) == 1
+    is_its_only_link = transfer.location in servers or len(both.current.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
 
 
-def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfile, now: MeasurementProfile) -> bool:
+def is_server_late(server: str, transfer: CandidateCause, baseline: MeasurementProfile, current: MeasurementProfile) -> bool:
     """Return whether all links of a server are slow because of the server, and not of its host's link."""
-    ratio = compute_update_ratio(server, then, now)
-    increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
+    ratio = compute_update_ratio(server, baseline, current)
+    increase_s = sum(sign * (compute_update_time(server, side) or 0.0) for sign, side in ((-1, baseline), (1, current)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == WorkKind.HOST)
     total = sum(transfer.cells.values())
     is_slow = (ratio or 0.0) > thresholds.MIN_UPDATE_RATIO and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
     return is_slow or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
 
 
-def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:
+def find_slowest_server(baseline: MeasurementProfile, current: MeasurementProfile) -> str | None:
     """Return the server with operations that became far longer than the others'; None if all are alike, or unknown."""
-    servers = [task for task in (now.step_breakdown.tasks if now.step_breakdown else ()) if is_server(task)]
+    servers = [task for task in (current.step_breakdown.tasks if current.step_breakdown else ()) if is_server(task)]
     if len(servers) == 1:
         return servers[0]
-    ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, then, now)) is not None}
+    ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, baseline, current)) is not None}
     ordered = sorted(ratios, key=lambda server: -ratios[server])
     if len(ordered) < 2 or ratios[ordered[0]] < thresholds.MIN_UPDATE_RATIO * ratios[ordered[1]]:
         return None

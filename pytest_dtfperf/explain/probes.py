@@ -21,15 +21,15 @@ class Slower:
     location: str  # a host, or a link as "node01>node07", "*>node07"
     name: str  # of the reading: "core.matmul", "memory", ...; "link"
     before_per_s: float
-    now_per_s: float
+    after_per_s: float
     threshold: float  # the loss that chance could explain
     against: str  # the origin of the earlier number: the same location, "the median of all", or "its part of *>node07"
-    cpu_share: float | None = None  # now, as a `Reading` has it
+    cpu_share: float | None = None  # of the later probe, as a `Reading` has it
 
     @property
     def loss(self) -> float:
         """Return the loss as a fraction of the rate before: 0.25 is a quarter less."""
-        return 1 - self.now_per_s / self.before_per_s
+        return 1 - self.after_per_s / self.before_per_s
 
     @property
     def words(self) -> str:
@@ -48,7 +48,7 @@ class ChangedLimit:
     host: str
     name: str
     before: float | str | None  # None: unlimited
-    now: float | str
+    after: float | str
 
 
 _FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
@@ -82,13 +82,13 @@ def is_disturbed(probe: HostProbe) -> bool:
     return (probe.others_cores or 0.0) > thresholds.MAX_CORES_OF_OTHER_PROCESSES
 
 
-def merge_probes(before: Probes, now: Probes) -> Probes:
+def merge_probes(before: Probes, after: Probes) -> Probes:
     """Return the readings of both. If both have a reading, the later one counts."""
     hosts = {
         name: _merge_host_probes(before.hosts[name], probe) if name in before.hosts else probe
-        for name, probe in now.hosts.items()
+        for name, probe in after.hosts.items()
     }
-    return replace(now, hosts={**before.hosts, **hosts}, links={**before.links, **now.links})
+    return replace(after, hosts={**before.hosts, **hosts}, links={**before.links, **after.links})
 
 
 def select_missing_probes(probes: Probes, known: Probes) -> Probes:
@@ -98,20 +98,20 @@ def select_missing_probes(probes: Probes, known: Probes) -> Probes:
     return replace(probes, hosts=hosts, links=links)
 
 
-def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
-    readings = {**before.readings, **now.readings}
-    unknown = {name: why for name, why in {**before.unknown, **now.unknown}.items() if name not in now.readings}
+def _merge_host_probes(before: HostProbe, after: HostProbe) -> HostProbe:
+    readings = {**before.readings, **after.readings}
+    unknown = {name: why for name, why in {**before.unknown, **after.unknown}.items() if name not in after.readings}
     return replace(
-        now,
+        after,
         readings=readings,
         unknown=unknown,
-        clock_hz=before.clock_hz if now.clock_hz is None else now.clock_hz,
-        most_clock_hz=before.most_clock_hz if now.most_clock_hz is None else now.most_clock_hz,
-        limits=now.limits or before.limits,
+        clock_hz=before.clock_hz if after.clock_hz is None else after.clock_hz,
+        most_clock_hz=before.most_clock_hz if after.most_clock_hz is None else after.most_clock_hz,
+        limits=after.limits or before.limits,
     )
 
 
-def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
+def find_slower(before: Probes, after: Probes) -> Sequence[Slower]:
     """Return the readings that became lower by more than chance explains, the largest loss first.
 
     Only readings with the same threads, sizes and streams (`how`) are compared.
@@ -119,37 +119,37 @@ def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
     A host or link without an earlier probe is compared with the median of all that were measured in the same way: a cluster
     allocates other hosts of the same kind each time.
     """
-    found = [*_hosts(before, now), *_links(before, now)]
+    found = [*_hosts(before, after), *_links(before, after)]
     return sorted(found, key=lambda each: (-each.loss, each.location, each.name))
 
 
-def find_limits(before: Probes, now: Probes) -> Sequence[ChangedLimit]:
+def find_limits(before: Probes, after: Probes) -> Sequence[ChangedLimit]:
     """Return the limits of hosts that are new, lower or changed.
 
     Hosts whose earlier limits are unknown are left out.
     """
-    return list(_find_limits_of_host(before, now))
+    return list(_find_limits_of_host(before, after))
 
 
-def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[ChangedLimit]:
-    for host, probe in now.hosts.items():
-        then = before.hosts[host].limits if host in before.hosts else {}
+def _find_limits_of_host(before: Probes, after: Probes) -> Iterator[ChangedLimit]:
+    for host, probe in after.hosts.items():
+        limits_before = before.hosts[host].limits if host in before.hosts else {}
         for name, value in (
-            {**_USUAL, **probe.limits}.items() if then and probe.limits else ()
+            {**_USUAL, **probe.limits}.items() if limits_before and probe.limits else ()
         ):  # limits that were read are never empty: they include cores
-            usual = {**_USUAL, **then}.get(name)
+            usual = {**_USUAL, **limits_before}.get(name)
             if _is_tighter(usual, value):
                 yield ChangedLimit(host, name, usual, value)
 
 
-def _is_tighter(before: float | str | None, now: float | str) -> bool:
-    if isinstance(before, str) or isinstance(now, str) or before is None:
-        return before != now
-    return before - now > thresholds.MAX_ROUNDING_OF_LIMIT * abs(before)
+def _is_tighter(before: float | str | None, after: float | str) -> bool:
+    if isinstance(before, str) or isinstance(after, str) or before is None:
+        return before != after
+    return before - after > thresholds.MAX_ROUNDING_OF_LIMIT * abs(before)
 
 
-def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
-    for host, probe in now.hosts.items():
+def _hosts(before: Probes, after: Probes) -> Iterator[Slower]:
+    for host, probe in after.hosts.items():
         for name, reading in probe.readings.items():
             own = before.hosts[host].readings.get(name) if host in before.hosts else None
             all_of = [] if own else [each.readings[name] for each in before.hosts.values() if name in each.readings]
@@ -157,37 +157,39 @@ def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
                 yield slower
 
 
-def _links(before: Probes, now: Probes) -> Iterator[Slower]:
-    for link, reading in now.links.items():
+def _links(before: Probes, after: Probes) -> Iterator[Slower]:
+    for link, reading in after.links.items():
         own = before.links.get(link)
         all_of = [] if own else [each for other, each in before.links.items() if _direction(other) == _direction(link)]
         if slower := _find_slower(link, LINK, own, all_of, reading, thresholds.MIN_LINK_PROBE_LOSS):
             yield slower
         if own and own.how == reading.how and len(reading.streams) > 1:
-            yield from (slower for slower in _streams(link, own, reading) if slower.location not in now.links)
+            yield from (slower for slower in _streams(link, own, reading) if slower.location not in after.links)
 
 
-def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
+def _streams(link: str, before: Link, after: Link) -> Iterator[Slower]:
     """Yield the hosts of a fan-in that lost their part of it, even if others took it over and the sum is unchanged."""
-    for host, per_s in now.streams.items():
-        then = before.streams.get(host, 0.0)
-        if per_s < (1 - thresholds.MIN_STREAM_PROBE_LOSS) * then:
-            yield Slower(link.replace(ALL, host), LINK, then, per_s, thresholds.MIN_STREAM_PROBE_LOSS, f"its part of {link}")
+    least = thresholds.MIN_STREAM_PROBE_LOSS
+    for host, per_s in after.streams.items():
+        before_per_s = before.streams.get(host, 0.0)
+        if per_s < (1 - least) * before_per_s:
+            yield Slower(link.replace(ALL, host), LINK, before_per_s, per_s, least, f"its part of {link}")
 
 
 def _find_slower(
-    location: str, name: str, own: Reading | None, all_of: Sequence[Reading], now: Reading, least: float
+    location: str, name: str, own: Reading | None, all_of: Sequence[Reading], after: Reading, least: float
 ) -> Slower | None:
-    alike = [each for each in ([own] if own else all_of) if each.how == now.how and each.per_s > 0]
+    alike = [each for each in ([own] if own else all_of) if each.how == after.how and each.per_s > 0]
     if not alike:
         return None
     rates = [each.per_s for each in alike]
-    then = statistics.median(rates)
-    host_spread = (max(rates) - min(rates)) / 2 / then
-    threshold = max(least, max(each.spread for each in alike) + now.spread, host_spread + now.spread)
-    if now.per_s >= (1 - threshold) * then:
+    usual_per_s = statistics.median(rates)
+    host_spread = (max(rates) - min(rates)) / 2 / usual_per_s
+    threshold = max(least, max(each.spread for each in alike) + after.spread, host_spread + after.spread)
+    if after.per_s >= (1 - threshold) * usual_per_s:
         return None
-    return Slower(location, name, then, now.per_s, threshold, location if own else "the median of all", now.cpu_share)
+    against = location if own else "the median of all"
+    return Slower(location, name, usual_per_s, after.per_s, threshold, against, after.cpu_share)
 
 
 def _direction(link: str) -> tuple[bool, bool]:

@@ -51,7 +51,7 @@ def _find_host_of_link(case: ExplainCase) -> str | None:
 def explain_server(case: ExplainCase) -> Reason:
     rate = _rate(case)
     server = case.location or ""
-    ratio = compute_update_ratio(server, case.then, case.now)
+    ratio = compute_update_ratio(server, case.baseline, case.current)
     updates = (
         [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > thresholds.MIN_REPORTED_UPDATE_RATIO else []
     )
@@ -99,11 +99,11 @@ def find_probed_location(case: ExplainCase) -> str | None:
 
 def _find_slower_links(case: ExplainCase) -> Collection[tuple[str, str]]:
     """Return the links that are slower when probed, as source and target. A baseline of many hosts lacks some of them."""
-    then, now = case.then.probes, case.now.probes
-    if not then or not now:
+    baseline, current = case.baseline.probes, case.current.probes
+    if not baseline or not current:
         return ()
-    slower = {each.location for each in find_slower(then, now) if each.name == LINK}
-    return {(source, target) for name in slower & now.links.keys() for source, target in [name.split(">")]}
+    slower = {each.location for each in find_slower(baseline, current) if each.name == LINK}
+    return {(source, target) for name in slower & current.links.keys() for source, target in [name.split(">")]}
 
 
 def _task_at(host: str, hosts: Mapping[str, str]) -> str:
@@ -165,7 +165,7 @@ def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
 
 def _rate(case: ExplainCase) -> str:
     """Return `at 2.1 instead of 9.8 Gbit/s`, for the candidate's slower links; empty text if one side does not know them."""
-    before, after = _read_links(case.then.step_breakdown), _read_links(case.now.step_breakdown)
+    before, after = _read_links(case.baseline.step_breakdown), _read_links(case.current.step_breakdown)
     both = [ends for ends in after if ends in before and _is_between(ends, case.location)]
     slower = [ends for ends in both if _compute_rate(after[ends]) < _compute_rate(before[ends])]
     if not slower or case.both.basis != "traces":
@@ -205,8 +205,8 @@ def _explain_input(case: ExplainCase) -> Reason:
 
 def _explain_python(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.PYTHON)
-    usual = {} if case.both.basis == "peers" else case.then.sleeps
-    slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
+    usual = {} if case.both.basis == "peers" else case.baseline.sleeps
+    slept = {worker: s for worker in case.workers if (s := case.current.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
     agreeing = [
         f"{worker} has an injected sleep of {seconds:g} s in every step (DTFPERF_SLOWDOWN)" for worker, seconds in slept.items()
     ]
@@ -221,28 +221,28 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
     """Return whether the workers were idle; None if it is not known, as without the CPU time of both sides."""
     if case.both.basis == "peers":
         return None
-    now, then = (
+    cpu_s, usual_cpu_s = (
         [cpu for worker in case.workers if (cpu := merge_causes.get_cpu_s(side, worker)) is not None]
-        for side in (case.now, case.then)
+        for side in (case.current, case.baseline)
     )
-    is_known = len(now) == len(then) == len(case.workers)
-    return sum(now) - sum(then) < thresholds.MAX_CPU_SHARE_OF_SLEEP * increase_s * len(now) if is_known else None
+    is_known = len(cpu_s) == len(usual_cpu_s) == len(case.workers)
+    return sum(cpu_s) - sum(usual_cpu_s) < thresholds.MAX_CPU_SHARE_OF_SLEEP * increase_s * len(cpu_s) if is_known else None
 
 
 def _explain_host(case: ExplainCase) -> Reason:
     before, after = case.seconds(CandidateKind.HOST)
     message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before_text}"
-    if case.candidate.location is None and case.now.software_changes:
+    if case.candidate.location is None and case.current.software_changes:
         return merge_causes.explain_software(case, message, [])
     kind = CauseKind.STRAGGLER if case.candidate.location else CauseKind.HOST
     return case.reason(kind, message, [], case.describe_host_pressures(CauseKind.OTHERS))
 
 
 def _explain_waiting(case: ExplainCase) -> Reason:
-    before, after = (_find_exchange_time(side) for side in (case.then, case.now))
+    before, after = (_find_exchange_time(side) for side in (case.baseline, case.current))
     if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
         message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
-        message += f"{ms(before)} ms {case.then.when}"
+        message += f"{ms(before)} ms {case.baseline.when}"
         return replace(
             case.reason(CauseKind.LINK, message, [], case.describe_host_pressures(CauseKind.LINK)),
             location=find_probed_location(case),
@@ -265,7 +265,7 @@ def _find_exchange_time(side: MeasurementProfile) -> float | None:
 
 
 def _explain_program(case: ExplainCase) -> Reason:
-    changed = "; ".join(case.now.program_changes)
+    changed = "; ".join(case.current.program_changes)
     before, after = case.seconds(CandidateKind.COMPUTE)
     evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.before_text}"]
     return replace(case.reason(CauseKind.PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)

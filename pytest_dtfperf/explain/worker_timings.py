@@ -385,14 +385,14 @@ def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
     return f"{straggler.worker}{where} {often}, by {_ms(straggler.late_s)} ms" + (f": {', '.join(longer)} ms" if longer else "")
 
 
-def compute_lateness_increases(then: WorkerTimings | None, now: WorkerTimings) -> Mapping[str, float]:
+def compute_lateness_increases(baseline: WorkerTimings | None, current: WorkerTimings) -> Mapping[str, float]:
     """Return by how many seconds each clearly late worker is later than on the other side, the largest increase first.
 
     Where the other side's lateness is not known, it is assumed to be zero.
     """
-    known = then.workers if then else {}
-    late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in now.workers}
-    return {each.worker: more for each in find_late_workers(now) if (more := each.late_s - late_s[each.worker]) > 0}
+    known = baseline.workers if baseline else {}
+    late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in current.workers}
+    return {each.worker: more for each in find_late_workers(current) if (more := each.late_s - late_s[each.worker]) > 0}
 
 
 def _format_percent(fraction: float) -> str:

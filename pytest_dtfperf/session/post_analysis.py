@@ -112,10 +112,10 @@ def _with_experiments(
     if not session.settings.diagnose or record.explanation is None:
         return record
     entry, before = judgement.entry, other.traced_run if other else None
-    then = before.step_breakdown if before else entry.step_breakdown if entry else None
+    baseline = before.step_breakdown if before else entry.step_breakdown if entry else None
     tried: Sequence[ExperimentResult] = ()
     with suppress(TimeBudgetSpent), session.measuring(record.spec, test):
-        tried = run_experiments(session, test, record.measurement, record.explanation, then)
+        tried = run_experiments(session, test, record.measurement, record.explanation, baseline)
     return session.folder.note_experiments(record.id, tried) if tried else record
 
 
@@ -188,12 +188,12 @@ def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
 
 
 def run_experiments(
-    session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
+    session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, baseline: StepBreakdown | None
 ) -> Sequence[ExperimentResult]:
     """Return the results of experiments on an explanation's causes; none if no hosts are allocated any more.
 
     Args:
-        then: the step breakdown of the baseline.
+        baseline: the step breakdown of the baseline.
     """
     if not session.allocations.has_hosts or measurement.spec.command:
         return []
@@ -202,7 +202,7 @@ def run_experiments(
     plans = plan_experiments(
         list_candidate_causes(explanation), measurement.spec.to_json(), spare_hosts=spare, most=MOST_EXPERIMENTS
     )
-    return list(_Experiments(session, test, measurement, explanation, then).make(plans))
+    return list(_Experiments(session, test, measurement, explanation, baseline).make(plans))
 
 
 def list_candidate_causes(explanation: Explanation) -> list[ExperimentSubject]:
@@ -215,13 +215,18 @@ class _Experiments:
     """The experiments on one measurement, one after the other. An error affects only its experiment."""
 
     def __init__(
-        self, session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
+        self,
+        session: SessionContext,
+        test: str,
+        measurement: Measurement,
+        explanation: Explanation,
+        baseline: StepBreakdown | None,
     ) -> None:
         self._session = session
         self._test = test
         self._measurement = measurement
         self._explanation = explanation
-        self._then = then
+        self._baseline = baseline
         self._left_s = MOST_TIME * sum(run.wall_s for run in measurement.runs)
 
     def make(self, plans: Sequence[PlannedExperiment]) -> Iterator[ExperimentResult]:
@@ -239,7 +244,7 @@ class _Experiments:
                 step_s=made[spec, without],
                 instead_of_s=self._explanation.step_s,
                 noise_s=self._explanation.noise_s,
-                then=self._then,
+                baseline=self._baseline,
             )
 
     def _spec(self, plan: PlannedExperiment) -> Spec:

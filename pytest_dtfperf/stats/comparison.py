@@ -40,6 +40,8 @@ FALSE_ALARM_GAMMA = -2.0
 RARE_SLOWDOWN = 2.0  # times the usual duration that a rare run takes at most, where too few runs show that it is rare
 MOST_NEEDED = 1000  # runs, from which on they count as infinitely many
 
+Rates = Sequence[float]  # of the runs of one side
+
 
 class Answer(StrEnum):
     """The possible answers to a question about a ratio."""
@@ -79,8 +81,8 @@ class RatioEstimate:
     spread: float  # of single runs of the first side, as assumed: standard deviation of the logarithm
     degrees_of_freedom: float  # degrees of freedom that the spread rests on
     answer: Answer
-    now_slow: SlowRuns = NONE_SLOW  # runs that are slower than the others of their side: the rare ones are set aside
-    then_slow: SlowRuns = NONE_SLOW
+    current_slow: SlowRuns = NONE_SLOW  # runs that are slower than the others of their side: the rare ones are set aside
+    baseline_slow: SlowRuns = NONE_SLOW
 
     @property
     def has_interval(self) -> bool:
@@ -99,38 +101,41 @@ class RatioEstimate:
 
 
 def compare_with_stored(
-    now: Sequence[float], then: Sequence[float], noise: Noise, question: Question, *, then_noise: Noise | None = None
+    current: Rates, baseline: Rates, noise: Noise, question: Question, *, baseline_noise: Noise | None = None
 ) -> RatioEstimate:
-    """Compare `now`, run by run, with `then`, which was measured in another session and gets no further runs.
+    """Compare `current`, run by run, with `baseline`, which was measured in another session and gets no further runs.
 
-    `then_noise` is the noise of `then`, if it is another training or was measured by others; None: both scatter alike.
+    `baseline_noise` is the noise of `baseline`, if it is another training or was measured by others; None: both scatter alike.
     """
-    return _ask(_Sides(now, then, noise, then_noise or noise, same_training=then_noise is None, is_fixed=True), question)
+    sides = _Sides(current, baseline, noise, baseline_noise or noise, same_training=baseline_noise is None, is_fixed=True)
+    return _ask(sides, question)
 
 
 def compare_alternating(
-    now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise | None, question: Question
+    current: Rates, baseline: Rates, noise: Noise, baseline_noise: Noise | None, question: Question
 ) -> RatioEstimate:
     """Compare two trainings with alternating runs in one session. Each has its own noise; None: both scatter alike."""
-    return _ask(_Sides(now, then, noise, then_noise or noise, same_training=then_noise is None, is_fixed=False), question)
+    sides = _Sides(current, baseline, noise, baseline_noise or noise, same_training=baseline_noise is None, is_fixed=False)
+    return _ask(sides, question)
 
 
 def compare_drifting(
-    now: Sequence[Sequence[float]], then: Sequence[Sequence[float]], noise: Noise, then_noise: Noise, question: Question
+    current: Sequence[Rates], baseline: Sequence[Rates], noise: Noise, baseline_noise: Noise, question: Question
 ) -> RatioEstimate:
     """Compare two trainings of one session, of which one was measured before and after the other, in two groups of runs.
 
     Any drift of the machine is assumed to be between the groups. So each group is compared by itself, only a common answer
     counts, and the interval reaches from the lower of their ends to the higher.
     """
-    within, then_within = replace(noise, session=0.0), replace(then_noise, session=0.0)
+    within, baseline_within = replace(noise, session=0.0), replace(baseline_noise, session=0.0)
     found = []
-    for one, other in product(now, then):
-        others = tuple(each for each in now if each is not one), tuple(each for each in then if each is not other)
+    for one, other in product(current, baseline):
+        others = tuple(each for each in current if each is not one), tuple(each for each in baseline if each is not other)
         least = min(max(question.least, len(one) - 1), len(one))  # one analysis, and the one before it for confirmation
         enough = len(one) >= question.least and len(other) >= 1
         once = replace(question, least=least, most=len(one)) if enough else replace(question, least=question.most)
-        found.append(_ask(_Sides(one, other, within, then_within, same_training=False, is_fixed=True, further=others), once))
+        sides = _Sides(one, other, within, baseline_within, same_training=False, is_fixed=True, further=others)
+        found.append(_ask(sides, once))
     answers = {each.answer for each in found}
     return RatioEstimate(
         ratio=math.exp(math.fsum(math.log(each.ratio) for each in found) / len(found)),
@@ -152,56 +157,58 @@ def _joint_answer(answers: Set[Answer]) -> Answer:
 
 @dataclass(frozen=True)
 class _Sides:
-    now: Sequence[float]
-    then: Sequence[float]
-    now_noise: Noise
-    then_noise: Noise
+    current: Sequence[float]
+    baseline: Sequence[float]
+    current_noise: Noise
+    baseline_noise: Noise
     same_training: bool  # both are the same training, which scatters as it did
-    is_fixed: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
+    is_fixed: bool  # `baseline` was measured at another time and gets no further runs; in another session, which may differ
     further: tuple[Sequence[Sequence[float]], ...] = ((), ())  # further runs of either side, for its scatter
     analysis_count: int = 0  # of analyses, if runs were left out since
 
     @property
     def analyses(self) -> int:
         """Return the number of analyses so far, one after each new run."""
-        return self.analysis_count or (len(self.now) if self.is_fixed else min(len(self.now), len(self.then)))
+        return self.analysis_count or (len(self.current) if self.is_fixed else min(len(self.current), len(self.baseline)))
 
     def drop_last_run(self) -> "_Sides":
         """Return the sides without the last run; where both grow, without the last of the longer one, or of both."""
-        shorter_now = self.now[:-1] if self.is_fixed or len(self.now) >= len(self.then) else self.now
-        shorter_then = self.then[:-1] if not self.is_fixed and len(self.then) >= len(self.now) else self.then
-        return replace(self, now=shorter_now, then=shorter_then)
+        current = self.current[:-1] if self.is_fixed or len(self.current) >= len(self.baseline) else self.current
+        baseline = self.baseline[:-1] if not self.is_fixed and len(self.baseline) >= len(self.current) else self.baseline
+        return replace(self, current=current, baseline=baseline)
 
     def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
         """Return the slowest runs of either side."""
-        then = slow_runs(self.then, self.then_noise, question.missed)
-        others = [drop_slowest(self.then, then.doubtful)] if self.same_training else []
-        return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
+        baseline_slow = slow_runs(self.baseline, self.baseline_noise, question.missed)
+        others = [drop_slowest(self.baseline, baseline_slow.doubtful)] if self.same_training else []
+        return slow_runs(self.current, self.current_noise, question.false_alarm, others), baseline_slow
 
-    def drop_slowest(self, now: int, then: int) -> "_Sides":
+    def drop_slowest(self, current_count: int, baseline_count: int) -> "_Sides":
         """Return the sides without so many of the slowest runs of either."""
-        return replace(self, now=drop_slowest(self.now, now), then=drop_slowest(self.then, then), analysis_count=self.analyses)
+        current, baseline = drop_slowest(self.current, current_count), drop_slowest(self.baseline, baseline_count)
+        return replace(self, current=current, baseline=baseline, analysis_count=self.analyses)
 
     def compute_error(self) -> "_Error":
         """Return the error of the difference of means."""
         if self.same_training:
-            spread, degrees_of_freedom = pool_spreads([self.now, self.then], self.now_noise)
-            now, then, cautious = spread, spread, degrees_of_freedom
+            spread, degrees_of_freedom = pool_spreads([self.current, self.baseline], self.current_noise)
+            current_spread, baseline_spread, cautious = spread, spread, degrees_of_freedom
         else:
-            now, now_degrees = pool_spreads([self.now, *self.further[0]], self.now_noise)
-            then, then_degrees = pool_spreads([self.then, *self.further[1]], self.then_noise)
-            parts = (now**2 / len(self.now), now_degrees), (then**2 / len(self.then), then_degrees)
-            degrees_of_freedom, cautious = welch(*parts)
-        sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.is_fixed else 0.0
-        return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom, cautious)
+            current_spread, current_degrees = pool_spreads([self.current, *self.further[0]], self.current_noise)
+            baseline_spread, baseline_degrees = pool_spreads([self.baseline, *self.further[1]], self.baseline_noise)
+            variances = current_spread**2 / len(self.current), baseline_spread**2 / len(self.baseline)
+            degrees_of_freedom, cautious = welch((variances[0], current_degrees), (variances[1], baseline_degrees))
+        sessions = self.current_noise.session**2 + self.baseline_noise.session**2 if self.is_fixed else 0.0
+        counts = len(self.current), len(self.baseline)
+        return _Error(*counts, current_spread, baseline_spread, sessions, degrees_of_freedom, cautious)
 
     def information(self, error: "_Error", question: Question) -> tuple[list[float], int]:
         """Return the information at each past and future analysis, and the index of the current one."""
         this = 1 / error.relative_variance()
         counts = range(question.least, question.most + 1)
-        then_runs = [len(self.then) if self.is_fixed else count for count in counts]
-        errors = (replace(error, now_runs=one, then_runs=other) for one, other in zip(counts, then_runs, strict=True))
-        planned = {each.now_runs: 1 / each.relative_variance() for each in errors}
+        others = [len(self.baseline) if self.is_fixed else count for count in counts]
+        errors = (replace(error, current_runs=one, baseline_runs=other) for one, other in zip(counts, others, strict=True))
+        planned = {each.current_runs: 1 / each.relative_variance() for each in errors}
         before = [each for count, each in planned.items() if count < self.analyses and each < this]
         after = [each for count, each in planned.items() if count > self.analyses and each > this]
         return [*before, this, *after], len(before)
@@ -211,35 +218,36 @@ class _Sides:
 class _Error:
     """The parts of the variance of a difference of means."""
 
-    now_runs: int
-    then_runs: int
-    now: float  # standard deviation of single runs
-    then: float
+    current_runs: int
+    baseline_runs: int
+    current_spread: float  # standard deviation of single runs
+    baseline_spread: float
     sessions: float  # variance that two sessions add
     degrees_of_freedom: float
     cautious: float  # degrees of freedom for passing: most of its error rate is spent on the first runs, unconfirmed
 
     @property
     def value(self) -> float:
-        return math.sqrt(self.now**2 / self.now_runs + self.then**2 / self.then_runs + self.sessions)
+        variances = self.current_spread**2 / self.current_runs, self.baseline_spread**2 / self.baseline_runs
+        return math.sqrt(sum(variances) + self.sessions)
 
     def relative_variance(self) -> float:
         """Return the variance in units of the two sides' mean variance of single runs.
 
         It is rounded, so that critical values that were computed once are found again.
         """
-        unit = (self.now**2 + self.then**2) / 2
+        unit = (self.current_spread**2 + self.baseline_spread**2) / 2
         sessions = float(f"{self.sessions / unit:.3g}")
-        if self.now_runs == self.then_runs:
-            return 2 / self.now_runs + sessions
-        now = float(f"{self.now**2 / unit:.3g}")
-        return now / self.now_runs + (2 - now) / self.then_runs + sessions
+        if self.current_runs == self.baseline_runs:
+            return 2 / self.current_runs + sessions
+        part = float(f"{self.current_spread**2 / unit:.3g}")
+        return part / self.current_runs + (2 - part) / self.baseline_runs + sessions
 
 
 def _ask(sides: _Sides, question: Question) -> RatioEstimate:
-    now_slow, then_slow = sides.slow(question)
-    kept = sides.drop_slowest(now_slow.rare, then_slow.rare)
-    ratio = math.exp(_mean_log(kept.now) - _mean_log(kept.then))
+    current_slow, baseline_slow = sides.slow(question)
+    kept = sides.drop_slowest(current_slow.rare, baseline_slow.rare)
+    ratio = math.exp(_mean_log(kept.current) - _mean_log(kept.baseline))
     error = kept.compute_error()
     low, high, answer = 0.0, math.inf, Answer.OPEN
     if error.degrees_of_freedom and sides.analyses >= question.least:
@@ -252,22 +260,22 @@ def _ask(sides: _Sides, question: Question) -> RatioEstimate:
         ratio=ratio,
         low=low,
         high=high,
-        spread=error.now,
+        spread=error.current_spread,
         degrees_of_freedom=error.degrees_of_freedom,
         answer=answer,
-        now_slow=now_slow,
-        then_slow=then_slow,
+        current_slow=current_slow,
+        baseline_slow=baseline_slow,
     )
 
 
 def _interval(sides: _Sides, question: Question) -> tuple[float, float]:
     """Return the interval without rare runs, as wide as it becomes without the runs that may be rare ones."""
-    now, then = sides.slow(question)
-    low, high = _plain_interval(sides.drop_slowest(now.rare, then.rare), question)
-    if now.doubtful > now.rare:
-        high = max(high, _plain_interval(sides.drop_slowest(now.doubtful, then.rare), question)[1])
-    if then.doubtful > then.rare:
-        low = min(low, _plain_interval(sides.drop_slowest(now.rare, then.doubtful), question)[0])
+    current_slow, baseline_slow = sides.slow(question)
+    low, high = _plain_interval(sides.drop_slowest(current_slow.rare, baseline_slow.rare), question)
+    if current_slow.doubtful > current_slow.rare:
+        high = max(high, _plain_interval(sides.drop_slowest(current_slow.doubtful, baseline_slow.rare), question)[1])
+    if baseline_slow.doubtful > baseline_slow.rare:
+        low = min(low, _plain_interval(sides.drop_slowest(current_slow.rare, baseline_slow.doubtful), question)[0])
     return low, high
 
 
@@ -278,7 +286,7 @@ def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
     if not error.degrees_of_freedom:
         return 0.0, math.inf
     analyses, here = sides.information(error, question)
-    centre = _mean_log(sides.now) - _mean_log(sides.then)
+    centre = _mean_log(sides.current) - _mean_log(sides.baseline)
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
     below = convert_to_t(compute_critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
     above = convert_to_t(
@@ -296,15 +304,15 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
     """
     needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.further[0]))
     if question.most < max(needed, question.least + 1):
-        is_known = min(sides.now_noise.degrees_of_freedom, sides.then_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
+        is_known = min(sides.current_noise.degrees_of_freedom, sides.baseline_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
         return is_known and sides.analyses >= question.most and high * RARE_SLOWDOWN < question.floor
     before = sides.drop_last_run()
-    if sides.analyses < needed or not before.now or not before.then or before.analyses < question.least:
+    if sides.analyses < needed or not before.current or not before.baseline or before.analyses < question.least:
         return False
-    now, then = sides.slow(question)
-    fastest = sorted(range(len(sides.now)), key=lambda run: -sides.now[run])[: len(sides.now) - now.rare]
-    alone = sides.now[-1] / math.exp(_mean_log(drop_slowest(sides.then, then.rare)))
-    is_alike = len(sides.now) - 1 in fastest and alone < question.floor
+    current_slow, baseline_slow = sides.slow(question)
+    fastest = sorted(range(len(sides.current)), key=lambda run: -sides.current[run])[: len(sides.current) - current_slow.rare]
+    last_ratio = sides.current[-1] / math.exp(_mean_log(drop_slowest(sides.baseline, baseline_slow.rare)))
+    is_alike = len(sides.current) - 1 in fastest and last_ratio < question.floor
     return is_alike and _interval(before, question)[1] < question.floor
 
 

@@ -68,15 +68,15 @@ def _find_next_value(
     information: tuple[float, ...], values: Sequence[float], start: Array, mass: Array, level: float, gamma: float, total: float
 ) -> tuple[float, Array, Array]:
     """Return the critical value at the last of these analyses, and the distribution at the one before it."""
-    before, now = ([0.0, *(level * compute_spent_error(each / total, gamma) for each in information[-2:])])[-2:]
+    before, after = ([0.0, *(level * compute_spent_error(each / total, gamma) for each in information[-2:])])[-2:]
     if len(information) == 1:
-        return float(-ndtri(now - before)), start, mass
+        return float(-ndtri(after - before)), start, mass
     near = np.array(information[-3:])
     scales = np.sqrt(near)
     steps = np.maximum(np.sqrt(np.diff(near)), LEAST_STEP * scales[1:])
     sums, widths = _grid(-DOWN * scales[-2], values[-1] * scales[-2], min(steps) / NODES_PER_STEP)
     mass = widths * (_density(sums[:, None] - start, steps[-2] if len(near) > 2 else scales[0]) @ mass)
-    return _find_crossing(sums, mass, steps[-1], scales[-1], now - before), sums, mass
+    return _find_crossing(sums, mass, steps[-1], scales[-1], after - before), sums, mass
 
 
 def _density(deviation: Array, scale: float) -> Array:

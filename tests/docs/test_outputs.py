@@ -50,7 +50,7 @@ def experiment() -> str:
         step_s=0.12,
         instead_of_s=0.31,
         noise_s=0.01,
-        then=None,
+        baseline=None,
     ).words
 
 

@@ -93,11 +93,11 @@ def make_timestamped_side(*workers: Mapping[str, float], step_ms: float) -> Meas
     )
 
 
-def explain_change(then: MeasurementProfile, now: MeasurementProfile) -> Explanation:
-    found = explain(then, now)
+def explain_change(baseline: MeasurementProfile, current: MeasurementProfile) -> Explanation:
+    found = explain(baseline, current)
     assert found
     return found
 
 
-def find_top_cause(then: MeasurementProfile, now: MeasurementProfile) -> Cause:
-    return explain_change(then, now).causes[0]
+def find_top_cause(baseline: MeasurementProfile, current: MeasurementProfile) -> Cause:
+    return explain_change(baseline, current).causes[0]

@@ -409,13 +409,13 @@ ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | 
 }
 
 
-@pytest.mark.parametrize(("then", "now", "kind", "location"), ONE_EACH.values(), ids=ONE_EACH)
+@pytest.mark.parametrize(("baseline", "current", "kind", "location"), ONE_EACH.values(), ids=ONE_EACH)
 def test_single_change_has_one_cause(
-    then: MeasurementProfile, now: MeasurementProfile, kind: str, location: str | None
+    baseline: MeasurementProfile, current: MeasurementProfile, kind: str, location: str | None
 ) -> None:
     """A single change has one cause, with its kind, its location, evidence and nearly all seconds of the change."""
-    then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS)
-    found = explain_change(then, now)
+    baseline, current = replace(baseline, hosts=HOSTS), replace(current, hosts=HOSTS)
+    found = explain_change(baseline, current)
     assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
     assert all(found.causes[0].evidence)
@@ -428,15 +428,15 @@ def test_cause_of_all_workers_of_a_host_is_the_host() -> None:
     hosts = {f"worker:{number}": "ab"[number // 2] for number in range(4)}
     workers = [*slow_one(0, 2), *slow_all(backward=40)]
     workers[0] = {}
-    then, now = (
+    baseline, current = (
         make_side({}, {}, {}, {}, more={"hosts": hosts}),
         make_side(*workers, cpu_ms=[90, 90, 130, 130], more={"hosts": hosts}),
     )
-    assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == ("compute", "b")
+    assert (find_top_cause(baseline, current).kind, find_top_cause(baseline, current).location) == ("compute", "b")
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "command"),
+    ("baseline", "current", "command"),
     [
         (make_side({}, {}, {}), make_side(*slow_one(1, 3, backward=40)), "dtfperf doctor --cluster=daint --hosts=b,a"),
         (make_side(), make_side(*slow_one(backward=40)), "dtfperf doctor --cluster=daint"),
@@ -444,26 +444,28 @@ def test_cause_of_all_workers_of_a_host_is_the_host() -> None:
     ],
     ids=["a host, and one to compare with", "of two", "all"],
 )
-def test_next_command_checks_hosts_of_the_cause(then: MeasurementProfile, now: MeasurementProfile, command: str) -> None:
+def test_next_command_checks_hosts_of_the_cause(
+    baseline: MeasurementProfile, current: MeasurementProfile, command: str
+) -> None:
     """The next command names the hosts of a cause and one other host, or no hosts if that would be all of them."""
-    assert now.step_breakdown
+    assert current.step_breakdown
     hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
-    hosts = {task: host for task, host in hosts.items() if task in now.step_breakdown.tasks}
-    then, now = (replace(each, hosts=hosts, cluster="--cluster=daint") for each in (then, now))
-    assert find_top_cause(then, now).next == command
+    hosts = {task: host for task, host in hosts.items() if task in current.step_breakdown.tasks}
+    baseline, current = (replace(each, hosts=hosts, cluster="--cluster=daint") for each in (baseline, current))
+    assert find_top_cause(baseline, current).next == command
 
 
 def test_links_left_out_of_the_breakdown_belong_to_the_slow_server() -> None:
     """If a breakdown has only the busiest links of many workers, these show a slow server, with the seconds of all workers."""
     many: list[dict[str, float]] = [{}] * 6
     busy_ms = {("ps:1", f"worker:{worker}"): 65.0 for worker in range(6)}
-    then, now = (
+    baseline, current = (
         make_side(*many, servers=TWO),
         make_side(*slow_all(6, receive=50), servers=TWO, busy_ms=busy_ms),
     )
-    assert now.step_breakdown
-    few = [link for link in now.step_breakdown.links if link.destination in ("worker:0", "worker:1")]
-    (cause,) = explain_change(then, replace(now, step_breakdown=replace(now.step_breakdown, links=few))).causes
+    assert current.step_breakdown
+    few = [link for link in current.step_breakdown.links if link.destination in ("worker:0", "worker:1")]
+    (cause,) = explain_change(baseline, replace(current, step_breakdown=replace(current.step_breakdown, links=few))).causes
     assert (cause.kind, cause.location) == ("link", "ps:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
@@ -471,17 +473,18 @@ def test_links_left_out_of_the_breakdown_belong_to_the_slow_server() -> None:
 def test_link_left_out_of_the_baseline_was_not_idle() -> None:
     """A link that the baseline left out has not become slower if it is as busy as the links that the baseline has."""
     slow = {("ps:0", "worker:1"): 65.0}
-    then, now = make_side(*[{}] * 20, servers=TWO), make_side(*slow_one(1, 20, receive=50), servers=TWO, busy_ms=slow)
-    assert then.step_breakdown
-    assert now.step_breakdown
-    of_then = [link for link in then.step_breakdown.links if "worker:1" not in (link.source, link.destination)][:MAX_LINKS]
-    of_now = sorted(now.step_breakdown.links, key=lambda link: "worker:1" not in (link.source, link.destination))[:MAX_LINKS]
-    then, now = (
+    baseline, current = make_side(*[{}] * 20, servers=TWO), make_side(*slow_one(1, 20, receive=50), servers=TWO, busy_ms=slow)
+    assert baseline.step_breakdown
+    assert current.step_breakdown
+    links_before, links_after = baseline.step_breakdown.links, current.step_breakdown.links
+    few_before = [link for link in links_before if "worker:1" not in (link.source, link.destination)][:MAX_LINKS]
+    few_after = sorted(links_after, key=lambda link: "worker:1" not in (link.source, link.destination))[:MAX_LINKS]
+    baseline, current = (
         replace(each, step_breakdown=replace(each.step_breakdown, links=links))
-        for each, links in ((then, of_then), (now, of_now))
+        for each, links in ((baseline, few_before), (current, few_after))
         if each.step_breakdown
     )
-    (cause,) = explain_change(then, now).causes
+    (cause,) = explain_change(baseline, current).causes
     assert (cause.kind, cause.location) == ("link", "ps:0>worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
@@ -494,28 +497,28 @@ def test_worker_without_own_session_is_explained() -> None:
         tasks = {**evidence.step_breakdown.tasks, "worker:1": replace(evidence.step_breakdown.tasks["worker:1"], cpu_s=None)}
         return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks))
 
-    then, now = remove_cpu_time(make_side(servers=())), remove_cpu_time(make_side(*slow_one(backward=40), servers=()))
-    assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == ("compute", "worker:1")
+    baseline, current = remove_cpu_time(make_side(servers=())), remove_cpu_time(make_side(*slow_one(backward=40), servers=()))
+    assert (find_top_cause(baseline, current).kind, find_top_cause(baseline, current).location) == ("compute", "worker:1")
 
 
 def test_worker_with_cores_is_not_cpu_starved() -> None:
     """A worker without a core is the top cause beside a worker that computes 10 ms longer with 10 ms less CPU time."""
-    then = make_side()
-    now = make_side({"backward": 70.0}, {"forward": 70.0, "backward": 150.0}, cpu_ms=[80, 92])
-    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    baseline = make_side()
+    current = make_side({"backward": 70.0}, {"forward": 70.0, "backward": 150.0}, cpu_ms=[80, 92])
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (baseline, current)))
     assert (found.kind, found.location) == ("others", "worker:1")
 
 
 def test_stopped_server_is_found_by_its_own_operations() -> None:
     """If a server's own operations take five times as long and a probe of its host had no core, longer sends of one worker and
     waits of all workers belong to the server, and to no link."""
-    then = make_side({}, {}, {}, servers=TWO, more=make_probes(d=HostProbe(readings={"core.matmul": make_reading(2e9)})))
-    now = make_side(
+    baseline = make_side({}, {}, {}, servers=TWO, more=make_probes(d=HostProbe(readings={"core.matmul": make_reading(2e9)})))
+    current = make_side(
         {"host": 30.0}, {"host": 30.0, "send": 65.0}, {"host": 30.0}, servers=({"apply": 15.0}, {"apply": 3.0}),
         busy_ms={("worker:1", "ps:0"): 65.0},
         more=make_probes(d=HostProbe(readings={"core.matmul": make_starved_reading(8e8)})),
     )  # fmt: skip
-    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (baseline, current)))
     assert (found.kind, found.location) == ("server", "ps:0")
     assert found.share > 0.9
 
@@ -534,23 +537,23 @@ def test_exchange_with_starved_worker_of_one_session_is_its_cause() -> None:
         errors = {**evidence.step_breakdown.error_s, "send": 0.02, "receive": 0.001}
         return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks, links=links, error_s=errors))
 
-    then = scatter_sends(make_side(servers=()))
-    now = scatter_sends(
+    baseline = scatter_sends(make_side(servers=()))
+    current = scatter_sends(
         make_side(
             {"receive": 95.0, "send": 30.0}, {"forward": 50.0, "backward": 100.0, "send": 45.0}, cpu_ms=[90, 92], servers=()
         )
     )
-    cause = find_top_cause(then, replace(now, states=make_states("worker:1", limited_s=4.0)["states"]))
+    cause = find_top_cause(baseline, replace(current, states=make_states("worker:1", limited_s=4.0)["states"]))
     assert (cause.kind, cause.location) == ("others", "worker:1")
     assert cause.share > 0.9
 
 
 def test_cause_is_not_longer_than_the_change() -> None:
     """A cause with 374 ms in traced steps has the 121 ms by which the measured steps became longer."""
-    now = make_side(*slow_one(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
-    then = make_side()
-    now = replace(now, step_s=[each + 0.121 for each in then.step_s])
-    (cause,) = explain_change(then, now).causes
+    current = make_side(*slow_one(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
+    baseline = make_side()
+    current = replace(current, step_s=[each + 0.121 for each in baseline.step_s])
+    (cause,) = explain_change(baseline, current).causes
     assert cause.kind == "link"
     assert 1e3 * cause.seconds == pytest.approx(121, abs=2)
 
@@ -560,9 +563,9 @@ def test_shorter_transfers_of_a_late_worker_reduce_its_cause() -> None:
     less."""
     busy = {"receive": 65.0, "send": 65.0}
     for shorter, seconds in (({"receive": 15.0, "send": 15.0}, 50), ({**busy, "backward": 10.0, "forward": 0.0}, 110)):
-        then = make_side(busy, busy)
-        now = make_side(busy, {**busy, "python": 151.0, **shorter})
-        (cause,) = explain_change(then, now).causes
+        baseline = make_side(busy, busy)
+        current = make_side(busy, {**busy, "python": 151.0, **shorter})
+        (cause,) = explain_change(baseline, current).causes
         assert (cause.kind, cause.location) == ("straggler", "worker:1")
         assert 1e3 * cause.seconds == pytest.approx(seconds, abs=12)
 
@@ -571,10 +574,11 @@ def test_sleep_on_a_busy_machine_is_a_straggler() -> None:
     """A sleep of 500 ms on a machine with CPU-starved workers is a cause of its own, beside the 50 ms of the other
     processes."""
     busy = {"forward": 45.0, "backward": 95.0}
-    now = make_side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=make_states("a", waited_s=15.0) | {"hosts": HOSTS})
+    more = make_states("a", waited_s=15.0) | {"hosts": HOSTS}
+    current = make_side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=more)
     found: dict[str, Cause] = {
         each.kind: each
-        for each in explain_change(make_side(more=make_states("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes
+        for each in explain_change(make_side(more=make_states("a", waited_s=3.0) | {"hosts": HOSTS}), current).causes
     }
     assert found["straggler"].location == "worker:1"
     assert 1e3 * found["straggler"].seconds == pytest.approx(500, abs=10)
@@ -584,24 +588,24 @@ def test_sleep_on_a_busy_machine_is_a_straggler() -> None:
 def test_waiting_threads_of_another_program_are_no_cause() -> None:
     """If another program is trained, longer waits of its threads for cores are no cause beside the program."""
     more = {**make_states("b", waited_s=15.0), "program_changes": ["training graph: 36 Conv2D less"], "hosts": HOSTS}
-    then = make_side(more={**make_states("b", waited_s=3.0), "hosts": HOSTS})
-    found = explain_change(then, make_side(*slow_all(forward=40), cpu_ms=[130, 130], more=more))
+    baseline = make_side(more={**make_states("b", waited_s=3.0), "hosts": HOSTS})
+    found = explain_change(baseline, make_side(*slow_all(forward=40), cpu_ms=[130, 130], more=more))
     assert [each.kind for each in found.causes] == ["program"]
 
 
 def test_server_under_a_quota_has_the_whole_exchange() -> None:
     """The whole exchange with a server under a quota is one cause, also kinds that scatter too much to be significant."""
-    then, now = (
+    baseline, current = (
         make_side({}, {}),
         make_side(*slow_all(host=30, send=12, receive=9), floor_ms=FLOOR_MS + 10, more=make_states("d", limited_s=4.0)),
     )
-    assert now.step_breakdown
-    scattered = {**now.step_breakdown.error_s, "send": 0.02, "receive": 0.02}
-    then, now = (
-        replace(then, hosts=HOSTS),
-        replace(now, hosts=HOSTS, step_breakdown=replace(now.step_breakdown, error_s=scattered)),
+    assert current.step_breakdown
+    scattered = {**current.step_breakdown.error_s, "send": 0.02, "receive": 0.02}
+    baseline, current = (
+        replace(baseline, hosts=HOSTS),
+        replace(current, hosts=HOSTS, step_breakdown=replace(current.step_breakdown, error_s=scattered)),
     )
-    (found,) = explain_change(then, now).causes
+    (found,) = explain_change(baseline, current).causes
     assert (found.kind, found.location) == ("server", "ps:0")
     assert 1e3 * found.seconds == pytest.approx(61, abs=2)
     assert found.words.startswith("ps:0 (d) answers late: workers wait ")
@@ -609,8 +613,8 @@ def test_server_under_a_quota_has_the_whole_exchange() -> None:
 
 def test_shorter_wait_after_the_last_worker_is_no_evidence() -> None:
     """A server's cause has no evidence of the wait after the last worker's own work if this wait became shorter."""
-    now = make_side(*slow_all(receive=40, host=20), floor_ms=FLOOR_MS - 3, more=make_states("d", limited_s=4.0))
-    found = find_top_cause(replace(make_side({}, {}), hosts=HOSTS), replace(now, hosts=HOSTS))
+    current = make_side(*slow_all(receive=40, host=20), floor_ms=FLOOR_MS - 3, more=make_states("d", limited_s=4.0))
+    found = find_top_cause(replace(make_side({}, {}), hosts=HOSTS), replace(current, hosts=HOSTS))
     assert found.kind == "server"
     assert not [words for words in found.evidence if "once they have done" in words]
 
@@ -631,10 +635,10 @@ def test_shorter_wait_after_the_last_worker_is_no_evidence() -> None:
 )  # fmt: skip
 def test_links_without_bytes_are_located_by_probes(probed: dict[str, float], location: str) -> None:
     """If one worker and one server exchange nearly all bytes, probes of their other links decide the location of the cause."""
-    then = _move_bytes_to_one_pair("ps:0", "worker:1", make_side({}, {}, servers=TWO))
-    now = _move_bytes_to_one_pair("ps:0", "worker:1", make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR))
+    baseline = _move_bytes_to_one_pair("ps:0", "worker:1", make_side({}, {}, servers=TWO))
+    current = _move_bytes_to_one_pair("ps:0", "worker:1", make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR))
     found = find_top_cause(
-        *(replace(each, hosts=HOSTS, probes=_make_network(**rates)) for each, rates in ((then, {}), (now, probed)))
+        *(replace(each, hosts=HOSTS, probes=_make_network(**rates)) for each, rates in ((baseline, {}), (current, probed)))
     )
     assert (found.kind, found.location) == ("link", location)
     assert 1e3 * found.seconds == pytest.approx(100, abs=5)
@@ -706,9 +710,9 @@ FROM_ONE_HOST = {(f"ps:{p}", f"worker:{w}"): 40.0 for p in (0, 1) for w in (0, 1
 
 def test_servers_of_one_host_are_located_at_the_host() -> None:
     """If two of three parameter servers share a host under a quota, the cause is at this host."""
-    now = make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST, more=make_states("d", limited_s=4.0))
-    then, now = (replace(each, hosts=ON_TWO_HOSTS) for each in (make_side(servers=THREE), now))
-    found = find_top_cause(then, now)
+    current = make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST, more=make_states("d", limited_s=4.0))
+    baseline, current = (replace(each, hosts=ON_TWO_HOSTS) for each in (make_side(servers=THREE), current))
+    found = find_top_cause(baseline, current)
     assert (found.kind, found.location) == ("server", "d")
     assert found.words.startswith("each parameter server of d answers late: sends to the workers")
 
@@ -720,9 +724,9 @@ def test_servers_of_one_host_are_located_at_the_host() -> None:
 )
 def test_link_of_a_server_host_is_described_from_its_side(beside: dict[str, str], does: str) -> None:
     """In the message of a slow link a host of servers alone sends, and a host with a worker, too, exchanges."""
-    then, now = make_side(servers=THREE), make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
-    then, now = (replace(each, hosts={**ON_TWO_HOSTS, **beside}) for each in (then, now))
-    found = find_top_cause(then, now)
+    baseline, current = make_side(servers=THREE), make_side(*slow_all(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
+    baseline, current = (replace(each, hosts={**ON_TWO_HOSTS, **beside}) for each in (baseline, current))
+    found = find_top_cause(baseline, current)
     assert (found.kind, found.location) == ("link", "d")
     assert found.words.startswith(does)
 
@@ -752,9 +756,9 @@ def test_limit_supports_the_kind_that_it_slows_down(limits: dict[str, Any], kind
     """A new limit of clock, memory or CPU is in the message of slower arithmetic, and a limit of open files or locked memory is
     not."""
     usual: dict[str, Any] = {"cores": 1, "governor": "performance"}
-    then = make_side(more=make_probes(b=HostProbe(limits=usual)))
-    now = make_side(*slow_one(backward=40), cpu_ms=[90, 130], more=make_probes(b=HostProbe(limits=usual | limits)))
-    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    baseline = make_side(more=make_probes(b=HostProbe(limits=usual)))
+    current = make_side(*slow_one(backward=40), cpu_ms=[90, 130], more=make_probes(b=HostProbe(limits=usual | limits)))
+    found = find_top_cause(*(replace(each, hosts=HOSTS) for each in (baseline, current)))
     assert (found.kind, found.location) == (kind, "worker:1")
     assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
 
@@ -769,16 +773,16 @@ def test_host_code_that_grows_more_than_arithmetic_is_a_cause_of_its_own() -> No
 def test_heat_of_one_host_is_no_cause_of_all(hosts: str, kind: str, sure: str) -> None:
     """Slower arithmetic of all workers is explained by heat if both of their hosts were hot, and not if one was."""
     disturbances = [make_heat(host) for host in hosts]
-    now = make_side(*slow_all(backward=40), cpu_ms=[130, 130], more={"disturbances": disturbances, "hosts": HOSTS})
-    found = find_top_cause(make_side(more={"hosts": HOSTS}), now)
+    current = make_side(*slow_all(backward=40), cpu_ms=[130, 130], more={"disturbances": disturbances, "hosts": HOSTS})
+    found = find_top_cause(make_side(more={"hosts": HOSTS}), current)
     assert (found.kind, found.location, found.confidence) == (kind, None, sure)
 
 
 def test_message_counts_slow_workers_of_all() -> None:
     """The message of four slow workers on four hosts counts four of five workers."""
     hosts = {f"worker:{number}": f"n{number}" for number in range(5)}
-    now = make_side(*slow_all(4, backward=40), {}, cpu_ms=[130] * 4 + [90], more={"hosts": hosts})
-    found = find_top_cause(make_side(*[{}] * 5, more={"hosts": hosts}), now)
+    current = make_side(*slow_all(4, backward=40), {}, cpu_ms=[130] * 4 + [90], more={"hosts": hosts})
+    found = find_top_cause(make_side(*[{}] * 5, more={"hosts": hosts}), current)
     assert (found.kind, found.location) == ("compute", None)
     assert found.words.startswith("each of 4 of the 5 workers computes 44 % slower than the baseline")
 
@@ -786,8 +790,8 @@ def test_message_counts_slow_workers_of_all() -> None:
 def test_server_with_slow_updates_has_no_evidence_of_transfers() -> None:
     """A server with longer updates has no evidence of the transfers of another server's slow link."""
     slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
-    now = make_side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
-    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(servers=TWO), now).causes}
+    current = make_side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
+    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(servers=TWO), current).causes}
     assert (found["link"].location, found["server"].location) == ("ps:1>worker:1", "ps:0")
     assert found["server"].words.startswith("ps:0 takes longer to update: 40.0 ms more")
     assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms in the baseline"
@@ -808,7 +812,7 @@ def make_quota(cores: float | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "then, now, words",
+    "baseline, current, words",
     [
         (make_quota(1.0), make_quota(1.0), None),
         (make_quota(1.0), {}, None),
@@ -830,26 +834,29 @@ def make_quota(cores: float | None) -> dict[str, Any]:
         "not known",
     ],
 )
-def test_quota_that_the_baseline_had_is_no_pressure(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
+def test_quota_that_the_baseline_had_is_no_pressure(
+    baseline: dict[str, Any], current: dict[str, Any], words: str | None
+) -> None:
     """A quota that also the baseline's probes show is no pressure. If the baseline may have had one,
     the message calls its cost unknown."""
-    found = find_host_pressures(make_side(more=then), make_side(more={**make_states("b", limited_s=4.0), **now}))
+    found = find_host_pressures(make_side(more=baseline), make_side(more={**make_states("b", limited_s=4.0), **current}))
     expected = [] if words is None else [f"a quota kept it from its cores for 40 % of the run{words}"]
     assert [each.words for each in found if each.is_cpu_starved] == expected
 
 
 def test_quota_is_compared_with_counts_of_the_baseline() -> None:
     """If both sides have counts, a quota is a pressure only if it took more of the run than in the baseline."""
-    then = make_side(more={**make_states("b", limited_s=1.0), **make_quota(1.0)})
+    baseline = make_side(more={**make_states("b", limited_s=1.0), **make_quota(1.0)})
     more, same = (make_side(more={**make_states("b", limited_s=s), **make_quota(1.0)}) for s in (4.0, 1.3))
-    assert [each.words for each in find_host_pressures(then, more)] == ["a quota kept it from its cores for 40 % of the run"]
-    assert not find_host_pressures(then, same)
+    found = find_host_pressures(baseline, more)
+    assert [each.words for each in found] == ["a quota kept it from its cores for 40 % of the run"]
+    assert not find_host_pressures(baseline, same)
 
 
 def test_two_causes_share_the_change() -> None:
     """A slow link and slower arithmetic of one worker are two causes, each with its seconds."""
-    now = make_side(*slow_one(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
-    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(), now).causes}
+    current = make_side(*slow_one(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
+    found: dict[str, Cause] = {each.kind: each for each in explain_change(make_side(), current).causes}
     assert {kind: round(1e3 * each.seconds) for kind, each in found.items()} == {
         "link": pytest.approx(60, abs=3),
         "compute": pytest.approx(40, abs=3),
@@ -875,12 +882,12 @@ def test_injected_sleep_has_high_confidence() -> None:
     assert "worker:1 sleeps for 51.0 ms" in found.words
 
 
-@pytest.mark.parametrize("then_s, now_s", [(0.05, 0.05), (0.0, 0.0)], ids=["it slept as long then", "for no time"])
-def test_unchanged_injected_sleep_is_not_the_cause(then_s: float, now_s: float) -> None:
+@pytest.mark.parametrize("before_s, after_s", [(0.05, 0.05), (0.0, 0.0)], ids=["as long as before", "for no time"])
+def test_unchanged_injected_sleep_is_not_the_cause(before_s: float, after_s: float) -> None:
     """A worker with an unchanged injected sleep and more CPU time is busy in Python, with medium confidence."""
-    then = make_side(*slow_one(python=1000 * then_s), more={"sleeps": {"worker:1": then_s}})
-    now = make_side(*slow_one(python=1000 * now_s + 40), cpu_ms=[90, 130], more={"sleeps": {"worker:1": now_s}})
-    found = find_top_cause(then, now)
+    baseline = make_side(*slow_one(python=1000 * before_s), more={"sleeps": {"worker:1": before_s}})
+    current = make_side(*slow_one(python=1000 * after_s + 40), cpu_ms=[90, 130], more={"sleeps": {"worker:1": after_s}})
+    found = find_top_cause(baseline, current)
     assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "medium")
     assert "worker:1 is busy in Python for " in found.words
 
@@ -888,15 +895,15 @@ def test_unchanged_injected_sleep_is_not_the_cause(then_s: float, now_s: float) 
 def test_unknown_cpu_time_leaves_busy_or_asleep_open() -> None:
     """Without CPU times the message gives the time before a step is requested, and not whether the worker was busy or
     asleep."""
-    then, now = (
+    baseline, current = (
         make_timestamped_side({}, {}, step_ms=136),
         make_timestamped_side({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176),
     )
-    assert then.worker_timings
-    unknown = {name: replace(score, cpu_s=None) for name, score in then.worker_timings.workers.items()}
-    then = replace(then, worker_timings=replace(then.worker_timings, workers=unknown))
+    assert baseline.worker_timings
+    unknown = {name: replace(score, cpu_s=None) for name, score in baseline.worker_timings.workers.items()}
+    baseline = replace(baseline, worker_timings=replace(baseline.worker_timings, workers=unknown))
     assert (
-        find_top_cause(then, now).words
+        find_top_cause(baseline, current).words
         == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms in the baseline; all wait for it"
     )
     peers = find_top_cause(MeasurementProfile(step_s=make_side().step_s), make_side(*slow_one(python=50)))
@@ -905,12 +912,12 @@ def test_unknown_cpu_time_leaves_busy_or_asleep_open() -> None:
 
 def test_timestamps_alone_find_the_worker() -> None:
     """Step timestamps without a traced step show which worker spends more time in Python or computing."""
-    then = make_timestamped_side({}, {}, step_ms=136)
+    baseline = make_timestamped_side({}, {}, step_ms=136)
     for name, kind in (("python_s", "straggler"), ("compute_s", "compute")):
         usual = {"python_s": 1.0, "compute_s": 95.0}[name]
-        now = make_timestamped_side({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
-        assert (find_top_cause(then, now).kind, find_top_cause(then, now).location) == (kind, "worker:1")
-        assert 1e3 * find_top_cause(then, now).seconds == pytest.approx(40, abs=4)
+        current = make_timestamped_side({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
+        assert (find_top_cause(baseline, current).kind, find_top_cause(baseline, current).location) == (kind, "worker:1")
+        assert 1e3 * find_top_cause(baseline, current).seconds == pytest.approx(40, abs=4)
 
 
 @pytest.mark.parametrize(
@@ -922,9 +929,9 @@ def test_timestamps_alone_find_the_host_with_a_slow_link(slow: Sequence[int], lo
     """Without traces, longer waits for values are at the host of the waiting workers, or at the server if workers of several
     hosts wait."""
     hosts = {"ps:0": "node01", **{f"worker:{number}": f"node{number // 2 + 1:02}" for number in range(6)}}
-    then = replace(make_timestamped_side(*[{}] * 6, step_ms=136), hosts=hosts)
+    baseline = replace(make_timestamped_side(*[{}] * 6, step_ms=136), hosts=hosts)
     workers = [{"receive_s": 60.0} if number in slow else {"finish_s": 60.0} for number in range(6)]
-    cause = find_top_cause(then, replace(make_timestamped_side(*workers, step_ms=176), hosts=hosts))
+    cause = find_top_cause(baseline, replace(make_timestamped_side(*workers, step_ms=176), hosts=hosts))
     assert cause.location == location
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
 
@@ -932,15 +939,15 @@ def test_timestamps_alone_find_the_host_with_a_slow_link(slow: Sequence[int], lo
 def test_timestamps_give_seconds_and_traces_the_kind() -> None:
     """If traced steps took twice as long as measured ones, the trace gives the kind of a cause and the timestamps its
     seconds."""
-    then = replace(make_side(), worker_timings=make_timestamped_side({}, {}, step_ms=140).worker_timings)
+    baseline = replace(make_side(), worker_timings=make_timestamped_side({}, {}, step_ms=140).worker_timings)
     slow = {"receive": 30.0, "forward": 60.0, "backward": 120.0, "host": 18.0}
     bad = make_side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
-    now = replace(
+    current = replace(
         bad,
         worker_timings=make_timestamped_side({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
         step_s=[0.179, 0.18, 0.181],
     )
-    (cause,) = explain_change(then, now).causes
+    (cause,) = explain_change(baseline, current).causes
     assert (cause.kind, cause.location) == ("straggler", "worker:0")
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
 
@@ -951,9 +958,9 @@ def test_timestamps_give_seconds_and_traces_the_kind() -> None:
 def test_slow_worker_of_a_coordinator_costs_its_part(slow: dict[str, float], kind: str) -> None:
     """If one of two workers of a coordinator takes twice as long, a step is longer by a third. Time
     without a timestamp is the sending of gradients, and no message has a wait of others."""
-    then = set_step_counts(make_timestamped_side({}, {}, step_ms=150), 100, 100)
-    now = set_step_counts(make_timestamped_side({}, slow, step_ms=200), 100, 50)
-    (cause,) = explain_change(then, now).causes
+    baseline = set_step_counts(make_timestamped_side({}, {}, step_ms=150), 100, 100)
+    current = set_step_counts(make_timestamped_side({}, slow, step_ms=200), 100, 50)
+    (cause,) = explain_change(baseline, current).causes
     assert (cause.kind, cause.location) == (kind, "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=1)
     assert "wait for it" not in cause.words
@@ -961,9 +968,9 @@ def test_slow_worker_of_a_coordinator_costs_its_part(slow: dict[str, float], kin
 
 def test_slowest_batch_of_a_coordinator_is_no_wait() -> None:
     """A slow worker of a coordinator in traced batches has one cause, its arithmetic, and no cause is a wait for it."""
-    then = make_batches(slow_all(), [90, 90], 0.132)
-    now = make_batches(slow_one(forward=60, backward=72), [90, 222], 0.176)
-    (cause,) = explain_change(then, now).causes
+    baseline = make_batches(slow_all(), [90, 90], 0.132)
+    current = make_batches(slow_one(forward=60, backward=72), [90, 222], 0.176)
+    (cause,) = explain_change(baseline, current).causes
     assert (cause.kind, cause.location) == ("compute", "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(44, abs=1)
 
@@ -990,34 +997,34 @@ def set_step_counts(profile: MeasurementProfile, *steps: int) -> MeasurementProf
 
 
 @pytest.mark.parametrize(
-    "then",
+    "baseline",
     [MeasurementProfile(step_s=make_side().step_s), make_timestamped_side({}, {}, step_ms=140)],
     ids=["nothing", "timestamps"],
 )
-def test_slow_link_without_links_of_the_baseline_is_found(then: MeasurementProfile) -> None:
+def test_slow_link_without_links_of_the_baseline_is_found(baseline: MeasurementProfile) -> None:
     """A worker with longer transfers is found by the current links alone if the baseline has no links."""
     scores = make_timestamped_side({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
-    now = replace(make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
-    found = find_top_cause(then, now)
+    current = replace(make_side(*slow_one(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
+    found = find_top_cause(baseline, current)
     assert (found.kind, found.location) == ("link", "worker:1")
     assert 1e3 * found.seconds == pytest.approx(100, abs=10)
 
 
 def test_all_reduce_unknown_in_the_baseline_is_no_slow_link() -> None:
     """If the baseline has timestamps alone, a longer all-reduce is not called a slow link, but waiting, with low confidence."""
-    then, now = (
+    baseline, current = (
         make_timestamped_side({}, {}, step_ms=140),
         make_timestamped_side({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180),
     )
-    traced_now = replace(now, step_breakdown=make_side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
-    found = find_top_cause(then, traced_now)
+    traced = replace(current, step_breakdown=make_side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
+    found = find_top_cause(baseline, traced)
     assert (found.kind, found.confidence) == ("waiting", "low")
 
 
 def test_late_worker_without_a_traced_baseline_has_low_confidence() -> None:
     """If the baseline was never traced, a worker later than the others is found with low confidence, and there is a note."""
-    then = MeasurementProfile(step_s=make_side().step_s)
-    found = explain_change(then, make_side(*slow_one(python=50)))
+    baseline = MeasurementProfile(step_s=make_side().step_s)
+    found = explain_change(baseline, make_side(*slow_one(python=50)))
     assert [(each.kind, each.location, each.confidence) for each in found.causes] == [("straggler", "worker:1", "low")]
     assert any("the baseline was taken apart" in note for note in found.notes)
 
@@ -1066,8 +1073,8 @@ def test_slow_link_of_a_real_training_is_found() -> None:
 def test_unchanged_training_has_no_cause(mode: str) -> None:
     """A measurement compared with itself has no cause."""
     breakdown = compute_step_breakdown(traced(mode))
-    then = MeasurementProfile(step_breakdown=breakdown, step_s=[breakdown.wall_s] * 3)
-    assert explain_change(then, then).causes == []
+    baseline = MeasurementProfile(step_breakdown=breakdown, step_s=[breakdown.wall_s] * 3)
+    assert explain_change(baseline, baseline).causes == []
 
 
 milliseconds: st.SearchStrategy[dict[str, float]] = st.builds(dict, **{kind: st.floats(0.0, 200.0) for kind in USUAL})
@@ -1075,9 +1082,9 @@ sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: make_
 
 
 @given(sides, sides, st.booleans())
-def test_seconds_of_causes_add_up(then: MeasurementProfile, now: MeasurementProfile, coordinated: bool) -> None:
+def test_seconds_of_causes_add_up(baseline: MeasurementProfile, current: MeasurementProfile, coordinated: bool) -> None:
     """Causes and unexplained seconds add up to the step's change, the largest first, and no cause is below the noise."""
-    found = explain_change(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
+    found = explain_change(replace(baseline, coordinated=coordinated), replace(current, coordinated=coordinated))
     assert found.explained_s + found.unexplained_s == pytest.approx(found.change_s, abs=1e-9)
     assert all(each.seconds >= found.noise_s > 0 for each in found.causes)
     assert [each.seconds for each in found.causes] == sorted((each.seconds for each in found.causes), reverse=True)
@@ -1086,10 +1093,10 @@ def test_seconds_of_causes_add_up(then: MeasurementProfile, now: MeasurementProf
 @given(st.lists(milliseconds, min_size=3, max_size=3), st.permutations([0, 1, 2]))
 def test_names_of_workers_do_not_change_causes(workers: list[dict[str, float]], order: list[int]) -> None:
     """Workers in another order have the same causes with the same seconds, under their other names."""
-    then = make_side({}, {}, {})
+    baseline = make_side({}, {}, {})
     straight, mixed = (
-        explain_change(then, make_side(*workers)),
-        explain_change(then, make_side(*(workers[number] for number in order))),
+        explain_change(baseline, make_side(*workers)),
+        explain_change(baseline, make_side(*(workers[number] for number in order))),
     )
     names = {f"worker:{number}": f"worker:{order.index(number)}" for number in range(3)}
 
@@ -1126,7 +1133,7 @@ def make_own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: An
 
 
 @pytest.mark.parametrize(
-    ("then", "when", "confidence"),
+    ("baseline", "when", "confidence"),
     [
         (make_own_program([0, 0]), r", 0\.\d+ ms in the baseline", "medium"),
         (replace(make_own_program([0, 0]), worker_timings=None), "", "low"),
@@ -1134,9 +1141,9 @@ def make_own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: An
     ],
     ids=["as it was", "not known", "the anchor"],
 )
-def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when: str, confidence: str) -> None:
+def test_a_late_worker_of_an_own_program_is_named(baseline: MeasurementProfile, when: str, confidence: str) -> None:
     """The worker for which the others wait in each reported step is the cause, with the seconds that this costs."""
-    found = explain_change(then, make_own_program([0, 0.05]))
+    found = explain_change(baseline, make_own_program([0, 0.05]))
     (cause,) = found.causes
     assert (cause.kind, cause.location, cause.confidence) == ("straggler", "worker:1", confidence)
     assert cause.seconds == pytest.approx(0.05, abs=0.002)
@@ -1149,7 +1156,7 @@ def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when
 
 def test_longest_reported_step_names_its_worker() -> None:
     """If reported steps begin at once, the worker with the longest own steps is the cause."""
-    then, now = (
+    baseline, current = (
         MeasurementProfile(
             step_s=[step_s] * 3,
             worker_timings=compute_timings_without_waits(late_s, 0.0, 0.0),
@@ -1158,7 +1165,7 @@ def test_longest_reported_step_names_its_worker() -> None:
         )
         for step_s, late_s in ((0.101, 0.0), (0.151, 0.05))
     )
-    (cause,) = explain_change(then, now).causes
+    (cause,) = explain_change(baseline, current).causes
     assert (cause.kind, cause.location) == ("straggler", "worker:0")
     assert cause.seconds == pytest.approx(0.05, abs=0.003)
 
@@ -1172,8 +1179,8 @@ def test_two_late_workers_of_an_own_program_share_the_change() -> None:
 
 def test_worker_as_late_as_in_the_baseline_is_no_cause() -> None:
     """A worker that has not become later is no cause, and versions that differ are."""
-    now = make_own_program([0, 0.05], within_s=0.2, software_changes=["tensorflow 2.20 -> 2.21"])
-    assert [cause.kind for cause in explain_change(make_own_program([0, 0.05]), now).causes] == ["software"]
+    current = make_own_program([0, 0.05], within_s=0.2, software_changes=["tensorflow 2.20 -> 2.21"])
+    assert [cause.kind for cause in explain_change(make_own_program([0, 0.05]), current).causes] == ["software"]
 
 
 def test_versions_that_differ_beside_a_late_worker_are_noted() -> None:
@@ -1206,9 +1213,9 @@ def test_slow_host_of_a_ring_is_found_against_a_baseline_of_many_hosts() -> None
     ring = [way for here, there in zip(hosts, [*hosts[1:], hosts[0]], strict=True) for way in ((here, there), (there, here))]
     links = {f"{source}>{target}": Link(per_s=1e9, spread=0.01, repeats=4) for source, target in ring}
     slow = {name: replace(link, per_s=1e8) if "h39" in name else link for name, link in links.items()}
-    then, now = (MeasurementProfile(probes=probes) for probes in (keep_probes(Probes(links=links)), Probes(links=slow)))
-    assert then.probes
-    assert len(then.probes.links) < len(ring)
+    baseline, current = (MeasurementProfile(probes=probes) for probes in (keep_probes(Probes(links=links)), Probes(links=slow)))
+    assert baseline.probes
+    assert len(baseline.probes.links) < len(ring)
     nothing = Times({}, 1.0)
-    case = ExplainCase(then, now, ComparedTimes(nothing, nothing, "traces"), CandidateCause(CandidateKind.FLOOR, {}))
+    case = ExplainCase(baseline, current, ComparedTimes(nothing, nothing, "traces"), CandidateCause(CandidateKind.FLOOR, {}))
     assert find_probed_location(case) == "h39"

@@ -74,8 +74,8 @@ def test_worker_that_sleeps_alone_confirms_the_straggler() -> None:
     (plan,) = plan_experiments(
         [ExperimentSubject(CauseKind.STRAGGLER, 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1
     )
-    assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
-    assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
+    assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, baseline=THEN).outcome == "confirmed"
+    assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, baseline=THEN).outcome == "refuted"
 
 
 def test_plan_leaves_out_the_smallest_causes() -> None:
@@ -98,9 +98,9 @@ def test_plan_leaves_out_the_smallest_causes() -> None:
         (SYNTHETIC, 0.20, 0.215, "open"),  # about half, and runs differ by as much
         (INDEPENDENT, 0.10, 0.10, "confirmed"),
         (OTHER_HOST, 0.10, 0.31, "refuted"),
-        (OWN_WORK, 0.10, 0.21, "confirmed"),  # a worker's own work took 0.10 s then
+        (OWN_WORK, 0.10, 0.21, "confirmed"),  # a worker's own work took 0.10 s in the baseline
         (OWN_WORK, 0.10, 0.11, "refuted"),
-        (FORWARD, 0.10, 0.16, "confirmed"),  # forward and host took 0.05 s then
+        (FORWARD, 0.10, 0.16, "confirmed"),  # forward and host took 0.05 s in the baseline
         (FORWARD, 0.10, 0.06, "refuted"),
     ],
 )
@@ -110,13 +110,13 @@ def test_outcome_depends_on_half_of_the_seconds(
     """An experiment confirms a cause if more than half of its seconds are gone, refutes it if fewer are, and is open within the
     noise."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
-    assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
+    assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, baseline=THEN).outcome == outcome
 
 
 def test_message_has_change_result_and_outcome() -> None:
     """The message has the change of the experiment, both step times and the outcome, and survives JSON."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.INPUT, 0.2), SYNTHETIC)
-    tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
+    tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, baseline=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
     assert ExperimentResult.from_json(tried.to_json()) == tried
 
@@ -125,7 +125,7 @@ def test_unknown_result_is_open() -> None:
     """An experiment without the baseline's step breakdown, or with a failed run, is open; a failed run has no step time, and
     its reason."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, 0.1, "node3"), OWN_WORK)
-    assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
+    assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, baseline=None).outcome == "open"
     tried = report_failed_experiment(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)
     assert tried.words == "compute at node3: where each worker trains alone there is no result: worker:0 died"

@@ -11,7 +11,7 @@ from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.probes import ChangedLimit, describe_reading, find_limits, find_slower, merge_probes, unit_of
 from tests.explain.probed import CORE, FULL, G, make_link, make_probes, make_reading
 
-# before, now, what is slower: (location, name, loss)
+# before, after, what is slower: (location, name, loss)
 CASES: Mapping[str, tuple[Probes, Probes, list[tuple[str, str, float]]]] = {
     "nothing known": (Probes(), Probes(), []),
     "nothing known before": (Probes(), make_probes(a={CORE: make_reading(40 * G)}), []),
@@ -110,38 +110,38 @@ CASES: Mapping[str, tuple[Probes, Probes, list[tuple[str, str, float]]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_slower_readings_are_found(case: str) -> None:
     """Slower readings are found with location, name and loss, and only equal measurements are compared."""
-    before, now, expected = CASES[case]
-    found = [(each.location, each.name, pytest.approx(each.loss)) for each in find_slower(before, now)]
+    before, after, expected = CASES[case]
+    found = [(each.location, each.name, pytest.approx(each.loss)) for each in find_slower(before, after)]
     assert found == [tuple(each) for each in expected]
 
 
 def test_stream_is_compared_with_its_own_part() -> None:
     """One of several streams is compared with its own earlier rate, not with the rate of all together."""
     before = Probes(links={"*>a": make_link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G})})
-    now = Probes(links={"*>a": make_link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})})
-    (found,) = find_host_pressures(MeasurementProfile(probes=before), MeasurementProfile(probes=now))
+    after = Probes(links={"*>a": make_link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})})
+    (found,) = find_host_pressures(MeasurementProfile(probes=before), MeasurementProfile(probes=after))
     assert (found.hosts, found.kind) == (["c", "a"], "link")
     assert found.words == "c>a: the link 90 % slower than its part of *>a was, when probed"
 
 
 def test_threshold_adds_up_the_spreads() -> None:
     """The threshold of a loss is the sum of both spreads, and at least 5 %."""
-    before, now = make_probes(a={CORE: make_reading(40 * G, 0.04)}), make_probes(a={CORE: make_reading(30 * G, 0.07)})
+    before, after = make_probes(a={CORE: make_reading(40 * G, 0.04)}), make_probes(a={CORE: make_reading(30 * G, 0.07)})
     steady = make_probes(a={CORE: make_reading(40 * G, 0.0)})
-    assert find_slower(before, now)[0].threshold == pytest.approx(0.11)
+    assert find_slower(before, after)[0].threshold == pytest.approx(0.11)
     assert find_slower(steady, make_probes(a={CORE: make_reading(30 * G, 0.0)}))[0].threshold == pytest.approx(0.05)
 
 
 def test_new_and_tighter_limits_are_found() -> None:
     """New and tighter limits are found, and wider ones are not."""
     before = Probes(hosts={"a": HostProbe(limits={"cpu_quota_cores": 4.0, "open_files": 1024, "governor": "performance"})})
-    now = Probes(
+    after = Probes(
         hosts={
             "a": HostProbe(limits={"cpu_quota_cores": 2.0, "open_files": 4096, "governor": "powersave", "processes": 50}),
             "b": HostProbe(limits={"cpu_quota_cores": 1.0}),
         }
     )
-    assert find_limits(before, now) == [
+    assert find_limits(before, after) == [
         ChangedLimit("a", "cpu_quota_cores", 4.0, 2.0),
         ChangedLimit("a", "governor", "performance", "powersave"),
         ChangedLimit("a", "processes", None, 50),
@@ -149,7 +149,7 @@ def test_new_and_tighter_limits_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "expected"),
+    ("limits_before", "limits_after", "expected"),
     [
         ({}, {"priority": 5}, []),
         ({}, {"priority": -5}, [ChangedLimit("a", "priority", 0, -5)]),
@@ -157,16 +157,18 @@ def test_new_and_tighter_limits_are_found() -> None:
     ],
     ids=["raised", "lowered", "usual again"],
 )
-def test_default_priority_is_zero(then: dict[str, float], now: dict[str, float], expected: list[ChangedLimit]) -> None:
+def test_default_priority_is_zero(
+    limits_before: dict[str, float], limits_after: dict[str, float], expected: list[ChangedLimit]
+) -> None:
     """A missing priority is the usual one, and only a lower priority than before is a limit."""
-    before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (then, now))
+    before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (limits_before, limits_after))
     assert find_limits(before, after) == expected
 
 
 def test_rounded_limit_is_unchanged() -> None:
     """A limit that a baseline rounded to six digits is no change."""
-    before, now = (Probes(hosts={"a": HostProbe(limits={"cpu_quota_cores": cores})}) for cores in (12.3457, 12.34567))
-    assert find_limits(before, now) == []
+    before, after = (Probes(hosts={"a": HostProbe(limits={"cpu_quota_cores": cores})}) for cores in (12.3457, 12.34567))
+    assert find_limits(before, after) == []
 
 
 def test_unknown_limits_are_not_unlimited() -> None:

@@ -126,11 +126,11 @@ def test_unknown_times_are_none() -> None:
 def test_lateness_is_compared_with_the_baseline() -> None:
     """A worker's lateness counts by its increase since the baseline; a worker unknown there is expected to have been on
     time."""
-    then, now = compute_timings(add_delay(1, 0.02)), compute_timings(add_delay(1, 0.05))
-    assert compute_lateness_increases(then, now) == {"worker:1": pytest.approx(0.03, abs=0.001)}
-    assert compute_lateness_increases(None, now) == {"worker:1": pytest.approx(0.05, abs=0.001)}
-    assert compute_lateness_increases(compute_timings(ALIKE[:1]), now) == compute_lateness_increases(None, now)
-    assert compute_lateness_increases(now, then) == compute_lateness_increases(now, compute_timings(ALIKE)) == {}
+    baseline, current = compute_timings(add_delay(1, 0.02)), compute_timings(add_delay(1, 0.05))
+    assert compute_lateness_increases(baseline, current) == {"worker:1": pytest.approx(0.03, abs=0.001)}
+    assert compute_lateness_increases(None, current) == {"worker:1": pytest.approx(0.05, abs=0.001)}
+    assert compute_lateness_increases(compute_timings(ALIKE[:1]), current) == compute_lateness_increases(None, current)
+    assert compute_lateness_increases(current, baseline) == compute_lateness_increases(current, compute_timings(ALIKE)) == {}
 
 
 def test_fast_worker_makes_the_others_not_late() -> None:

@@ -26,13 +26,13 @@ RATES = st.lists(st.floats(50, 200), min_size=1, max_size=10)
 Compare = Callable[[Sequence[float], Sequence[float], Noise, Question], RatioEstimate]
 
 
-def compare_in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
+def compare_in_turn(current: Sequence[float], baseline: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
     """Compare two sides with the same known noise."""
-    return compare_alternating(now, then, noise, noise, question)
+    return compare_alternating(current, baseline, noise, noise, question)
 
 
 @pytest.mark.parametrize(
-    "now, answer",
+    "current, answer",
     [
         ([100.0], Answer.HOLDS),
         ([97.0], Answer.OPEN),
@@ -47,9 +47,9 @@ def compare_in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, q
     ],
     ids=str,
 )
-def test_answer_follows_from_the_runs(now: list[float], answer: Answer) -> None:
+def test_answer_follows_from_the_runs(current: list[float], answer: Answer) -> None:
     """The answer against 100 at a margin of 5 % follows from the runs, and is worse only if also the last run alone is."""
-    assert compare_with_stored(now, BASELINE, CALIBRATED, QUESTION).answer is answer
+    assert compare_with_stored(current, BASELINE, CALIBRATED, QUESTION).answer is answer
 
 
 def test_single_analysis_is_student_s_test() -> None:
@@ -69,9 +69,9 @@ def test_single_analysis_is_student_s_test() -> None:
 def test_single_analysis_of_many_runs_is_welch_s_test() -> None:
     """The bounds of a single analysis of many runs are those of a t-test with each side's own spread."""
     question = Question(floor=0.95, false_alarm=0.05, missed=0.05, least=40, most=40)
-    now, then = [99.0, 101.0] * 20, [90.0, 110.0] * 20
-    found = compare_alternating(now, then, Noise(run=1e-6), Noise(run=1e-6), question)
-    one, other = (statistics.variance(map(math.log, rates)) / 40 for rates in (now, then))
+    current, baseline = [99.0, 101.0] * 20, [90.0, 110.0] * 20
+    found = compare_alternating(current, baseline, Noise(run=1e-6), Noise(run=1e-6), question)
+    one, other = (statistics.variance(map(math.log, rates)) / 40 for rates in (current, baseline))
     assert found.degrees_of_freedom == pytest.approx((one + other) ** 2 / (one**2 / 39 + other**2 / 39), rel=0.01)
     assert math.log(found.ratio / found.low) == pytest.approx(1.684 * math.sqrt(one + other), rel=1e-3)
     assert found.spread == pytest.approx(math.sqrt(40 * one))
@@ -98,40 +98,40 @@ def test_noise_between_sessions_widens_the_interval() -> None:
 
 
 @pytest.mark.parametrize("compare", [compare_with_stored, compare_in_turn])
-@pytest.mark.parametrize("now, then", [([90.0], [100.0]), ([90.0, 91.0], [100.0, 100.0])])
-def test_too_few_runs_have_no_interval(compare: Compare, now: list[float], then: list[float]) -> None:
+@pytest.mark.parametrize("current, baseline", [([90.0], [100.0]), ([90.0, 91.0], [100.0, 100.0])])
+def test_too_few_runs_have_no_interval(compare: Compare, current: list[float], baseline: list[float]) -> None:
     """There is no interval below the least number of runs, or without knowledge of the scatter."""
     question = Question(floor=0.95, false_alarm=0.05, least=3)
-    found = compare(now, then, Noise(run=0.01), question)
+    found = compare(current, baseline, Noise(run=0.01), question)
     assert (found.low, found.high, found.answer) == (0.0, math.inf, Answer.OPEN)
-    assert compare(now[:1], then[:1], Noise(run=0.01), QUESTION).answer is Answer.OPEN
+    assert compare(current[:1], baseline[:1], Noise(run=0.01), QUESTION).answer is Answer.OPEN
 
 
 @pytest.mark.parametrize("compare", [compare_with_stored, compare_in_turn])
-@given(now=RATES, then=RATES, unit=st.floats(0.01, 100), session=st.sampled_from([0.0, 0.01]))
+@given(current=RATES, baseline=RATES, unit=st.floats(0.01, 100), session=st.sampled_from([0.0, 0.01]))
 def test_units_and_order_do_not_change_the_interval(
-    compare: Compare, now: list[float], then: list[float], unit: float, session: float
+    compare: Compare, current: list[float], baseline: list[float], unit: float, session: float
 ) -> None:
     """Rates in other units, and the baseline's runs in another order, have the same interval around the same ratio."""
     noise = Noise(run=0.01, degrees_of_freedom=12, session=session)
-    found = compare(now, then, noise, QUESTION)
-    again = compare([unit * rate for rate in now], [unit * rate for rate in reversed(then)], noise, QUESTION)
+    found = compare(current, baseline, noise, QUESTION)
+    again = compare([unit * rate for rate in current], [unit * rate for rate in reversed(baseline)], noise, QUESTION)
     assert (again.ratio, again.low, again.high) == pytest.approx((found.ratio, found.low, found.high), rel=1e-6)
     assert found.low < found.ratio < found.high
 
 
-@given(now=RATES, then=RATES, faster=st.floats(1, 1.5))
-def test_faster_runs_raise_all_bounds(now: list[float], then: list[float], faster: float) -> None:
+@given(current=RATES, baseline=RATES, faster=st.floats(1, 1.5))
+def test_faster_runs_raise_all_bounds(current: list[float], baseline: list[float], faster: float) -> None:
     """If all runs are faster by a factor, so are both bounds."""
-    one, other = (compare_with_stored([by * rate for rate in now], then, CALIBRATED, QUESTION) for by in (1.0, faster))
+    one, other = (compare_with_stored([by * rate for rate in current], baseline, CALIBRATED, QUESTION) for by in (1.0, faster))
     assert (other.low, other.high) == pytest.approx((faster * one.low, faster * one.high), rel=1e-6)
 
 
-@given(now=RATES, then=RATES, more=st.floats(1.01, 10))
-def test_false_alarms_change_the_upper_bound_only(now: list[float], then: list[float], more: float) -> None:
+@given(current=RATES, baseline=RATES, more=st.floats(1.01, 10))
+def test_false_alarms_change_the_upper_bound_only(current: list[float], baseline: list[float], more: float) -> None:
     """More false alarms lower the upper bound, and do not change the lower one."""
     one, other = (
-        compare_with_stored(now, then, CALIBRATED, Question(floor=0.95, false_alarm=level, missed=0.05))
+        compare_with_stored(current, baseline, CALIBRATED, Question(floor=0.95, false_alarm=level, missed=0.05))
         for level in (0.01, 0.01 * more)
     )
     assert other.high < one.high

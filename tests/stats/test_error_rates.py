@@ -37,25 +37,27 @@ def test_simulation_has_the_answers_of_the_plugin(calibrated: str, is_stored: bo
     question = replace(kind.question, false_alarm=0.05, most=6)
     noise_model = replace(kind.noise_model, session=0.01)
     ratios = np.log(random.choice([0.88, 0.92, 0.95, 0.97, 1.0, 1.1], cases))
-    now = noise_model.draw_sessions(random, cases, 6) + ratios[:, None]
-    then = noise_model.draw_sessions(random, cases, 5 if is_stored else 6)
+    current = noise_model.draw_sessions(random, cases, 6) + ratios[:, None]
+    baseline = noise_model.draw_sessions(random, cases, 5 if is_stored else 6)
     noises = replace(kind, noise_model=noise_model).draw_noises(random, cases)
     baseline_noises = (
         None if same_training else replace(kind, noise_model=replace(noise_model, cv=0.03)).draw_noises(random, cases)
     )
     seen = set()
-    for run, answers in iterate_answers(now, then, noises, question, is_stored=is_stored, baseline_noises=baseline_noises):
+    simulated = iterate_answers(current, baseline, noises, question, is_stored=is_stored, baseline_noises=baseline_noises)
+    for run, answers in simulated:
         for case in range(cases):
             noise = noises.noise(case)
-            then_noise = baseline_noises.noise(case) if baseline_noises else None
-            one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if is_stored else then[case, :run]).tolist()
+            baseline_noise = baseline_noises.noise(case) if baseline_noises else None
+            other_logs = baseline[case, :] if is_stored else baseline[case, :run]
+            one, other = np.exp(current[case, :run]).tolist(), np.exp(other_logs).tolist()
             if is_stored:
-                alone = compare_with_stored(one, other, noise, question, then_noise=then_noise)
+                estimate = compare_with_stored(one, other, noise, question, baseline_noise=baseline_noise)
             else:
-                assert then_noise
-                alone = compare_alternating(one, other, noise, then_noise, question)
-            assert alone.answer == NAMES[answers[case]]
-            seen.add(alone.answer)
+                assert baseline_noise
+                estimate = compare_alternating(one, other, noise, baseline_noise, question)
+            assert estimate.answer == NAMES[answers[case]]
+            seen.add(estimate.answer)
     assert seen >= {"open", "unconfirmed", "worse", "holds"}
 
 
@@ -203,8 +205,9 @@ def test_runs_in_turn_remove_drift() -> None:
         CaseNoises.repeat(noise, cases),
         CaseNoises.repeat(noise, SIMULATED),
     )
-    now, then = rates[:cases, 1::2], rates[:cases, ::2]
-    in_turn = [answers for _, answers in iterate_answers(now, then, few, question, is_stored=False, baseline_noises=few)]
+    current, baseline = rates[:cases, 1::2], rates[:cases, ::2]
+    simulated = iterate_answers(current, baseline, few, question, is_stored=False, baseline_noises=few)
+    in_turn = [answers for _, answers in simulated]
     afterwards = [answers for _, answers in iterate_answers(rates[:, 10:], rates[:, :10], all_known, question)]
     assert (np.stack(in_turn) == WORSE).any(axis=0).mean() <= 0.05
     assert (np.stack(afterwards) == WORSE).any(axis=0).mean() >= 0.9

@@ -34,7 +34,7 @@ def test_many_slow_runs_are_not_rare(rates: list[float]) -> None:
 def test_loss_in_half_of_the_runs_is_not_hidden() -> None:
     """If half of the runs are 20 % slower, none is set aside, and the comparison does not pass."""
     found = compare_with_stored([100.0, 80.0] * 5, STEADY, KNOWN, QUESTION)
-    assert (found.now_slow.slow, found.now_slow.rare) == (5, 0)
+    assert (found.current_slow.slow, found.current_slow.rare) == (5, 0)
     assert found.ratio == pytest.approx(math.sqrt(0.8), rel=1e-3)
     assert found.answer is not Answer.HOLDS
 
