@@ -17,7 +17,7 @@ ENDS_S = 600.0
 TOYS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 entry = "tests.plugin.toy_training:run"
 devices_per_host = 2
 device = "cpu"

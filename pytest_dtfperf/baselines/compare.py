@@ -96,9 +96,10 @@ def join_disturbances(disturbances: Iterable[Disturbance]) -> str:
 
 
 def hint(disturbances: Iterable[Disturbance]) -> str:
-    """Return how to avoid disturbances, if other processes caused them, which is reported of exclusive hosts alone."""
+    """Return how to avoid disturbances, if other processes caused them, which is reported of dedicated hosts only."""
     is_shared = any(each.kind is CauseKind.OTHERS for each in disturbances)
-    return ". Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml" * is_shared
+    message = ". Measure when the machine is quiet; if other load is normal there, set dedicated = false in clusters.toml"
+    return message * is_shared
 
 
 def get_noise(measurement: Measurement, entry: Entry | None) -> Noise:

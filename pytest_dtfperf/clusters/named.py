@@ -70,7 +70,7 @@ class ClusterConfig:
     environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
     entry: str = "pytest_dtfperf.training.task:run"  # function of a task; another program may use the same protocol
-    alone: bool = True  # false: other jobs run on these hosts, too, and do not taint a run
+    dedicated: bool = True  # false: other jobs run on these hosts, too, and do not taint a run
     heartbeat_timeout_s: float = 15.0  # seconds without a heartbeat after which hosts end all tasks
     allocation: str = "session"  # "session": hosts are allocated once for all tests; "test": for each measurement
     max_jobs: int | None = None  # maximum number of simultaneous allocations
@@ -246,7 +246,7 @@ KEYS: Mapping[str, Validator] = {
     "environment": ENVIRONMENT,
     "data": S3,
     "entry": CODE,
-    "alone": FLAG,
+    "dedicated": FLAG,
     "heartbeat_timeout_s": SECONDS,
     "allocation": one_of("session", "test"),
     "max_jobs": COUNT,

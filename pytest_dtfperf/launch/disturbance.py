@@ -35,20 +35,20 @@ GPU_SLOWDOWNS = {
 }
 
 
-def find_disturbances(states: Mapping[str, HostState], *, exclusive: bool = True) -> list[Disturbance]:
+def find_disturbances(states: Mapping[str, HostState], *, dedicated: bool = True) -> list[Disturbance]:
     """Return the disturbances in this order: other processes, what each machine lacked, and what slowed its GPUs.
 
     Args:
         states: host -> its state.
-        exclusive: whether no other jobs run on the hosts; otherwise other processes are no disturbance.
+        dedicated: whether no other jobs run on the hosts; otherwise other processes are no disturbance.
     """
     found: list[Disturbance] = []
     of_machine = group_by_machine(states)
     for host, state in states.items():
-        others = _describe_others(host, of_machine[host]) if exclusive else ()
+        others = _describe_others(host, of_machine[host]) if dedicated else ()
         found += [replace(each, host=host) for each in (*others, *_describe_heat(state), *_describe_memory(state))]
         for gpu in state.gpus:
-            others = _describe_gpu_processes(gpu) if exclusive else ()
+            others = _describe_gpu_processes(gpu) if dedicated else ()
             found += [replace(each, host=host, gpu=gpu.index) for each in (*_describe_gpu(gpu), *others)]
     return found
 

@@ -265,8 +265,8 @@ class MeasuredRun(RunController):
             launch_s=self._launch_s,
             wall_s=self._last_exit - self._began,
             state=self._state,
-            disturbances=find_disturbances(self._state, exclusive=self._config.alone),
-            others_s={} if self._config.alone else compute_taken_s(self._state),
+            disturbances=find_disturbances(self._state, dedicated=self._config.dedicated),
+            others_s={} if self._config.dedicated else compute_taken_s(self._state),
             explained=self._tracing.outcome(),
             scored=self._scoring.outcome(),
         )

@@ -26,7 +26,7 @@ SBATCH = REPOSITORY / "ci" / "nightly.sbatch"
 CLUSTERS = f"""
 [farm]
 backend = "slurm"
-alone = false
+dedicated = false
 nodes = 128
 devices_per_host = 1
 device = "cpu"

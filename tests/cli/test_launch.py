@@ -33,7 +33,7 @@ LOCAL = f'[local]\nbackend = "local"\nalone = false\n{ENTRY}\n'
 ON_SLURM = [
     "[mini]",
     'backend = "slurm"',
-    "alone = false",
+    "dedicated = false",
     f'python = "{sys.executable}"',
     "time_limit = 5",
     ENTRY,

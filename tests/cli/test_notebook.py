@@ -309,7 +309,7 @@ def test_cut_connection_ends_both_sides(folder: Path, new_lab: NewLab) -> None:
 
 def test_notebook_on_slurm(folder: Path, site: Site) -> None:
     """The tunnel works on a node of Slurm, the end of the job is reported, and the queue is empty afterwards."""
-    table = ["[mini]", 'backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", "nodes = 4"]
+    table = ["[mini]", 'backend = "slurm"', "dedicated = false", f'python = "{sys.executable}"', "time_limit = 5", "nodes = 4"]
     table += ["devices_per_host = 2", 'device = "cpu"', make_setup(folder, f":{REPOSITORY}")]
     (folder / "clusters.toml").write_text("\n".join(table))
     with start_notebook(folder, "--cluster=mini", "--gpus=2", **site.environment) as notebook:

@@ -456,7 +456,7 @@ TWO_WRONG = """
 [local]
 backend = "local"
 devices_per_hosts = 2
-alone = "no"
+dedicated = "no"
 
 [local.training]
 margin = 2
@@ -486,5 +486,6 @@ def test_all_mistakes_of_a_file_are_reported_together(file: Path) -> None:
         named.load(file)
     lines = str(caught.value).splitlines()
     assert [line.partition(" ")[0] for line in lines] == [f"{file}:"] * 4
-    for line, words in zip(lines, ["devices_per_hosts", "alone must be", "[local.training] margin", "[other]"], strict=True):
+    expected = ["devices_per_hosts", "dedicated must be", "[local.training] margin", "[other]"]
+    for line, words in zip(lines, expected, strict=True):
         assert words in line

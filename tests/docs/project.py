@@ -28,7 +28,7 @@ from tests.plugin.conftest import ENDS_S, LIGHT, WITHOUT, WITHOUT_DRAWING, Ended
 TOYS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 entry = "tests.plugin.toy_training:run"
 devices_per_host = 2
 device = "cpu"

@@ -127,7 +127,7 @@ SHARED = {
 @pytest.mark.parametrize("name, found", SHARED.items(), ids=SHARED)
 def test_other_processes_on_shared_hosts_are_no_disturbance(name: str, found: list[str]) -> None:
     """On shared hosts other processes are no disturbance, and faults of the machine still are."""
-    assert [str(each) for each in find_disturbances({"n3": STATES[name][0]}, exclusive=False)] == found
+    assert [str(each) for each in find_disturbances({"n3": STATES[name][0]}, dedicated=False)] == found
 
 
 def test_run_on_the_same_cores_is_not_another_process() -> None:

@@ -548,7 +548,7 @@ def test_pytest_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 CLUSTERS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 entry = "tests.plugin.toy_training:run"
 training.repeats = 4
 """

@@ -24,7 +24,7 @@ DRAWING = "matplotlib,pandas"  # what a session draws with at its end: to import
 CLUSTERS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 entry = "tests.plugin.toy_training:run"
 devices_per_host = 2
 device = "cpu"
@@ -135,7 +135,7 @@ class Ended:
 COMMANDS_HERE = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 entry = "pytest_dtfperf.training.command:run"
 devices_per_host = 2
 device = "cpu"

@@ -19,7 +19,7 @@ backend = "pretend"
 hosts = 6
 devices_per_host = 1
 device = "cpu"
-alone = false
+dedicated = false
 entry = "tests.plugin.toy_training:run"
 training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }
 """

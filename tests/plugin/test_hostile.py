@@ -14,7 +14,7 @@ AGENT = REPOSITORY / "tests" / "hostile" / "agent.py"
 HOST = """
 [lab]
 backend = "local"
-alone = false
+dedicated = false
 python = "{python}"
 devices_per_host = 2
 device = "cpu"

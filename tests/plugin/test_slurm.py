@@ -62,7 +62,7 @@ class Mini:
         perf.environment |= site.environment
         self.add_keys(
             'backend = "slurm"',
-            "alone = false",
+            "dedicated = false",
             f'python = "{sys.executable}"',
             "time_limit = 5",
             TRAINING,
@@ -341,7 +341,7 @@ def test_dry_run_runs_no_slurm_command(perf: PerfTests) -> None:
         stand_in = perf.folder / command
         stand_in.write_text(f'#!/bin/sh\necho "$0 $*" >>{called}\nexit 1\n')
         stand_in.chmod(0o755)
-    lines = ["[mini]", 'backend = "slurm"', "alone = false", TOY, *CORES]
+    lines = ["[mini]", 'backend = "slurm"', "dedicated = false", TOY, *CORES]
     (perf.folder / "perf" / "clusters.toml").write_text("\n".join(lines))
     perf.write("def test_x(train, baseline, gpus): baseline.check(train(model='trivial', gpus=gpus))\n")
     ended = perf.run("--cluster=mini", "--gpus=1,4", "--dry-run", PATH=f"{perf.folder}{os.pathsep}{os.environ['PATH']}")

@@ -30,7 +30,7 @@ def test_b(train):
 NOWHERE = """
 [nowhere]
 backend = "ssh"
-alone = false
+dedicated = false
 hosts = "node[01-04].invalid"
 port = 2222
 devices_per_host = 1

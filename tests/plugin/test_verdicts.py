@@ -438,7 +438,7 @@ def test_busy_host_taints_a_measurement(accepted: PerfTests) -> None:
     """If other processes use all cores, each run is disturbed, one more than the fewest is made, and the verdict is TAINTED
     with the reason."""
     clusters = accepted.folder / "perf" / "clusters.toml"
-    clusters.write_text(clusters.read_text().replace("alone = false", "alone = true"))
+    clusters.write_text(clusters.read_text().replace("dedicated = false", "dedicated = true"))
     accepted.write(WHILE_BUSY)
     command = [sys.executable, "-c", BUSY]
     busy = [subprocess.Popen(command, cwd=accepted.folder) for _ in range(os.cpu_count() or 1)]

@@ -29,7 +29,7 @@ Steps.end = end_later
 TRAINING = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 devices_per_host = 2
 device = "cpu"
 """

@@ -16,7 +16,7 @@ URL = f"s3://{NAME}/sets/digits"
 CLUSTERS = f"""
 [cloud]
 backend = "local"
-alone = false
+dedicated = false
 hosts = 2
 devices_per_host = 1
 device = "cpu"

@@ -13,7 +13,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
 CLUSTERS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 device = "cpu"
 
 [local.training]

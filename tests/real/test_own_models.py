@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 HERE = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 devices_per_host = 2
 device = "cpu"
 

@@ -30,7 +30,7 @@ SHORTER = (
 CLUSTERS = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 devices_per_host = 2
 device = "cpu"
 

@@ -40,7 +40,7 @@ def test_throughput(train, baseline, gpus, num_ps):
 TWO_HOSTS_HERE = f"""
 [local]
 backend = "local"
-alone = false
+dedicated = false
 hosts = 2
 devices_per_host = 1
 device = "cpu"

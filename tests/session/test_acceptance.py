@@ -91,7 +91,7 @@ def test_suggestion_has_the_reason_of_a_refusal(session: SessionContext) -> None
     (line,) = suggest_accepting(session.folder.measurements())
     assert line == (
         f"1 measurement has no baseline. None can be made, for every run was disturbed: {BUSY}. "
-        "Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml"
+        "Measure when the machine is quiet; if other load is normal there, set dedicated = false in clusters.toml"
     )
     add_judged(session, measurement_of([99.0], gpus=4))
     first, second = suggest_accepting(session.folder.measurements())

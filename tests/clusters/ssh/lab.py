@@ -120,7 +120,7 @@ class Lab:
         usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable, **self.backend_keys()}
         given = {line.partition("=")[0].strip() for line in lines}
         table = [f"{name} = {_toml(value)}" for name, value in usual.items() if name not in given]
-        return "\n".join(["[lab]", 'backend = "ssh"', "alone = false", *table, *lines, ""])
+        return "\n".join(["[lab]", 'backend = "ssh"', "dedicated = false", *table, *lines, ""])
 
     def ssh(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `ssh` as a user does, and return its result."""
