@@ -22,12 +22,7 @@ from pytest_dtfperf.cli.options import (
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.cli.run import (
-    check_steps,
-    get_time_limit_s,
-    make_spec,
-    open_session,
-)
+from pytest_dtfperf.cli.run import check_steps, get_time_limit_s, make_spec, open_session
 from pytest_dtfperf.compare.variants import Variant, VariantSource, is_variant, load_variants, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count, percent

@@ -39,14 +39,7 @@ from pytest_dtfperf.compare.variants import Variant, list_differences
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.errors import (
-    DtfPerfError,
-    InfrastructureError,
-    InvalidMeasurement,
-    RunFailed,
-    UsageError,
-    get_first_line,
-)
+from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, RunFailed, UsageError, get_first_line
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
