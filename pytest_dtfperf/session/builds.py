@@ -138,8 +138,10 @@ def list_files(repo: Path, before: str, after: str) -> list[str]:
 def list_versions(requirement: str, python: str) -> list[str]:
     """Return requirements of a package's versions: of `NAME==1.0,1.2` these, of `NAME==1.0..1.2` all that an index has.
 
+    1.0 and 1.0.0 are one version (PEP 440).
+
     Raises:
-        UsageError: it is neither, or the versions cannot be listed.
+        UsageError: it is neither, a version is there twice, or the versions cannot be listed.
     """
     name, equals, versions = requirement.partition("==")
     first, dots, last = versions.partition("..")
@@ -148,8 +150,9 @@ def list_versions(requirement: str, python: str) -> list[str]:
     if not (name and equals and is_right):
         raise UsageError(f"--packages={requirement}: write NAME==1.0..1.2, or NAME==1.0,1.1,1.2")
     if not dots:
+        _check_different(requirement, named)
         return [f"{name}=={each}" for each in named]
-    low, high = _parse_version(first), _parse_version(last)
+    low, high = _parse_version(first), tuple(map(int, last.split(".")))
     known = {each: _parse_version(each) for each in _ask_index(name, python)}
     found = [each for each, version in known.items() if low <= version and version[: len(high)] <= high]
     if not found:
@@ -157,8 +160,19 @@ def list_versions(requirement: str, python: str) -> list[str]:
     return [f"{name}=={each}" for each in sorted(found, key=known.__getitem__)]
 
 
+def _check_different(requirement: str, versions: Sequence[str]) -> None:
+    seen: dict[tuple[int, ...] | str, str] = {}
+    for each in versions:
+        key = _parse_version(each) if _VERSION.fullmatch(each) else each
+        if key in seen:
+            same = "is there twice" if seen[key] == each else f"is the version {seen[key]}"
+            raise UsageError(f"--packages={requirement}: {each} {same}: name each version once")
+        seen[key] = each
+
+
 def _parse_version(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in text.split("."))
+    """Return the numbers of a version without zeros at its end, which are equal for equal versions."""
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", text).split(".")))
 
 
 def _ask_index(name: str, python: str) -> list[str]:

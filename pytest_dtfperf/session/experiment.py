@@ -29,6 +29,8 @@ from pytest_dtfperf.spec import Spec
 IN_TURN: Sequence[Kind] = ("efficiency", "overhead")  # checks of two rates, which a change of the machine would bias
 SPARE_RUNS = 1  # beyond the repeats, to replace disturbed runs: more would only wait for a quieter machine
 
+UNIX_S = time.time() - time.monotonic()  # rounds stay in order even if the system's clock is set back between them
+
 HOPELESS_RUNS = 3  # if all are disturbed, the measurement cannot become a baseline, and more would only cost time
 
 
@@ -214,7 +216,7 @@ class Experiment:
         Machine drift affects all of them; the order is reversed in each round, which favours none.
         """
         while left and self._has_time(left):
-            round_s = time.time()
+            round_s = UNIX_S + time.monotonic()
             kept = [self._run(case, round_s) for case in left]
             left = still_open(left[::-1]) if any(kept) else ()  # after another allocation, these get no more runs
 

@@ -139,8 +139,24 @@ def test_versions_of_a_range_are_those_of_the_index(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     found = list_versions("toyspeed==1.8..1.10", sys.executable)
     assert found == ["toyspeed==1.8", "toyspeed==1.9", "toyspeed==1.10"]
+    assert list_versions("toyspeed==1.8.0..1.9.0", sys.executable) == ["toyspeed==1.8", "toyspeed==1.9"]
     with pytest.raises(UsageError, match="the index has no such version of toyspeed"):
         list_versions("toyspeed==2.0..2.9", sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ("1.0,1.1,1.0", r"1\.0 is there twice: name each version once"),
+        ("1.0,1.1,1.0.0", r"1\.0\.0 is the version 1\.0: name each version once"),
+        ("2.0rc1,2.0rc1", r"2\.0rc1 is there twice"),
+        ("1,2,1", "1 is there twice"),
+    ],
+)
+def test_equal_versions_are_refused(versions: str, message: str) -> None:
+    """A version that is there twice, or is written in two ways, would be measured against itself."""
+    with pytest.raises(UsageError, match=message):
+        list_versions(f"toyspeed=={versions}", sys.executable)
 
 
 def test_versions_are_those_of_another_pip_without_the_hosts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

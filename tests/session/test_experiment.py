@@ -1,9 +1,10 @@
 """Experiments: repeats, checks and records, with invented runs."""
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -286,6 +287,22 @@ def test_old_anchor_takes_two_runs_without_a_change(tmp_path: Path) -> None:
     assert "; 2 runs against 4; trivial b32 gpus=1 num_ps=1 parameter_server was measured before and after it (" in (
         judgement.reason
     )
+
+
+def test_rounds_stay_in_order_if_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is set back by an hour does not turn what was measured before into what was measured after."""
+    session = make_drifting_session(tmp_path, {1: 100.0, 2: 190.0})
+    began_s, ticks = time.time(), count()
+    monkeypatch.setattr(time, "time", lambda: began_s + next(ticks) - (3600 if len(session.made) >= 2 else 0))
+    (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
+    experiment = Experiment(cast("SessionContext", session), "second")
+    (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
+    experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    assert session.made == [1, 1, 2, 2, 1, 1]
+    (again,) = (record for record in session.folder.measurements() if record.spec.gpus == 1)
+    before, after = again.measurement.runs[:2], again.measurement.runs[2:]
+    others = [run.round_s or 0.0 for run in many.measurement.runs]
+    assert max(run.round_s or 0.0 for run in before) < min(others) < max(others) < min(run.round_s or 0.0 for run in after)
 
 
 def test_measurements_in_turn_are_not_repeated(tmp_path: Path) -> None:
