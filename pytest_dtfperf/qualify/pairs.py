@@ -114,15 +114,16 @@ class PairReadings:
             self.repeated[pair].append(per_s)
 
     def find_suspects(self) -> list[Pair]:
-        """Return the pairs that are slower than both hosts are with others, the slowest first."""
+        """Return the pairs that are slower than both hosts are with others, the slowest first, `MOST_SUSPECT_PAIRS` at most."""
         expected = self._expect()
         losses = {pair: 1 - statistics.median(rates) / expected[pair] for pair, rates in self.rates.items() if pair in expected}
-        return sorted((pair for pair, loss in losses.items() if loss > LINK_POLICY.slow), key=lambda pair: -losses[pair])
+        slow = sorted((pair for pair, loss in losses.items() if loss > LINK_POLICY.slow), key=lambda pair: -losses[pair])
+        return slow[:MOST_SUSPECT_PAIRS]
 
     def judge_suspects(self) -> Iterator[PairResult]:
         """Yield the suspect pairs that were slow each time."""
         expected = self._expect()
-        for pair in self.find_suspects()[:MOST_SUSPECT_PAIRS]:
+        for pair in self.find_suspects():
             repeated = self.repeated.get(pair, [])
             if len(repeated) >= PAIR_READINGS and max(repeated) > (1 - LINK_POLICY.slow) * expected[pair]:
                 continue

@@ -244,6 +244,9 @@ class PeerComparison:
         series.result = self._describe_open(host, series, group)
         if not group.has_majority:
             return
+        if rounds := self._estimate_rounds(host, group, decisions):
+            advice = f"; about {rounds} rounds would be enough (--max-rounds={rounds})"
+            series.result = replace(series.result, reason=series.result.reason + advice)
         result, readings = _describe(host, series, group), list(group.readings[host].values())
         if self._is_slow(host, self._select_fresh(host, group), group, decisions):
             assert result.loss is not None
@@ -277,6 +280,21 @@ class PeerComparison:
         return loss + compute_t_quantile(level, group.degrees) * group.compute_error(host, len(readings)) < -math.log1p(
             -self._policy.slow
         )
+
+    def _estimate_rounds(self, host: str, group: _Group, decisions: int) -> int | None:
+        """Return how many confirming rounds will probably decide on a host with this loss; None for more than are allowed."""
+        policy, readings = self._policy, list(group.readings[host].values())
+        loss, error = group.find_loss(host, readings), group.compute_error(host, len(readings))
+        slow_level = self._false_alarms / max(1, self._candidates) / len(policy.analyses)
+        fit_level = MISSED_SHARE * policy.missed / len(policy.analyses)
+        to_bounds = (slow_level, loss - self._margin(group, decisions)), (fit_level, -math.log1p(-policy.slow) - loss)
+        factors = [
+            ((compute_t_quantile(level, group.degrees) + SURE) * error / distance) ** 2
+            for level, distance in to_bounds
+            if distance > 0
+        ]
+        needed = max(2 * policy.confirming, self.rounds * min(factors, default=math.inf) - policy.screening)
+        return next((rounds for i in range(10) if needed <= (rounds := FIRST_ANALYSIS << i) <= MOST_ROUNDS), None)
 
     def _margin(self, group: _Group, decisions: int) -> float:
         """Return the largest loss of a fit host: the tolerance, or by how much one of many hosts may differ by chance."""

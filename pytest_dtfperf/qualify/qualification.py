@@ -281,16 +281,21 @@ class HostQualification:
         return launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
 
     def _measure_suspects(self) -> None:
-        """Measure the links of suspect pairs again."""
+        """Measure the links of suspect pairs again, as often as the time limit allows."""
         suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
         suspects = [pair for pair in suspects if not set(pair) & set(self._trainer.lost)]
+        longest_s = 0.0
         for _ in range(PAIR_READINGS if suspects else 0):
+            began_s = time.monotonic()
+            if began_s - self._began_s + longest_s > self._time_limit_s:
+                return
             self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
             try:
                 self._pair_readings.add_again(_list_pair_rates(self._probe([[pair] for pair in suspects])))
             except DtfPerfError as error:
                 self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
                 return
+            longest_s = max(longest_s, time.monotonic() - began_s)
 
     def _train_in_pairs(self) -> dict[str, float]:
         """Train each host with two others, one after the other, and return the better rate of each."""

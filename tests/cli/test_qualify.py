@@ -23,6 +23,7 @@ from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify import qualification
+from pytest_dtfperf.qualify.pairs import Pair
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
 from tests import campaign
@@ -172,6 +173,25 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
     reached = "the time limit was reached after 2 rounds: 3 rounds are needed, and one takes up to 10 s (--time-limit)"
     assert f"\nsim-0000, sim-0001, sim-0003: {reached}\n" in out
     assert re.search(r"(?m)^sim-0002: .*died", out)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "says"),
+    [("1h", 1, "% less than both with other hosts"), ("95s", 3, "it was not measured often enough")],
+)
+def test_slow_pair_is_measured_again_within_the_time_limit(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: str, code: int, says: str
+) -> None:
+    """A pair that may be slow is measured five times again, and is not judged if the time limit ends that before."""
+    measure = qualification._list_pair_rates
+
+    def slow_down(probes: Probes) -> dict[Pair, float]:
+        return {pair: per_s * (0.3 if pair == ("sim-0000", "sim-0001") else 1) for pair, per_s in measure(probes).items()}
+
+    monkeypatch.setattr(qualification, "_list_pair_rates", slow_down)
+    monkeypatch.setattr(qualification, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
+    assert run_qualify(folder, "", "--hosts=4", f"--time-limit={limit}") == code
+    assert re.search(f"sim-0000 to sim-0001: .*{says}", " ".join(capsys.readouterr().out.split()))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pytest_dtfperf.qualify.pairs import (
     LINK_IN,
     LINK_OUT,
     LINK_POLICY,
+    MOST_SUSPECT_PAIRS,
     PAIR_READINGS,
     PAIR_TRAINING,
     Pair,
@@ -127,6 +128,18 @@ def test_pairs_that_are_slow_once_are_not_named() -> None:
     for _ in range(PAIR_READINGS):
         readings.add_again({("n0", "n1"): 1e9})
     assert list(readings.judge_suspects()) == []
+
+
+def test_slow_switch_is_not_measured_pair_by_pair() -> None:
+    """Where one switch makes many pairs slow, only the slowest 64 are read again, each of which takes seconds."""
+    names, readings = name_hosts(60), PairReadings()
+    near = set(names[:30])
+    for number in range(30):
+        matching = draw_matching(names, number, SEED)
+        pairs = [pair for here, there in matching for pair in ((here, there), (there, here))]
+        readings.add_round({pair: 1e9 if len(near & set(pair)) != 1 or number % 2 else 2e8 for pair in pairs})
+    assert len(readings.find_suspects()) == MOST_SUSPECT_PAIRS
+    assert len(list(readings.judge_suspects())) == MOST_SUSPECT_PAIRS
 
 
 def train_in_pairs(hosts: int, losses: Mapping[str, float], seed: int) -> Mapping[str, HostVerdict]:

@@ -26,10 +26,11 @@ def compare(
     cv: float = 0.005,
     missing: Sequence[str] = (),
     seed: int = 3,
+    rounds: int = 24,
 ) -> Mapping[str, CapacityResult]:
-    """Return the results of hosts with these losses; those of `missing` have no reading."""
+    """Return the results of hosts with these losses after at most so many rounds; those of `missing` have no reading."""
     random = Random(seed)
-    comparison = PeerComparison(kinds or dict.fromkeys(losses, "kind"), QualifyPolicy())
+    comparison = PeerComparison(kinds or dict.fromkeys(losses, "kind"), QualifyPolicy(confirming=rounds))
     while not comparison.is_decided:
         drift = 1 - 0.01 * comparison.rounds  # of all hosts alike
         comparison.add_round(
@@ -185,6 +186,22 @@ def test_peers_undecided_host_has_its_loss_in_plain_words() -> None:
     assert all(re.search("% (slower|faster) than its peers, standard error .* vary too much", each) for each in reasons)
     assert not any(each.startswith("-") for each in reasons)
     assert {" faster " in each for each in reasons} == {False, True}
+
+
+def test_peers_undecided_host_has_the_number_of_rounds_that_would_decide() -> None:
+    """Where 24 rounds do not decide, the reason has a number of rounds that does in most cases, with the same readings."""
+    losses = name_hosts(0, 0, 0.05, 0, 0, 0, 0, 0)
+    advised = {}
+    for seed in range(16):
+        found = compare(losses, cv=0.03, seed=seed)["n2"]
+        if found.verdict is NOT_JUDGED:
+            advice = re.search(r"; about (\d+) rounds would be enough \(--max-rounds=\1\)$", found.reason)
+            assert advice, found.reason
+            advised[seed] = int(advice[1])
+    assert len(advised) >= 4
+    assert min(advised.values()) >= 48
+    decided = [compare(losses, cv=0.03, seed=seed, rounds=rounds)["n2"].verdict for seed, rounds in advised.items()]
+    assert 4 * decided.count(NOT_JUDGED) <= len(decided), (advised, decided)
 
 
 def test_policy_analyses_double() -> None:
