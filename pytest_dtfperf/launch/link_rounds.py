@@ -67,9 +67,9 @@ def _split_ring(hosts: Sequence[int]) -> list[list[Pair]]:
     return [part for part in (links[0:even:2], links[1:even:2], links[even:]) if part]
 
 
-def split(pairs: Sequence[Pair]) -> list[list[Pair]]:
+def split(pairs: Sequence[tuple[T, T]]) -> list[list[tuple[T, T]]]:
     """Return any pairs, in as many rounds as they need."""
-    found: list[list[Pair]] = []
+    found: list[list[tuple[T, T]]] = []
     for pair in pairs:
         free = next((each for each in found if not {*pair} & {host for taken in each for host in taken}), None)
         if free is None:

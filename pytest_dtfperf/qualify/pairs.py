@@ -13,6 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from pytest_dtfperf.datamodel.qualification import HostVerdict, PairResult
 from pytest_dtfperf.launch.link_rounds import count_rounds, make_matching
@@ -24,6 +25,7 @@ CAPACITIES = LINK_OUT, LINK_IN  # of the source and of the target of a stream
 LINK_POLICY = QualifyPolicy(tolerance=0.10, slow=0.25)
 PAIR_READINGS = 5  # of a suspect pair, all of which must be slow: by chance one in ten is
 KNOWN_READINGS = 2  # of a slow host: after the first one it may be its partner that is slow
+MOST_FOR_ALL_PAIRS = 16  # hosts: with so many, all pairs are measured, in 15 rounds; of more hosts each meets some others
 MOST_SUSPECT_PAIRS = 64  # read again; more are no pairs, but a network that has changed
 
 Pair = tuple[str, str]  # from, to
@@ -107,6 +109,17 @@ class PairReadings:
             for key in zip(pair, CAPACITIES, strict=True):
                 self._of_host[key].append(per_s)
         return found
+
+    def add_unmet(self, rates: Mapping[Pair, float]) -> None:
+        """Add rates of pairs that had none."""
+        for pair, per_s in rates.items():
+            self.rates[pair].append(per_s)
+
+    def list_unmet(self, hosts: Sequence[str]) -> list[Pair]:
+        """Return each two of these hosts with a direction that was not measured, if they are few enough to measure all."""
+        if len(hosts) > MOST_FOR_ALL_PAIRS:
+            return []
+        return [pair for pair in combinations(hosts, 2) if pair not in self.rates or pair[::-1] not in self.rates]
 
     def add_again(self, rates: Mapping[Pair, float]) -> None:
         """Add further rates of suspect pairs."""

@@ -45,6 +45,7 @@ LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
 IMPOSSIBLE = 1000.0  # times the median of the peers: no host of their kind is so fast
 MOST_ROUNDS = 1000  # that confirm a loss
+MOST_TIMES_ROUNDS = 8  # as many rounds are advised at most: hosts that vary more need a quieter time
 # Of the probability to call a slow host fit: for the screening, and as much for all later analyses together. The rest is for
 # the errors of the level of the others, of which some may be slow, too.
 MISSED_SHARE = 0.4
@@ -282,7 +283,7 @@ class PeerComparison:
         )
 
     def _estimate_rounds(self, host: str, group: _Group, decisions: int) -> int | None:
-        """Return how many confirming rounds will probably decide on a host with this loss; None for more than are allowed."""
+        """Return how many confirming rounds will probably decide on a host with this loss; None for more than are useful."""
         policy, readings = self._policy, list(group.readings[host].values())
         loss, error = group.find_loss(host, readings), group.compute_error(host, len(readings))
         slow_level = self._false_alarms / max(1, self._candidates) / len(policy.analyses)
@@ -294,7 +295,8 @@ class PeerComparison:
             if distance > 0
         ]
         needed = max(2 * policy.confirming, self.rounds * min(factors, default=math.inf) - policy.screening)
-        return next((rounds for i in range(10) if needed <= (rounds := FIRST_ANALYSIS << i) <= MOST_ROUNDS), None)
+        most = min(MOST_ROUNDS, MOST_TIMES_ROUNDS * policy.confirming)
+        return next((rounds for i in range(10) if needed <= (rounds := FIRST_ANALYSIS << i) <= most), None)
 
     def _margin(self, group: _Group, decisions: int) -> float:
         """Return the largest loss of a fit host: the tolerance, or by how much one of many hosts may differ by chance."""

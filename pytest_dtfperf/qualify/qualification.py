@@ -21,7 +21,7 @@ from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, UsageError
 from pytest_dtfperf.explain.probes import READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.formats import format_count, percent, with_prefix
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.launch.link_rounds import Fan, Round
+from pytest_dtfperf.launch.link_rounds import Fan, Round, split
 from pytest_dtfperf.launch.probing import ALL_FAMILIES
 from pytest_dtfperf.qualify.group_rates import Group
 from pytest_dtfperf.qualify.group_training import GroupTrainer
@@ -177,7 +177,7 @@ class HostQualification:
             if not self._left:
                 return
             began_s = time.monotonic()
-            if began_s - self._began_s + longest_s > self._time_limit_s:
+            if not self._has_time(began_s, longest_s):
                 if self._recorded is None or self._own.is_screening:  # otherwise the reason is that of the capacity
                     self._why_stopped = self._describe_time_limit(longest_s)
                 return
@@ -188,7 +188,7 @@ class HostQualification:
                 self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
                 return
             longest_s = max(longest_s, time.monotonic() - began_s)
-        self._measure_suspects()
+        self._measure_pairs()
 
     def _describe_time_limit(self, longest_s: float) -> str:
         """Return that the time limit was reached, and after too few rounds how many are needed."""
@@ -280,22 +280,34 @@ class HostQualification:
         rounds = _plan_rounds(launcher.hosts, matchings)
         return launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
 
+    def _measure_pairs(self) -> None:
+        """Measure the pairs of few hosts that have not met, and then suspect pairs again, as often as the time limit allows."""
+        try:
+            self._measure_unmet()
+            self._measure_suspects()
+        except DtfPerfError as error:
+            self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
+
+    def _measure_unmet(self) -> None:
+        unmet = self._pair_readings.list_unmet(self._left) if len(self._hosts) > 2 else []
+        if unmet and self._has_time(time.monotonic()):
+            self._on_status(f"{format_count(len(unmet), 'pair')} of hosts that have not met")
+            self._pair_readings.add_unmet(_list_pair_rates(self._probe(split(unmet))))
+
     def _measure_suspects(self) -> None:
-        """Measure the links of suspect pairs again, as often as the time limit allows."""
         suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
         suspects = [pair for pair in suspects if not set(pair) & set(self._trainer.lost)]
         longest_s = 0.0
         for _ in range(PAIR_READINGS if suspects else 0):
             began_s = time.monotonic()
-            if began_s - self._began_s + longest_s > self._time_limit_s:
+            if not self._has_time(began_s, longest_s):
                 return
             self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
-            try:
-                self._pair_readings.add_again(_list_pair_rates(self._probe([[pair] for pair in suspects])))
-            except DtfPerfError as error:
-                self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
-                return
+            self._pair_readings.add_again(_list_pair_rates(self._probe([[pair] for pair in suspects])))
             longest_s = max(longest_s, time.monotonic() - began_s)
+
+    def _has_time(self, now_s: float, needed_s: float = 0.0) -> bool:
+        return now_s - self._began_s + needed_s <= self._time_limit_s
 
     def _train_in_pairs(self) -> dict[str, float]:
         """Train each host with two others, one after the other, and return the better rate of each."""

@@ -146,6 +146,7 @@ def measure_input(order: TaskOrder, cpus: Collection[int], *, is_cold: bool = Fa
         probe_readings.drop_cached_files(spec.data_dir)
     alone = replace(order, spec=spec, cluster={}, device="cpu")
     feed: TrainingInput = load(spec.input.implementation)(alone, get_network(spec), _CPU)
+    feed.shuffles = False
     with tf.Graph().as_default() as graph, explain_errors([feed]):
         with v1.device(_CPU):
             fetched = tf.group(*(tensor for tower in range(order.num_devices) for tensor in feed.batch(tower)))

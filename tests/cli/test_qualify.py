@@ -23,7 +23,7 @@ from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify import qualification
-from pytest_dtfperf.qualify.pairs import Pair
+from pytest_dtfperf.qualify.pairs import Pair, draw_matching
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
 from pytest_dtfperf.testing.backends import wait_until
 from tests import campaign
@@ -175,6 +175,16 @@ def test_reason_of_a_lost_host_stays_when_the_time_is_over(
     assert re.search(r"(?m)^sim-0002: .*died", out)
 
 
+def slow_pair_down(monkeypatch: pytest.MonkeyPatch, slow: Pair) -> None:
+    """Measure 30 % of its rate from one host of a pair to the other."""
+    measure = qualification._list_pair_rates
+
+    def slow_down(probes: Probes) -> dict[Pair, float]:
+        return {pair: per_s * (0.3 if pair == slow else 1) for pair, per_s in measure(probes).items()}
+
+    monkeypatch.setattr(qualification, "_list_pair_rates", slow_down)
+
+
 @pytest.mark.parametrize(
     ("limit", "code", "says"),
     [("1h", 1, "% less than both with other hosts"), ("95s", 3, "it was not measured often enough")],
@@ -183,15 +193,23 @@ def test_slow_pair_is_measured_again_within_the_time_limit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: str, code: int, says: str
 ) -> None:
     """A pair that may be slow is measured five times again, and is not judged if the time limit ends that before."""
-    measure = qualification._list_pair_rates
-
-    def slow_down(probes: Probes) -> dict[Pair, float]:
-        return {pair: per_s * (0.3 if pair == ("sim-0000", "sim-0001") else 1) for pair, per_s in measure(probes).items()}
-
-    monkeypatch.setattr(qualification, "_list_pair_rates", slow_down)
+    slow_pair_down(monkeypatch, ("sim-0000", "sim-0001"))
     monkeypatch.setattr(qualification, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
     assert run_qualify(folder, "", "--hosts=4", f"--time-limit={limit}") == code
     assert re.search(f"sim-0000 to sim-0001: .*{says}", " ".join(capsys.readouterr().out.split()))
+
+
+def test_slow_pair_is_named_that_has_not_met_in_the_rounds(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal hosts are decided after three rounds. The pairs of eight hosts that have not met by then are measured, too."""
+    monkeypatch.setattr(qualification, "secrets", SimpleNamespace(randbits=lambda bits: 1))
+    slow = draw_matching([f"sim-{number:04}" for number in range(8)], number=5, seed=1)[0]
+    slow_pair_down(monkeypatch, slow)
+    assert run_qualify(folder, "", "--hosts=8") == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "8 fit, 0 slow, 0 not judged" in out
+    assert re.search(f"{slow[0]} to {slow[1]}: .*% less than both with other hosts", out)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from random import Random
 import pytest
 
 from pytest_dtfperf.datamodel.qualification import HostVerdict
+from pytest_dtfperf.launch.link_rounds import count_rounds
 from pytest_dtfperf.qualify.pairs import (
     LINK_IN,
     LINK_OUT,
     LINK_POLICY,
+    MOST_FOR_ALL_PAIRS,
     MOST_SUSPECT_PAIRS,
     PAIR_READINGS,
     PAIR_TRAINING,
@@ -128,6 +130,26 @@ def test_pairs_that_are_slow_once_are_not_named() -> None:
     for _ in range(PAIR_READINGS):
         readings.add_again({("n0", "n1"): 1e9})
     assert list(readings.judge_suspects()) == []
+
+
+@pytest.mark.parametrize("hosts", [4, 8, MOST_FOR_ALL_PAIRS])
+def test_pair_that_did_not_meet_in_the_rounds_is_measured(hosts: int) -> None:
+    """Of few hosts, the slow pair is found also if its hosts did not meet while the others were decided."""
+    names, readings = name_hosts(hosts), PairReadings()
+    matchings = [draw_matching(names, number, SEED) for number in range(count_rounds(hosts))]
+    slow = matchings[-1][0]
+    for matching in matchings[:-1]:
+        readings.add_round(dict.fromkeys([*matching, *(pair[::-1] for pair in matching)], 1e9))
+    unmet = readings.list_unmet(names)
+    assert {frozenset(pair) for pair in unmet} == {frozenset(pair) for pair in matchings[-1]}
+    readings.add_unmet({way: 2e8 if way == slow else 1e9 for pair in unmet for way in (pair, pair[::-1])})
+    assert readings.find_suspects() == [slow]
+    assert readings.list_unmet(names) == []
+
+
+def test_pairs_of_many_hosts_need_not_all_meet() -> None:
+    """Of more hosts not all pairs are measured, which would take a second for each host."""
+    assert PairReadings().list_unmet(name_hosts(MOST_FOR_ALL_PAIRS + 1)) == []
 
 
 def test_slow_switch_is_not_measured_pair_by_pair() -> None:

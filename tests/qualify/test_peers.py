@@ -189,17 +189,18 @@ def test_peers_undecided_host_has_its_loss_in_plain_words() -> None:
 
 
 def test_peers_undecided_host_has_the_number_of_rounds_that_would_decide() -> None:
-    """Where 24 rounds do not decide, the reason has a number of rounds that does in most cases, with the same readings."""
+    """Where 24 rounds do not decide, the reason has a number of rounds that does in most cases, unless it is very large."""
     losses = name_hosts(0, 0, 0.05, 0, 0, 0, 0, 0)
-    advised = {}
-    for seed in range(16):
-        found = compare(losses, cv=0.03, seed=seed)["n2"]
-        if found.verdict is NOT_JUDGED:
-            advice = re.search(r"; about (\d+) rounds would be enough \(--max-rounds=\1\)$", found.reason)
-            assert advice, found.reason
-            advised[seed] = int(advice[1])
-    assert len(advised) >= 4
-    assert min(advised.values()) >= 48
+    open_reasons = {
+        seed: found.reason for seed in range(40) if (found := compare(losses, cv=0.03, seed=seed)["n2"]).verdict is NOT_JUDGED
+    }
+    found = {
+        seed: re.search(r"; about (\d+) rounds would be enough \(--max-rounds=\1\)$", each)
+        for seed, each in open_reasons.items()
+    }
+    advised = {seed: int(each[1]) for seed, each in found.items() if each}
+    assert len(advised) >= len(open_reasons) - 1 >= 3
+    assert set(advised.values()) <= {48, 96, 192}
     decided = [compare(losses, cv=0.03, seed=seed, rounds=rounds)["n2"].verdict for seed, rounds in advised.items()]
     assert 4 * decided.count(NOT_JUDGED) <= len(decided), (advised, decided)
 

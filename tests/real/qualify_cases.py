@@ -1,15 +1,17 @@
-"""Cases of `dtfperf qualify` with its real probes, on machines in network namespaces: slow links, slow processors, and none.
+"""Cases of `dtfperf qualify` with its real probes, on machines in network namespaces: slow links, processors, disks, and none.
 
     python -m tests.real.qualify_cases --minutes=30 --output=FILE    all cases in a drawn order, a line for each, then a table
 
 Cases that have a result in FILE are not run again: to go on with a campaign, use the same seed and file.
 
 Machines of cases without links have CPU quotas, so that all of them together do not need more cores than this machine has.
+Machines of cases with a slow disk read files of their own, at a limited rate.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,8 @@ from random import Random
 from typing import Any
 
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.machines.cpu_quota import limit_cpu, why_no_quota
+from tests.machines.control_groups import limit_cpu, limit_disk, why_no_disk_limit, why_no_quota
+from tests.machines.machine import Machine
 from tests.plugin.conftest import REPOSITORY
 
 USUAL = "100mbit"  # of every link: slow enough that other load on this machine does not limit it
@@ -32,12 +35,15 @@ USUAL_BIT_PER_S = 1e8
 ENDS_S = 1800
 INTO, OUT_OF, BETWEEN, INTO_TWO = "into a host", "out of a host", "between two hosts", "into two hosts"
 QUOTA, TWO_QUOTAS, NEIGHBOUR, BOTH = "CPU quota", "two CPU quotas", "memory neighbour", "CPU quota, and into another host"
+DISK = "disk"
 EQUAL, EQUAL_QUOTAS = "none", "none, with equal CPU quotas"
 LINK_KINDS = (INTO, OUT_OF, BETWEEN, INTO_TWO)
 QUOTA_KINDS = (QUOTA, TWO_QUOTAS, NEIGHBOUR, BOTH, EQUAL_QUOTAS)
 DRAWS = {4: 3, 6: 1, 8: 1}  # cases of each number of hosts: more hosts take longer
 LOSSES = (0.4, 0.6, 0.8)  # losses below 10 % of a link are tolerated, and those from 25 % on are found
 MOST_ROUNDS = 6  # that confirm a loss: after three, one reading in ten that is slow by chance could explain each loss
+DISK_BYTES_PER_S = 4e6  # so slow that the cores can decode several times as many images
+IMAGES, IMAGE_EDGE = 640, 320  # more bytes than a probe reads; edge in pixels
 CORES_SHARE = 0.8  # of this machine's cores, that all quotas together allow
 # Copies in memory as fast as it can, in the group of one machine: it also takes a part of that machine's quota.
 _COPY = "import numpy as np\na, b = np.ones(1 << 26, np.uint8), np.empty(1 << 26, np.uint8)\nwhile True: np.copyto(b, a)"
@@ -66,9 +72,10 @@ def list_cases() -> list[MachineCase]:
     ]
     one = [MachineCase(kind, 4, loss, draw) for kind, loss, draw in product((QUOTA, BOTH), (0.3, 0.5), range(3))]
     two = [MachineCase(TWO_QUOTAS, 6, loss, draw) for loss, draw in product((0.3, 0.5), range(3))]
+    disks = [MachineCase(DISK, 4, loss, draw) for loss, draw in product(LOSSES, range(2))]
     neighbours = [MachineCase(NEIGHBOUR, 4, 0.5, draw) for draw in range(4)]
     quiet = [MachineCase(EQUAL, hosts, 0.0, draw) for hosts, draws in DRAWS.items() for draw in range(6 * draws)]
-    return [*links, *one, *two, *neighbours, *quiet, *(MachineCase(EQUAL_QUOTAS, 4, 0.0, draw) for draw in range(8))]
+    return [*links, *one, *two, *disks, *neighbours, *quiet, *(MachineCase(EQUAL_QUOTAS, 4, 0.0, draw) for draw in range(8))]
 
 
 def order_cases(cases: Sequence[MachineCase], seed: int) -> list[MachineCase]:
@@ -84,6 +91,8 @@ def order_cases(cases: Sequence[MachineCase], seed: int) -> list[MachineCase]:
 
 def why_no_case(case: MachineCase) -> str | None:
     """Return why this machine cannot run a case, or None."""
+    if case.kind == DISK:
+        return why_not(namespaces=True) or why_no_disk_limit(Path(tempfile.gettempdir()))
     return why_not(namespaces=True) or (why_no_quota() if case.kind in QUOTA_KINDS else None)
 
 
@@ -109,7 +118,7 @@ class CaseOutcome:
 def run_case(case: MachineCase, folder: Path) -> CaseOutcome:
     """Return the outcome of a qualification."""
     with Lab(case.hosts, namespaces=True, rate=USUAL) as lab, slow_down(lab, case) as expected:
-        found = qualify(lab, folder)
+        found = qualify(lab, folder, *(give_files(lab, folder / "data") if case.kind == DISK else ()))
     return CaseOutcome(
         expected,
         list_named(found, case),
@@ -156,12 +165,15 @@ def slow_down(lab: Lab, case: MachineCase) -> Iterator[set[str]]:
     one, other = Random(str(case)).sample(lab.names, 2)
     rate = (1 - case.loss) * USUAL_BIT_PER_S
     with ExitStack() as stack:
-        slow = {QUOTA: [one], TWO_QUOTAS: [one, other], BOTH: [one]}.get(case.kind, [])
+        slow = {QUOTA: [one], TWO_QUOTAS: [one, other], BOTH: [one], DISK: [one]}.get(case.kind, [])
         groups: dict[str, Path] = {}
         for machine in lab.machines if case.kind in QUOTA_KINDS else []:
             cores = CORES_SHARE * len(os.sched_getaffinity(0)) / case.hosts
             quota = cores * (1 - case.loss if machine.name in slow else 1)
             groups[machine.name] = stack.enter_context(limit_cpu(machine, quota))
+        for machine in lab.machines if case.kind == DISK else []:
+            per_s = DISK_BYTES_PER_S * (1 - case.loss if machine.name in slow else 1)
+            stack.enter_context(limit_disk(machine, machine.home, per_s))
         if case.kind == NEIGHBOUR:
             stack.enter_context(run_neighbour(groups[one]))
             slow = [one]
@@ -189,13 +201,27 @@ def run_neighbour(group: Path) -> Iterator[None]:
             process.kill()
 
 
-def qualify(lab: Lab, folder: Path) -> Mapping[str, Any]:
-    """Return the result of a qualification of all machines."""
-    (folder / "clusters.toml").write_text(lab.toml("connect_s = 300"))
-    command = ["qualify", "--cluster=lab", "--no-training", "--history=never", "--json", f"--max-rounds={MOST_ROUNDS}"]
+def give_files(lab: Lab, folder: Path) -> Sequence[str]:
+    """Make images, of which each machine has a copy of its own in this folder, and return the training that reads them."""
+    size = f"--size={IMAGE_EDGE}x{IMAGE_EDGE}"
+    run_dtfperf("make-data", "imagenet", f"--images={IMAGES}", "--shards=4", size, f"--out={folder}")
+    for machine in lab.machines:
+        _copy_files(machine, folder)
+    return "trivial", "data=imagenet", f"data_dir={folder}"
+
+
+def _copy_files(machine: Machine, folder: Path) -> None:
+    """Replace a folder by a copy on one machine: of the same files, one machine would have what another has read."""
+    copy = machine.home / folder.name
+    shutil.copytree(folder, copy)
+    machine.run("mount", "--bind", str(copy), str(folder))
+
+
+def run_dtfperf(*arguments: str, cwd: Path | None = None) -> str:
+    """Return the output of a command."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", *command],
-        cwd=folder,
+        [sys.executable, "-m", "pytest_dtfperf.cli", *arguments],
+        cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         text=True,
@@ -203,7 +229,14 @@ def qualify(lab: Lab, folder: Path) -> Mapping[str, Any]:
         check=False,
     )
     assert done.stdout, f"exit code {done.returncode}"
-    found: Mapping[str, Any] = json.loads(done.stdout)
+    return done.stdout
+
+
+def qualify(lab: Lab, folder: Path, *training: str) -> Mapping[str, Any]:
+    """Return the result of a qualification of all machines."""
+    (folder / "clusters.toml").write_text(lab.toml("connect_s = 300"))
+    command = ["qualify", *training, "--cluster=lab", "--no-training", "--history=never", "--json"]
+    found: Mapping[str, Any] = json.loads(run_dtfperf(*command, f"--max-rounds={MOST_ROUNDS}", cwd=folder))
     return found
 
 

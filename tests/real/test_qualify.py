@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.real.qualify_cases import (
+    DISK,
     EQUAL,
     EQUAL_QUOTAS,
     INTO,
@@ -37,7 +38,7 @@ def test_campaign_has_several_cases_of_each_kind() -> None:
     cases = list_cases()
     counts = Counter(case.kind for case in cases)
     assert len(cases) == len(set(cases)) >= 100
-    assert set(counts) == {*LINK_KINDS, *QUOTA_KINDS, EQUAL, EQUAL_QUOTAS}
+    assert set(counts) == {*LINK_KINDS, *QUOTA_KINDS, DISK, EQUAL, EQUAL_QUOTAS}
     assert min(counts.values()) >= 4
 
 

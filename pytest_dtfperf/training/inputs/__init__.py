@@ -34,6 +34,7 @@ class TrainingInput(Protocol):
     """
 
     resident: bool = False  # the same batch in every step, which stays on the tower's device
+    shuffles: bool = True  # False for a probe of a host: it waits for batches at once, and not until a buffer is full
 
     def batch(self, tower: int) -> tuple[Any, Any]:
         """Return a batch of images, float32 in the spec's data format, and of labels, int32.

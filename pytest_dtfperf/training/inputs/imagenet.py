@@ -144,7 +144,8 @@ class TFRecords(PipelineInput):
         shards = find_shards(self._folder, "train")
         mine = plan_reading(len(shards), share)
         self._check([shards[number] for lane in mine.lanes for number in lane])
-        numbered = tf.data.Dataset.zip((_make_positions(share), _make_sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
+        records = _make_sequence(shards, mine, spec.seed, SHUFFLED if self.shuffles else 0)
+        numbered = tf.data.Dataset.zip((_make_positions(share), records.prefetch(READ_AHEAD)))
         images = numbered.map(self._distort_record, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(spec.batch_size, drop_remainder=True).map(self._convert_batch)
 
@@ -207,11 +208,15 @@ def _make_positions(share: Share) -> tf.data.Dataset:
     return tf.data.Dataset.counter(start=share.tower, step=share.towers)
 
 
-def _make_sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
-    """Return an endless series of a tower's records: path of the shard, number in the shard, content."""
+def _make_sequence(shards: list[Path], mine: ShardReading, seed: int, shuffled: int) -> tf.data.Dataset:
+    """Return an endless series of a tower's records: path of the shard, number in the shard, content.
+
+    Args:
+        shuffled: how many records of all lanes wait in memory to be drawn from.
+    """
     lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
     count, of_lane = lanes.shape
-    room = max(1, SHUFFLED * of_lane // len(shards))
+    room = max(1, shuffled * of_lane // len(shards))
 
     @mark_unconverted
     def lane(number: tf.Tensor) -> tf.data.Dataset:

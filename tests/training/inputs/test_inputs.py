@@ -1,11 +1,13 @@
 """Every input, by the same rules: what a data set holds is delivered once in each pass, in an order that a seed decides."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
+from pytest_dtfperf.training.inputs.shards import find_shards
 from pytest_dtfperf.training.inputs.zmq_producer import IMAGES as MADE_IN_PYTHON
 from tests.training.inputs.conftest import EDGE, IMAGES, Ask, Deliver, DeliverInTurn, Delivery
 
@@ -140,6 +142,20 @@ def test_distortions_follow_the_image_not_the_worker(
         assert sorted(pair for worker in workers for pair in worker.step(step)) == sorted(alone.step(step))
         assert [label for _, label in alone.step(step)] == [label for _, label in plain.step(step)]
         assert not {image for image, _ in alone.step(step)} & {image for image, _ in plain.step(step)}
+
+
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_batch_waits_for_a_full_buffer_only_if_records_are_shuffled(
+    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, shuffles: bool
+) -> None:
+    """A training fills its buffer before the first batch, and a probe does not: a damaged last record shows it."""
+    content = bytearray(find_shards(Path(data_dirs["imagenet"]), "train")[0].read_bytes())
+    content[-1] ^= 1  # of the checksum of the last record
+    (tmp_path / "train-00000-of-00001").write_bytes(content)
+    spec = spec_of("imagenet", {"imagenet": str(tmp_path)}, gpus=1, num_ps=0, batch_size=2)
+    delivery = deliver(Ask(spec, input=None if shuffles else "tests.training.inputs.unshuffled:UnshuffledRecords"))
+    assert len(delivery.steps) == (0 if shuffles else 1), delivery.message
+    assert (delivery.error is not None) == shuffles
 
 
 @pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if row.test_set])
