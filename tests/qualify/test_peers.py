@@ -191,9 +191,8 @@ def test_peers_undecided_host_has_its_loss_in_plain_words() -> None:
 def test_peers_undecided_host_has_the_number_of_rounds_that_would_decide() -> None:
     """Where 24 rounds do not decide, the reason has a number of rounds that does in most cases, unless it is very large."""
     losses = name_hosts(0, 0, 0.05, 0, 0, 0, 0, 0)
-    open_reasons = {
-        seed: found.reason for seed in range(40) if (found := compare(losses, cv=0.03, seed=seed)["n2"]).verdict is NOT_JUDGED
-    }
+    results = {seed: compare(losses, cv=0.03, seed=seed)["n2"] for seed in range(40)}
+    open_reasons = {seed: each.reason for seed, each in results.items() if each.verdict is NOT_JUDGED}
     found = {
         seed: re.search(r"; about (\d+) rounds would be enough \(--max-rounds=\1\)$", each)
         for seed, each in open_reasons.items()
