@@ -116,7 +116,7 @@ class Code:
         frequencies = [_measure_frequencies(texts) for texts in (self.modules, self.pages)]
         return [
             Count("modules", len(self.modules), 367, 350),
-            Count("lines of the package", sum(len(text.splitlines()) for text in self.modules.values()), 78_000, 52_000),
+            Count("lines of the package", sum(len(text.splitlines()) for text in self.modules.values()), 78_200, 52_000),
             Count(f"modules of more than {LONGEST_MODULE} lines", len(self.find_long_modules()), 0, 0),
             Count("lines of a function, median", statistics.median(_count_lines(each) for _, each in self.functions), 8, 8),
             Count("class names in several modules", len(self.find_duplicate_classes()), 5, 10),
