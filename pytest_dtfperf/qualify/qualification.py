@@ -142,7 +142,7 @@ class HostQualification:
     def result(self) -> Qualification:
         """Return what is known by now."""
         own, links = self._own.results(), self._links.results()
-        if self._recorded is not None:
+        if self._recorded is not None and not self._own.is_screening:  # fewer rounds decide nothing, as for several hosts
             own = self._judge_by_records(self._recorded)
         hosts = {
             host: self._judge_host(host, {**own.get(host, {}), **dict(sorted(links.get(host, {}).items()))})
@@ -193,13 +193,14 @@ class HostQualification:
     def _describe_time_limit(self, longest_s: float) -> str:
         """Return that the time limit was reached, and after too few rounds how many are needed."""
         reached = "the time limit was reached"
-        made, needed = self._own.rounds, self._policy.screening
-        if made >= needed:
+        made, required = self._own.rounds, self._policy.screening
+        if made >= required:
             return reached
+        needed = f"{format_count(required, 'round')} are needed"
         if not made:
-            return f"{reached} before the first round"
-        missing = f"{format_count(needed, 'round')} are needed, and one takes up to {math.ceil(longest_s)} s"
-        return f"{reached} after {format_count(made, 'round')}: {missing} (--time-limit)"
+            return f"{reached} before the first round: {needed} (--time-limit)"
+        after = f"{reached} after {format_count(made, 'round')}"
+        return f"{after}: {needed}, and one takes up to {math.ceil(longest_s)} s (--time-limit)"
 
     @property
     def _is_open_own(self) -> bool:

@@ -19,17 +19,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.slow_hosts import choose_qualify_code
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
+from pytest_dtfperf.history.enter import remember
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify import qualification
 from pytest_dtfperf.qualify.pairs import Pair, draw_matching
 from pytest_dtfperf.qualify.qualification import list_drain_commands, list_families
+from pytest_dtfperf.records.host_readings import append_host_readings, load_host_readings
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import wait_until
 from tests import campaign
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import NewSite, new_site
 from tests.clusters.ssh.lab import Lab, why_not
+from tests.history.sessions import folder_of as make_session_folder
 from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, PerfTests, perf_tests_in, wait_for_progress
 from tests.plugin.test_slurm import Mini
@@ -262,6 +269,66 @@ def test_qualify_of_this_host_without_history_is_not_judged(
     assert result.verdict is HostVerdict.NOT_JUDGED
     reasons = ["the history has fewer than 5 sessions", *(["undisturbed reading"] if readings == "measured" else [])]
     assert any(reason in result.reason for reason in reasons)
+
+
+def enter_earlier_sessions(host: Path, nights: int) -> Address:
+    """Enter the readings of the only session into a history, as those of so many earlier ones, and return its address."""
+    (path,) = (host / "perf_results").iterdir()
+    readings = load_host_readings(SessionFolder.open(path))
+    address = parse_address(None, host)
+    assert address
+    for night in range(nights):
+        earlier = make_session_folder(host / "earlier", night)
+        append_host_readings(earlier, readings)
+        remember(earlier, address)
+    return address
+
+
+TOO_FEW = {  # time limit: rounds within it, and the end of the reason
+    "5s": (0, "before the first round: 3 rounds are needed (--time-limit)"),
+    "25s": (1, "after 1 round: 3 rounds are needed, and one takes up to 10 s (--time-limit)"),
+    "45s": (2, "after 2 rounds: 3 rounds are needed, and one takes up to 10 s (--time-limit)"),
+}
+
+
+def test_qualify_of_this_host_decides_nothing_before_three_rounds(
+    host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With time for fewer than three rounds, --host names the limit and the rounds, and is neither fit nor slow: exit code 3.
+
+    By the same history, three rounds make the host fit, and slow if it trains in twice the time.
+    """
+    command = ["qualify", "--host", "trivial", "batch_size=10", "warmup_steps=1", "steps=4"]
+    assert main([*command, "--max-rounds=1", "--time-limit=10min", "--history=never"]) == 3
+    command.append(f"--history={enter_earlier_sessions(host, 6)}")
+
+    def qualify(limit: str, *arguments: str) -> int:
+        """Measure by a clock that goes on by 10 s when it is read: once at first, and before and after each round."""
+        monkeypatch.setattr(qualification, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
+        capsys.readouterr()
+        return main([*command, f"--time-limit={limit}", *arguments])
+
+    for step_s, limits, verdict, code in (
+        ("0.01", ["5s", "25s", "45s"], HostVerdict.FIT, 0),
+        ("0.02", ["45s"], HostVerdict.SLOW, 1),
+    ):
+        monkeypatch.setenv("TOY_STEP_S", step_s)
+        for limit in limits:
+            rounds, reason = TOO_FEW[limit]
+            assert qualify(limit, "--json") == 3
+            printed = capsys.readouterr()
+            found = Qualification.from_json(read("qualify", printed.out))
+            (result,) = found.hosts.values()
+            assert (result.verdict, result.reason) == (HostVerdict.NOT_JUDGED, f"the time limit was reached {reason}")
+            assert all(each.verdict is HostVerdict.NOT_JUDGED for each in result.capacities.values())
+            assert found.rounds == len(re.findall(r"round \d: 1 host\n", printed.err)) == rounds
+        assert qualify("65s", "--json") == code
+        found = Qualification.from_json(read("qualify", capsys.readouterr().out))
+        assert (found.rounds, found.list_hosts(verdict)) == (3, list(found.hosts))
+    assert qualify("5s") == 3
+    out = capsys.readouterr().out
+    assert "0 fit, 0 slow, 1 not judged" in out
+    assert f": the time limit was reached {TOO_FEW['5s'][1]}\n0 rounds: " in out
 
 
 @pytest.mark.parametrize("what", ["damaged history", "unwritable output"])
