@@ -106,6 +106,14 @@ class AllocationManager:
             with self._while_waiting():
                 self._held = self._allocate(choose_request(spec, self.expected, self._config))
 
+    def place_servers_on_worker_hosts(self) -> ClusterConfig:
+        """Place parameter servers on the hosts of workers from now on, even if the cluster has separate ones for them.
+
+        Returns the cluster with this placement.
+        """
+        self._config = replace(self._config, ps_on_worker_hosts=True)
+        return self._config
+
     def has_agents(self, stack: str) -> bool:
         """Return whether a software stack has agents on the hosts."""
         return self._held is not None and self._held.has_agents(stack)

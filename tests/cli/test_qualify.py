@@ -152,6 +152,29 @@ def test_qualify_of_equal_hosts_ends_with_0(folder: Path, capsys: pytest.Capture
     assert "3 rounds" in out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [([], 8), (["--hosts=4"], 4), (["--hosts=4", "mnist", "num_ps=3"], 4)],
+    ids=["all hosts", "some hosts", "several servers"],
+)
+def test_qualify_trains_on_all_devices_beside_separate_servers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], hosts: int
+) -> None:
+    """Where parameter servers have hosts of their own, each host still trains with all of its devices, and all are judged."""
+    train, used = Launcher.run, list[tuple[int, int]]()
+
+    def note_and_train(self: Launcher, spec: Spec, **options: Any) -> Run:
+        used.append((len(self.hosts) - len(options["without"]), spec.gpus))
+        return train(self, spec, **options)
+
+    monkeypatch.setattr(Launcher, "run", note_and_train)
+    assert run_qualify(folder, "ps_on_worker_hosts = false\n", "--json", *arguments) == 0
+    found = Qualification.from_json(read("qualify", capsys.readouterr().out))
+    assert len(found.hosts) == hosts
+    assert found.list_hosts(HostVerdict.FIT) == list(found.hosts)
+    assert set(used) == {(1, 2), (2, 4)}
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_qualify_does_not_judge_too_few_hosts(hosts: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One or two hosts are not judged, which is exit code 3."""
