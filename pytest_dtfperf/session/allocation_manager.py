@@ -71,6 +71,7 @@ class AllocationManager:
         self._held: _HeldAllocation | None = None
         self._refusals: dict[Resources, AllocationError] = {}
         self._spec: Spec | None = None  # the training that is being measured
+        self._least: Resources | None = None  # requirements of other trainings of this measurement
         self._purpose = "the session"  # shown to other sessions
 
     @contextmanager
@@ -81,7 +82,7 @@ class AllocationManager:
             try:
                 yield
             finally:
-                self._spec = None
+                self._spec = self._least = None
                 if self._config.allocation == "test":
                     self.release()
 
@@ -93,6 +94,8 @@ class AllocationManager:
         """
         self._spec = spec or self._spec
         need = choose_request(self._spec, self.expected, self._config)
+        if self._least:
+            need = find_largest([need, self._least], self._config)
         if self._held and not is_enough(self._held.resources, need, self._config):
             self.release()
         with nullcontext() if self._held and self._held.has_agents(stack) else self._while_waiting():
@@ -101,10 +104,14 @@ class AllocationManager:
             return self._held.get_launcher(stack, self.stacks[stack] if stack else self._config)
 
     def allocate(self, spec: Spec) -> None:
-        """Allocate enough hosts for `spec` if there are none, and start no agents. Raises `AllocationError`."""
+        """Allocate enough hosts for `spec` if there are none, and start no agents. Raises `AllocationError`.
+
+        During this measurement, hosts that replace them are enough for it, too.
+        """
+        self._least = choose_request(spec, self.expected, self._config)
         if self._held is None:
             with self._while_waiting():
-                self._held = self._allocate(choose_request(spec, self.expected, self._config))
+                self._held = self._allocate(self._least)
 
     def place_servers_on_worker_hosts(self) -> ClusterConfig:
         """Place parameter servers on the hosts of workers from now on, even if the cluster has separate ones for them.

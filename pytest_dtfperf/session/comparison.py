@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import list_program_differences, software_changes
+from pytest_dtfperf.clusters.capacity import compute_need, count_hosts_for
 from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
@@ -183,7 +184,11 @@ class StackComparing:
         self._runner = StackRunner(session, LOGS_OF_COMPARISONS, variants)
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
         trained = (side.spec for each in self.comparisons for side in (each.reference, each.variant))
-        self._largest = max(trained, key=lambda spec: (spec.gpus, spec.num_ps))
+        self._largest = max(trained, key=lambda spec: (self._count_hosts(spec), spec.gpus))
+
+    def _count_hosts(self, spec: Spec) -> int:
+        config = self._session.config
+        return count_hosts_for(config, compute_need(config, spec.gpus, spec.num_ps))
 
     def _make_comparison(self, spec: Spec, variant: Variant) -> ABComparison:
         reference = self._variants[0]

@@ -436,6 +436,16 @@ def test_variant_with_more_hosts_needs_no_second_job(perf: PerfTests, site: Site
     assert len(mini.jobs) == 1
 
 
+def test_training_with_more_hosts_needs_no_second_job(perf: PerfTests, site: Site) -> None:
+    """The training with the most hosts, not that with the most devices, decides how many are allocated before the first run."""
+    mini = Mini(perf, site)
+    mini.add_keys("ps_on_worker_hosts = false")
+    trainings = ["trivial", "gpus=2", "num_ps=1", "trivial", "gpus=1", "num_ps=3"]
+    ended = run_ab(perf, "old:", "new: num_intra_threads=1", *trainings, "--max-blocks=4", "--cluster=mini")
+    assert [len({*block["runs"][0]["hosts"]}) for each in read_comparisons(perf) for block in each["blocks"][:1]] == [3, 4]
+    assert [job.nodes for job in mini.jobs] == [4], ended.err
+
+
 def test_interrupted_comparison_keeps_its_blocks(perf: PerfTests) -> None:
     """A comparison that is interrupted ends with exit code 130, and its session has the finished blocks."""
     # With this seed the first training has its block before the second one, which waits until it is ended.

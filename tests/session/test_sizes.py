@@ -1,5 +1,6 @@
 """Resources that are requested of a cluster."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.session.allocation_manager import (
+    AllocationManager,
     choose_request,
     compute_need_of_test,
     explain_lack_of_hosts,
@@ -110,3 +112,22 @@ def test_request_of_a_session() -> None:
 def test_most_servers_of_a_sweep(given: dict[str, Any], most: int) -> None:
     """A sweep for eight devices has at most one server for each, or as many as there are other hosts."""
     assert get_most_servers(8, make_cluster(**given)) == most
+
+
+def test_hosts_that_replace_others_are_enough_for_the_largest_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If hosts are lost in a measurement, the next ones are as many, even if a smaller training requests them first."""
+    monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
+    keys: dict[str, Any] = {"hosts": 4, "gpus_per_host": 2}
+    config = ClusterConfig(name="sim", backend="simulated", backend_keys=keys, ps_on_worker_hosts=False)
+    manager = AllocationManager(config, session="lost hosts", on_status=lambda status: None)
+    one, two = (
+        Spec(model="trivial", gpus=2, variable_update="parameter_server", num_ps=servers, batch_size=2) for servers in (1, 2)
+    )
+    with manager.measuring(two, "a comparison"):
+        manager.allocate(two)
+        manager.release()
+        assert len(manager.get_launcher(one).hosts) == 3
+    manager.release()
+    with manager.measuring(one, "another measurement"):
+        assert len(manager.get_launcher(one).hosts) == 2
+    manager.release()
