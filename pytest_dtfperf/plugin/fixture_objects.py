@@ -14,9 +14,9 @@ from pytest_dtfperf.plugin import installed_first
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
-from pytest_dtfperf.plugin.outcome import ACCEPTED, DRY_RUN, TRAINED, VERDICT, WHY
+from pytest_dtfperf.plugin.outcome import ACCEPTED, COMPARISON, DRY_RUN, TRAINED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
-from pytest_dtfperf.plugin.stack_comparison import COMPARISON, StackComparer, skip_check
+from pytest_dtfperf.plugin.stack_comparison import StackComparer, skip_check
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # the test's measurement becomes the baseline, so that no finding is left
 WHY = "dtfperf_why"  # the cause of a slower training, if known
+COMPARISON = "dtfperf_comparison"  # with --ab: each variant against the reference
 UNDECIDED = "undecided"  # a category of tests in pytest's summary, beside passed ones
 DRY_RUN = "dry run"  # reason for skipping a test that would have read a result
 TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
@@ -45,7 +46,7 @@ def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:
 
 def forget_verdict(item: pytest.Item) -> None:
     """Remove the verdict of an earlier attempt. Called before a test is run."""
-    item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in (VERDICT, ACCEPTED, WHY)]
+    item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in (VERDICT, ACCEPTED, WHY, COMPARISON)]
 
 
 def note_skip(report: pytest.TestReport) -> None:

@@ -19,8 +19,6 @@ from pytest_dtfperf.session.session import Session
 from pytest_dtfperf.session.stacks import check_variants
 from pytest_dtfperf.spec import Spec
 
-COMPARISON = "dtfperf_comparison"  # property of a test: each variant against the reference
-
 
 def check_options(options: Options, config: pytest.Config) -> None:
     """Raise `UsageError` if options cannot be combined with `--ab`, or pytest-xdist runs the tests."""

@@ -28,6 +28,16 @@ def test_scaling(train, baseline, batch_size):
     one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial", batch_size=batch_size)
     baseline.check_efficiency(two, anchor=one)
 """
+IN_TURN_AND_APART = """
+def test_in_turn(train, baseline):
+    slow, equal = train.in_turn({"num_ps": 1}, {"num_ps": 2}, model="trivial", gpus=2)
+    baseline.check(equal)
+    baseline.check(slow)
+
+def test_apart(train, baseline):
+    slow, equal = (train(model="trivial", gpus=2, num_ps=num_ps, batch_size=20) for num_ps in (1, 2))
+    baseline.check(equal)
+"""
 OTHER_CHECKS = """
 def test_accuracy(train, baseline):
     baseline.check_accuracy(train(model="trivial", gpus=1), at_least=0.5)
@@ -78,6 +88,79 @@ def test_trainings_in_turn_share_the_error_of_their_test(perf: PerfTests) -> Non
     found = comparisons(perf)
     assert [each["verdict"] for each in found] == ["EQUIVALENT"] * 4
     assert [each["error"] for each in found] == pytest.approx([0.05 / 3, 0.05 / 3, 0.05 / 6, 0.05 / 6])
+
+
+# Slower with one parameter server, and equal with two or three.
+SLOW_WITH_ONE = """--ab=new: environment='TOY_PS_STEP_S={"1": 0.02, "2": 0.01, "3": 0.01}'"""
+
+
+def read_properties(perf: PerfTests) -> dict[str, list[tuple[str, str]]]:
+    """Return the verdicts and comparisons in junit.xml, in their order, by test."""
+    found = {}
+    for case in ET.parse(perf.folder / "junit.xml").iter("testcase"):
+        pairs = [(each.get("name", ""), each.get("value", "")) for each in case.iter("property")]
+        found[case.get("name", "")] = [pair for pair in pairs if pair[0] in ("dtfperf_verdict", "dtfperf_comparison")]
+    return found
+
+
+def test_ab_difference_leaves_its_error_to_later_equal_tests(perf: PerfTests) -> None:
+    """A difference leaves its part of the error to later tests, equal ones keep theirs, and all have their texts."""
+    ended = perf.run(OLD, SLOW_WITH_ONE, "--gpus=2", "--num-ps=1,2,3", "-v", "--junitxml=junit.xml")
+    assert ended.code == 1, ended.out
+    found = comparisons(perf)
+    assert [each["spec"]["num_ps"] for each in found] == [1, 2, 3]
+    assert [each["verdict"] for each in found] == ["SLOWER", "EQUIVALENT", "EQUIVALENT"]
+    assert [each["error"] for each in found] == pytest.approx([0.05 / 3, 0.05 / 2, 0.05 / 2])
+    ended.line("FAILED (REGRESSED)")
+    ended.line("1 failed, 2 passed")
+    ended.line("trivial b10 gpus=2 num_ps=1 parameter_server, new: the interval excludes equal rates")
+    for servers in (2, 3):
+        ended.line(f"trivial b10 gpus=2 num_ps={servers} parameter_server, new: the difference is within 0.01")
+    properties = list(read_properties(perf).values())
+    assert [each[0] for each in properties] == [("dtfperf_verdict", each) for each in ("REGRESSED", "PASSED", "PASSED")]
+    assert [each[1][1].partition(" against ")[0].rpartition(": ")[2] for each in properties] == [
+        "new is SLOWER",
+        "new is EQUIVALENT",
+        "new is EQUIVALENT",
+    ]
+    assert session(perf)["exit_code"] == 1
+    assert session(perf)["verdicts"] == {"REGRESSED": 1, "PASSED": 2}
+
+
+def test_ab_trainings_of_a_test_share_what_differences_leave(perf: PerfTests) -> None:
+    """The errors of all equal comparisons add up to that of the session, whether a test trains in turn or one by one."""
+    perf.write(IN_TURN_AND_APART)
+    ended = perf.run(OLD, SLOW_WITH_ONE, "-v", "--junitxml=junit.xml")
+    assert ended.code == 1, ended.out
+    found = comparisons(perf)
+    assert [each["verdict"] for each in found] == ["SLOWER", "EQUIVALENT"] * 2
+    first, equal, *others = (each["error"] for each in found)
+    assert first == pytest.approx(0.05 / 3), "one of three: the two in turn, and the next test"
+    # In the last round either of both may have been decided first.
+    assert any(equal == pytest.approx(each) for each in (0.05 / 3, 0.05 / 2))
+    assert others == pytest.approx([0.05 - equal] * 2)
+    ended.line("FAILED (REGRESSED)")
+    ended.line("1 failed, 1 passed")
+    ended.line("trivial b20 gpus=2 num_ps=1 parameter_server, new: the interval excludes equal rates")
+    properties = read_properties(perf)
+    assert [value for name, value in properties["test_in_turn"] if name == "dtfperf_verdict"] == ["PASSED", "REGRESSED"]
+    assert [value for name, value in properties["test_apart"] if name == "dtfperf_verdict"] == ["PASSED"]
+    assert session(perf)["verdicts"] == {"REGRESSED": 1, "PASSED": 1}
+
+
+COUNTS_COMPARISONS = """
+def pytest_runtest_logreport(report):
+    if report.when == "call":
+        print("\\ncomparisons:", sum(name == "dtfperf_comparison" for name, _ in report.user_properties))
+"""
+
+
+def test_ab_repeated_test_has_its_comparison_once(perf: PerfTests) -> None:
+    """A test that pytest-rerunfailures repeats has the text of its comparison once among its properties."""
+    perf.write(COUNTS_COMPARISONS, "conftest.py")
+    ended = perf.run(OLD, SLOW, "--gpus=1", "--reruns=1", "-s")
+    ended.line("1 failed", "1 rerun")
+    assert [line for line in ended.out.splitlines() if line.startswith("comparisons:")] == ["comparisons: 1"] * 2
 
 
 def test_ab_passes_equal_stacks_without_baseline_or_history(perf: PerfTests) -> None:
