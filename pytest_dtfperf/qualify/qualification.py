@@ -102,7 +102,7 @@ class HostQualification:
         with self._session.measuring(self._spec, TEST):
             self._began_s = time.monotonic()
             # Each host trains with all of its devices, and with its own parameter servers.
-            config = self._session.allocations.place_servers_on_worker_hosts()
+            config = self._session.allocations.run_servers_on_worker_hosts()
             count = count_hosts_for(config, compute_need(config, self._spec.gpus, self._spec.num_ps))
             self._trainer = GroupTrainer(self._session, self._spec, TEST, hosts=count, on_status=self._on_status)
             launcher = self._trainer.get_launcher()

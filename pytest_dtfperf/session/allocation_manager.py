@@ -113,8 +113,8 @@ class AllocationManager:
             with self._while_waiting():
                 self._held = self._allocate(self._least)
 
-    def place_servers_on_worker_hosts(self) -> ClusterConfig:
-        """Place parameter servers on the hosts of workers from now on, even if the cluster has separate ones for them.
+    def run_servers_on_worker_hosts(self) -> ClusterConfig:
+        """Run parameter servers on the hosts of workers from now on, even if the cluster has separate ones for them.
 
         Returns the cluster with this placement.
         """

@@ -23,7 +23,7 @@ SEPARATE = "ps_on_worker_hosts = false"
 LOCAL = """
 [local]
 backend = "local"
-alone = false
+dedicated = false
 hosts = 3
 devices_per_host = 1
 device = "cpu"
