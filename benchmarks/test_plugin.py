@@ -79,7 +79,7 @@ def test_trivial(train, baseline, number):
 
 def trivial_tests(folder: Path, tests: int) -> None:
     (folder / "test_perf.py").write_text(TRIVIAL.format(tests=tests))
-    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\nalone = false\n')
+    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\ndedicated = false\n')
 
 
 def test_time_per_test_of_a_long_session(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

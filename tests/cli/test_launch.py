@@ -29,7 +29,7 @@ __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
 
 REPOSITORY = Path(__file__).parents[2]
 ENTRY = 'entry = "pytest_dtfperf.training.command:run"'  # needs no TensorFlow
-LOCAL = f'[local]\nbackend = "local"\nalone = false\n{ENTRY}\n'
+LOCAL = f'[local]\nbackend = "local"\ndedicated = false\n{ENTRY}\n'
 ON_SLURM = [
     "[mini]",
     'backend = "slurm"',

@@ -272,7 +272,7 @@ def test_qualify_refuses_wrong_arguments(
 def host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project in which this host reports invented readings at once."""
     monkeypatch.setenv("PYTHONPATH", zygote.SEARCH_PATH["PYTHONPATH"])
-    (folder / "clusters.toml").write_text(f'[local]\nbackend = "local"\nalone = false\ndevice = "cpu"\n{TOY}\n')
+    (folder / "clusters.toml").write_text(f'[local]\nbackend = "local"\ndedicated = false\ndevice = "cpu"\n{TOY}\n')
     return folder
 
 

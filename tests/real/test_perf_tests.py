@@ -59,7 +59,7 @@ def test_all_perf_tests_pass(tmp_path: Path) -> None:
     perf = copy_perf_tests(whole_tests_in(tmp_path))
     clusters = perf.folder / "perf" / "clusters.toml"  # other tests are at work here, which would have each run made again
     clusters.write_text(
-        clusters.read_text().replace('[local]\nbackend = "local"\n', '[local]\nbackend = "local"\nalone = false\n')
+        clusters.read_text().replace('[local]\nbackend = "local"\n', '[local]\nbackend = "local"\ndedicated = false\n')
     )
     if not campaign.WHOLE:
         clusters.write_text(forked(clusters.read_text()))
