@@ -308,7 +308,7 @@ def _add_qualify(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--slow", metavar="FRACTION", type=float, help=text)
     text = "largest fraction of qualifications that call any fit host slow; by default 0.02"
     parser.add_argument("--false-alarms", metavar="FRACTION", type=float, help=text)
-    text = "most rounds that confirm a loss, after the first three; by default 24. More find a loss in noisier readings"
+    text = "most rounds that confirm a loss, after the first three; by default 96. More find a loss in noisier readings"
     parser.add_argument("--max-rounds", metavar="N", type=int, help=text)
     add_time_limit(parser, "round", f"{HOST_LIMIT_S:g} s with --host, and otherwise none")
     parser.add_argument("--exclude-list", action="store_true", help="print only the slow hosts, for srun --exclude")

@@ -45,7 +45,7 @@ LEAST_NOISE = 5e-4  # of a reading: smaller spreads of a few readings are chance
 SURE = 1.0  # standard errors beyond the tolerance: screening reads such a host again
 IMPOSSIBLE = 1000.0  # times the median of the peers: no host of their kind is so fast
 MOST_ROUNDS = 1000  # that confirm a loss
-MOST_TIMES_ROUNDS = 8  # as many rounds are advised at most: hosts that vary more need a quieter time
+MOST_TIMES_ROUNDS = 4  # as many rounds are advised at most: hosts that vary more need a quieter time
 # Of the probability to call a slow host fit: for the screening, and as much for all later analyses together. The rest is for
 # the errors of the level of the others, of which some may be slow, too.
 MISSED_SHARE = 0.4
@@ -63,7 +63,7 @@ class QualifyPolicy(JsonData):
     tolerance: float = field(default=0.02, metadata=describe("Hosts of one kind may differ by so much", above=0, below=1))
     slow: float = field(default=0.05, metadata=describe("The least loss that must be found", above=0, below=1))
     screening: int = field(default=3, metadata=describe("Rounds that choose what is read again", at_least=2, at_most=100))
-    confirming: int = field(default=24, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=MOST_ROUNDS))
+    confirming: int = field(default=96, metadata=describe("Most rounds that confirm a loss", at_least=1, at_most=MOST_ROUNDS))
 
     @property
     def analyses(self) -> list[int]:
