@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from pytest_dtfperf.session import Session
+from pytest_dtfperf.session import Session, Settings
 from pytest_dtfperf.spec import INPUTS, MODELS
 from pytest_dtfperf.training.models import Network, make_default_network, make_network
 from pytest_dtfperf.training.models.outline import compute_outline
@@ -76,7 +76,7 @@ class ModelContract:
     def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On two devices, where there are two, in each of `variable_updates`: losses are numbers, and its graph is known."""
         monkeypatch.chdir(tmp_path)  # a folder without a clusters.toml
-        with Session.open("local", quiet=True) as session:
+        with Session.open("local", settings=Settings(explain="never"), quiet=True) as session:  # no probe of the host
             for variable_update in self.variable_updates:
                 gpus = min(2, session.cluster.devices or 2)
                 sizes = {"gpus": gpus, "batch_size": BATCH_SIZE, "steps": STEPS, "warmup_steps": 1}

@@ -141,7 +141,7 @@ def test_instance_in_a_module_trains(tmp_path: Path) -> None:
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
-    words = ("run", "held:MODEL", "gpus=2", "num_ps=1", "batch_size=8", "steps=4", "--repeats=1", "--json")
+    words = ("run", "held:MODEL", "gpus=2", "num_ps=1", "batch_size=8", "steps=4", "--repeats=1", "--explain=never", "--json")
     shown = perf.run_python(
         "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=make_search_path(perf)
     )
