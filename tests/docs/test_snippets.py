@@ -56,6 +56,7 @@ def project(shared: Project, page: str, tmp_path: Path) -> Project:
     return shared.copy(tmp_path / "project", "\n".join(described))
 
 
+@pytest.mark.campaign  # each page, and in campaigns also the long commands
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_of_each_page_are_correct(page: str, project: Project) -> None:
     """Each block passes the check of its kind; the message has the lines of all others."""
