@@ -48,16 +48,13 @@ def test_first_run_passes_and_shows_how_to_accept(perf: PerfTests) -> None:
     assert not (perf.folder / "baselines").exists()
 
 
-def test_regression_in_github_is_an_annotation(perf: PerfTests) -> None:
-    """In GitHub Actions a failed test has a line that annotates its file, and elsewhere it has none."""
-    perf.run("--gpus=1", "--update-baselines")
-    workspace = str(perf.folder.parent)
-    here = perf.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
+def test_regression_in_github_is_an_annotation(accepted: PerfTests) -> None:
+    """In GitHub Actions a failed test has a line that annotates its file."""
+    workspace = str(accepted.folder.parent)
+    here = accepted.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
     (line,) = [line for line in here.out.splitlines() if line.startswith("::")]
-    assert re.match(rf"::error file={perf.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
-    elsewhere = perf.run("--gpus=1", TOY_STEP_S="0.02")
-    assert elsewhere.code == here.code == 1
-    assert "::error" not in elsewhere.out
+    assert re.match(rf"::error file={accepted.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
+    assert here.code == 1
 
 
 def test_measurement_without_a_trace_has_the_reason(perf: PerfTests) -> None:
@@ -71,7 +68,7 @@ def test_measurement_without_a_trace_has_the_reason(perf: PerfTests) -> None:
 
 def test_strict_verdicts_fail_a_test_without_a_baseline(perf: PerfTests) -> None:
     """With --strict-verdicts a test without a baseline fails, with its own message."""
-    ended = perf.run("--strict-verdicts")
+    ended = perf.run("--gpus=1", "--strict-verdicts")
     assert ended.code == 1
     ended.line("NO_BASELINE: trivial b10 gpus=1")
     assert "Traceback" not in ended.out
@@ -95,8 +92,8 @@ def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
 
 
 def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
-    """A slower rate fails the test with rates, baseline, margin, the step's change and the next command, without a
-    traceback."""
+    """A slower rate fails the test with rates, baseline, margin, the step's change and the next command, without a traceback,
+    an annotation of GitHub or a warning of few repeats."""
     ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
@@ -108,6 +105,8 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
     ended.line("FAILED (REGRESSED)")
     assert "Traceback" not in ended.out
     assert "def test_throughput" not in ended.out
+    assert "::error" not in ended.out
+    assert "too few to find" not in ended.out
     logs = Path(ended.line("  logs ").split()[1])
     assert (logs / "1" / "worker-0.log").exists()
     assert records(accepted)[0]["verdict"] == "REGRESSED"
@@ -167,7 +166,7 @@ def test_update_changes_only_the_measured_entry(accepted: PerfTests) -> None:
 def test_update_of_new_baselines_leaves_old_ones(accepted: PerfTests) -> None:
     """--update-baselines=new leaves baselines that exist as they are, even if rates are faster."""
     before = baseline_file(accepted).read_bytes()
-    accepted.run("--update-baselines=new", TOY_STEP_S="0.0095")
+    accepted.run("--gpus=1", "--update-baselines=new", TOY_STEP_S="0.0095")
     assert baseline_file(accepted).read_bytes() == before
 
 
@@ -190,7 +189,7 @@ def test_scaling(train, baseline):
 def test_injected_slow_down_never_becomes_a_baseline(accepted: PerfTests) -> None:
     """An injected slow-down fails the test, is named, and is refused as a baseline even with a reason."""
     before = baseline_file(accepted).read_bytes()
-    ended = accepted.run("--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
+    ended = accepted.run("--gpus=1", "--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
     assert ended.code == 1
     ended.line("INJECTED SLOW-DOWN DTFPERF_SLOWDOWN=worker:0=0.05")
     ended.line("not accepted", "injected")
@@ -405,9 +404,6 @@ def test_too_few_repeats_are_reported(accepted: PerfTests) -> None:
     assert record["verdict"] == "INCONCLUSIVE"
     assert "it is worse, but 3 runs are needed to confirm that (--repeats=3)" in record["reason"]
     assert "lies within" not in record["reason"]
-    enough = accepted.run("--gpus=1", "--repeats=3", TOY_STEP_S="0.03")
-    assert enough.code == 1
-    assert "too few to find" not in enough.out
 
 
 def test_margin_option_overrides_other_margins(accepted: PerfTests) -> None:
