@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,26 +126,38 @@ def make_setup_series(*steps: float) -> list[str]:
     return [f"v{at}: setup='export TOY_STEP_S={each} NUMBER={at}'" for at, each in enumerate(steps)]
 
 
-def test_slow_variant_is_found_over_ssh(perf: PerfTests, lab: Lab) -> None:
-    """The slow variant is found on two hosts over SSH, and no session is left there."""
-    Laboratory(perf, lab)
-    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=lab")
+def assert_slow_variant_is_found(perf: PerfTests, cluster: str) -> dict[str, Any]:
+    """Search a series on two hosts of this cluster, assert that the slow variant is found, and return the result."""
+    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", f"--cluster={cluster}")
     assert ended.code == 0, ended.out + ended.err
     found = read_result(perf)
     assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
+    return found
+
+
+def search_over_ssh(perf: PerfTests, request: pytest.FixtureRequest) -> None:
+    lab: Lab = request.getfixturevalue("lab")
+    Laboratory(perf, lab)
+    found = assert_slow_variant_is_found(perf, "lab")
     assert {host for block in found["blocks"] for run in block["runs"] for host in run["hosts"]} == {"m1", "m2"}
     for each in lab.machines:
         assert not each.sessions()
 
 
-def test_slow_variant_is_found_on_slurm(perf: PerfTests, site: Site) -> None:
-    """The slow variant is found on Slurm in one job."""
+def search_on_slurm(perf: PerfTests, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue("site")
     mini = Mini(perf, site)
-    ended = run_bisect(perf, *make_setup_series(0.01, 0.01, 0.01, 0.02, 0.02), "trivial", "gpus=2", "--cluster=mini")
-    assert ended.code == 0, ended.out + ended.err
-    found = read_result(perf)
-    assert (found["result"], [change["candidates"] for change in found["changes"]]) == ("FOUND", [["v3"]])
+    assert_slow_variant_is_found(perf, "mini")
     assert len(mini.jobs) == 1
+
+
+@pytest.mark.campaign(part=2)  # agents of several stacks are started over SSH and on Slurm by tests/cli/test_ab.py, too
+@pytest.mark.parametrize("search", [search_over_ssh, search_on_slurm], ids=["ssh", "slurm"])
+def test_slow_variant_is_found_on_a_cluster(
+    perf: PerfTests, request: pytest.FixtureRequest, search: Callable[[PerfTests, pytest.FixtureRequest], None]
+) -> None:
+    """The slow variant is found on two hosts over SSH, where no session is left, and on Slurm in one job."""
+    search(perf, request)
 
 
 def test_workers_of_candidates_are_on_the_same_hosts(perf: PerfTests) -> None:
