@@ -177,6 +177,7 @@ def test_algorithm_learns_the_same_as_one_process(
     assert_learnt(tmp_path / "together.npz", alone, wire, near=0.02)
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_single_process_is_not_rounded(
     run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str
@@ -252,6 +253,7 @@ def test_gradients_sent_in_turn_all_count(run_training: RunTraining, tiny: Spec,
         assert all(compute_norm(values[name] - start[name]) > 0 for name in start)
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("wire", WIRE_PRECISIONS)
 def test_delayed_values_are_those_of_the_step(run_training: RunTraining, tiny: Spec, tmp_path: Path, wire: str) -> None:
     """With links between hosts the last values come later, and two workers learn the same as when all come at once."""
@@ -264,7 +266,7 @@ def test_delayed_values_are_those_of_the_step(run_training: RunTraining, tiny: S
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "fp32")]
 )

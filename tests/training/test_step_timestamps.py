@@ -43,6 +43,7 @@ def check_parts(step_s: list[float], timestamps: StepTimestamps) -> None:
     assert all(0 <= v <= g <= e for v, g, e in zip(variables, gradients, end, strict=True))
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "mode, layout",
     [
@@ -94,6 +95,7 @@ def test_one_session_timestamps_all_workers(run_tasks: RunTasks, tiny: Spec) -> 
     assert set(both[1].cpu_us) == {None}
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
 def test_lone_process_timestamps_itself(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
     """A worker with several devices has its gradients when the last of them has."""

@@ -127,6 +127,7 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
         assert awaited == ({"small_pack0", "conv1/weights"} if waits else set())
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset"])
 def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
     """The time to get the next batch from a Python queue or pipeline is input, and not waiting."""
@@ -136,11 +137,23 @@ def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: s
     assert not task.parts.get("wait")
 
 
+def assert_graph_is_reported(run: Run) -> None:
+    """Assert that each worker that computes reports its graph, and all workers their settings."""
+    computes = {report.name for report in run.reports if report.graph}
+    assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
+    (chief,) = (report for report in run.reports if report.name == "worker:0")
+    assert chief.graph
+    assert chief.graph.operations["Conv2D"] >= 2
+    assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
+
+
+@pytest.mark.campaign(part=2)  # the modes have one engine
 @pytest.mark.parametrize("run", [way for way in WAYS if row_of(way).engine == VariableUpdate.engine], indirect=True)
 def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
-    """Every session sends its trace. Its breakdown adds up, with forward and backward in every worker; no measured value
-    changes.
+    """Every session sends its trace and its graph. Its breakdown adds up, with forward and backward in every worker; no
+    measured value changes.
     """
+    assert_graph_is_reported(run)
     sessions = 1 if run.spec.mode.single_session else run.workers
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(sessions)]
     assert all(len(trace.steps) == TRACED for trace in run.traces)
@@ -157,24 +170,15 @@ def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
     indirect=["run"],
 )
 def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
-    """The traces of TensorFlow 2's strategies have each worker's times without edges, and measured values do not change."""
+    """The traces of TensorFlow 2's strategies have each worker's times without edges, their graphs are reported, and measured
+    values do not change."""
+    assert_graph_is_reported(run)
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(run.workers)]
     assert sum(len(trace.steps) for trace in run.traces) == TRACED * run.workers
     assert not any(trace.edges for trace in run.traces)
     for task, breakdown in compute_step_breakdown(run.traces, lockstep=False).tasks.items():
         assert sum(breakdown.parts.values()) == pytest.approx(breakdown.wall_s, abs=1e-5)
         assert {"forward", "backward", *others} <= breakdown.parts.keys(), task
-
-
-@pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
-def test_every_mode_reports_its_graph(run: Run) -> None:
-    """Each worker that computes reports its graph, and all workers their settings."""
-    computes = {report.name for report in run.reports if report.graph}
-    assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
-    (chief,) = (report for report in run.reports if report.name == "worker:0")
-    assert chief.graph
-    assert chief.graph.operations["Conv2D"] >= 2
-    assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
 
 
 @pytest.mark.campaign(part=5)
@@ -185,7 +189,7 @@ def test_another_run_computes_the_same(run_training: RunTraining, run: Run) -> N
     assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "bf16")]
 )

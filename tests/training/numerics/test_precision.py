@@ -82,6 +82,7 @@ def test_loss_scale_cancels_out(run_training: RunTraining, tiny: Spec, tmp_path:
     assert_same_variables(tmp_path / "1024.npz", tmp_path / "1.npz", rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mode", MODES)
 def test_overflow_is_skipped_by_all_alike(run_training: RunTraining, tiny: Spec, tmp_path: Path, mode: str) -> None:
     """A scale that is too large is halved until it fits; what is learnt from then on is what a good one gives."""

@@ -138,7 +138,7 @@ def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathF
     return train_on_one_device
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.with_transposed_product], ids=["keras", "function"])
 def test_several_devices_learn_as_one(
@@ -152,7 +152,7 @@ def test_several_devices_learn_as_one(
     assert_same_variables(several, one(model), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.softmax], ids=["keras", "function"])
 def test_own_model_in_short_floats(train: Train, model: Any, precision: str) -> None:
@@ -169,7 +169,7 @@ def test_short_floats_on_the_wire(train: Train) -> None:
     assert np.isfinite(reports[1].loss).all()
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("mode", ["independent", "mirrored"])
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 def test_own_model_is_evaluated(train: Train, digit_files: Path, model: Any, mode: str) -> None:
@@ -180,6 +180,7 @@ def test_own_model_is_evaluated(train: Train, digit_files: Path, model: Any, mod
     assert found.score.top_1 > 0.3
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", ["independent", "mirrored"])
 def test_towers_drop_their_own(train: Train, mode: str) -> None:
     """Two devices with the same variables do not lose the same neurons: their loss is not that of one of them alone."""
@@ -266,6 +267,7 @@ def refusals() -> Iterator[Any]:
         yield pytest.param(model, wanted, words, id=getattr(model, "__name__", "a partial"))
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model, wanted, words", [*refusals()])
 def test_invalid_models_are_refused(run_tasks: RunTasks, model: Any, wanted: dict[str, Any], words: str) -> None:
     """An invalid model is refused in one line with its name and the reason."""
