@@ -85,13 +85,13 @@ def wait_for_answers(agents: Agents, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> None:
+def bytecode() -> None:
     """What is installed is compiled. A checkout may not be: where PYTHONDONTWRITEBYTECODE is set, every agent compiles anew."""
     for folder in (pytest_dtfperf.__path__[0], os.path.dirname(wire.__file__), Path(__file__).parents[1] / "tests" / "node"):
         compileall.compile_dir(folder, maxlevels=0, quiet=1)
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("bytecode")
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_agents(benchmark: BenchmarkFixture, hosts: int) -> None:
     """Starting one agent per host, each with its zygote, until all have said hello; then one order and all answers to it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.test_launch import HOSTS, TOY, compiled, wait_for_answers
+from benchmarks.test_launch import HOSTS, TOY, bytecode, wait_for_answers
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
@@ -25,7 +25,7 @@ from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.spec import Spec
 from tests.clusters.slurm.site import Site, why_not
 
-__all__ = ["compiled"]
+__all__ = ["bytecode"]
 
 ROUNDS = 3
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sacct")
@@ -113,7 +113,7 @@ def format_growth(medians: Mapping[str, float], nodes: int) -> dict[str, str]:
     return shown
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("bytecode")
 @pytest.mark.parametrize("nodes", HOSTS)
 def test_session(
     benchmark: BenchmarkFixture,

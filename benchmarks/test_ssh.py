@@ -15,14 +15,14 @@ from contextlib import contextmanager
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.test_launch import TOY, compiled, wait_for_answers
+from benchmarks.test_launch import TOY, bytecode, wait_for_answers
 from benchmarks.test_slurm import resident_kib
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.agents import Agents
 from tests.clusters.ssh.lab import Lab, why_not
 
-__all__ = ["compiled"]
+__all__ = ["bytecode"]
 
 HOSTS = 32
 PARALLEL = (4, 8, 16, 32)
@@ -69,7 +69,7 @@ def medians(sessions: list[Session]) -> dict[str, float]:
     return {part: statistics.median(session.s[part] for session in sessions) for part in sessions[0].s}
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("bytecode")
 @pytest.mark.parametrize("hosts", [4, 8, 16, 32])
 def test_session(benchmark: BenchmarkFixture, lab: Lab, hosts: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Agents on 4 to 32 hosts, an order and all answers; and what the controller's memory grows by."""
@@ -88,7 +88,7 @@ def test_session(benchmark: BenchmarkFixture, lab: Lab, hosts: int, capsys: pyte
         sys.stdout.write("".join(f"\n{hosts:>5} hosts  {part:22} {text}" for part, text in benchmark.extra_info.items()) + "\n")
 
 
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.usefixtures("bytecode")
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_parallel(benchmark: BenchmarkFixture, lab: Lab, parallel: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Agents on 32 hosts whose set-up takes a second: as many seconds pass as there are rounds of hosts, and what it takes

@@ -14,7 +14,7 @@ import pytest
 
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.cloud import Cloud
-from tests.clusters.ec2.cloud.server import Server, serving
+from tests.clusters.ec2.cloud.server import Server, run_server
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -78,7 +78,7 @@ class S3:
 
 @pytest.fixture(scope="module")
 def amazon() -> Iterator[tuple[Server, str]]:
-    with serving() as server:
+    with run_server() as server:
         yield server
 
 

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source distribution of this checkout."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
@@ -24,57 +24,57 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_folder(dist_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what the wheel brings, as pip lays it out."""
     folder = tmp_path_factory.mktemp("site")
-    (wheel,) = built.glob("*.whl")
+    (wheel,) = dist_folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
 
 
-def test_wheel_has_types_schemas_and_published_results(installed: Path) -> None:
+def test_wheel_has_types_schemas_and_published_results(site_folder: Path) -> None:
     """The wheel has py.typed, schemas, published references, templates and requirements of hosts, and no top-level package but
     ours."""
-    assert (installed / "pytest_dtfperf" / "py.typed").exists()
-    assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
-    assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
-    assert (installed / "pytest_dtfperf" / "clusters" / "ssh" / "requirements-cuda.txt").exists()
-    assert (installed / "pytest_dtfperf" / "report" / "page" / "templates" / "page.html").exists()
-    assert (installed / "pytest_dtfperf" / "cli" / "init" / "perf_tests" / "test_inception3.py").exists()
-    assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
+    assert (site_folder / "pytest_dtfperf" / "py.typed").exists()
+    assert (site_folder / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
+    assert (site_folder / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
+    assert (site_folder / "pytest_dtfperf" / "clusters" / "ssh" / "requirements-cuda.txt").exists()
+    assert (site_folder / "pytest_dtfperf" / "report" / "page" / "templates" / "page.html").exists()
+    assert (site_folder / "pytest_dtfperf" / "cli" / "init" / "perf_tests" / "test_inception3.py").exists()
+    assert sorted(path.name for path in site_folder.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
 
 
-def test_wheel_alone_is_a_pytest_plugin(installed: Path, tmp_path: Path) -> None:
+def test_wheel_alone_is_a_pytest_plugin(site_folder: Path, tmp_path: Path) -> None:
     """pytest finds the installed plugin by its entry point and shows its options, and the plugin finds the published
     results."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "--help"],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(installed)},
+        env={**environment, "PYTHONPATH": str(site_folder)},
         capture_output=True,
         text=True,
         check=True,
     )
     assert "--dtfperf-cluster=NAME" in ended.stdout
-    (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
+    (entry_points,) = site_folder.glob("*.dist-info/entry_points.txt")
     assert "[pytest11]\ndtfperf = pytest_dtfperf.plugin.hooks" in entry_points.read_text()
     code = "import pytest_dtfperf.baselines.references as r; print(r.__file__, len(r.references()))"
     found = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(installed)},
+        env={**environment, "PYTHONPATH": str(site_folder)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout.split() == [str(installed / "pytest_dtfperf" / "baselines" / "references.py"), "339"]
+    assert found.stdout.split() == [str(site_folder / "pytest_dtfperf" / "baselines" / "references.py"), "339"]
 
 
-def test_source_distribution_has_all_parts(built: Path) -> None:
+def test_source_distribution_has_all_parts(dist_folder: Path) -> None:
     """The source distribution has the package, its baselines, perf tests, tests and documents."""
-    (sdist,) = built.glob("*.tar.gz")
+    (sdist,) = dist_folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {

@@ -20,7 +20,7 @@ DRIFT = 0.001  # by which part each run of the toy training is slower than the o
 
 
 @pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
     """Return baselines of one and two devices, and the calibration of the first by two sessions of three runs."""
     perf = perf_tests_in(tmp_path_factory.mktemp("calibrated"))
     assert perf.run("--update-baselines").code == 0
@@ -65,9 +65,9 @@ def list_sessions(perf: PerfTests) -> list[str]:
     return [str(folder.path) for folder in session_folders(perf.folder / "perf_results")][1:]
 
 
-def test_noise_is_measured_and_stored(calibrated: tuple[PerfTests, Ended]) -> None:
+def test_noise_is_measured_and_stored(calibration: tuple[PerfTests, Ended]) -> None:
     """Each session makes all runs, and their noise is stored in the entry of the measured case only."""
-    perf, ended = calibrated
+    perf, ended = calibration
     assert ended.code == 0, ended.out + ended.err
     assert [len(json.loads((Path(path) / "measurements.jsonl").read_text())["runs"]) for path in list_sessions(perf)] == [3, 3]
     one, two = read_entries(perf)[1], read_entries(perf)[2]
@@ -80,9 +80,9 @@ def test_noise_is_measured_and_stored(calibrated: tuple[PerfTests, Ended]) -> No
     assert text == canonical(json.loads(text))
 
 
-def test_calibration_prints_sessions_and_result(calibrated: tuple[PerfTests, Ended]) -> None:
+def test_calibration_prints_sessions_and_result(calibration: tuple[PerfTests, Ended]) -> None:
     """Each session is announced and shown, and the case is one line with runs, noise and the detectable margin."""
-    _, ended = calibrated
+    _, ended = calibration
     ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
     assert ended.out.count("1 passed") == 2
     ended.line(
@@ -91,9 +91,9 @@ def test_calibration_prints_sessions_and_result(calibrated: tuple[PerfTests, End
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 1 baseline written to baselines."
 
 
-def test_from_gives_the_same_file(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_from_gives_the_same_file(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """--from trains nothing, and writes the same file as the measurement."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     before = file_of(perf).read_bytes()
     plain = json.loads(before)
     for (entry,) in plain["entries"].values():
@@ -105,9 +105,9 @@ def test_from_gives_the_same_file(calibrated: tuple[PerfTests, Ended], tmp_path:
     assert file_of(perf).read_bytes() == before
 
 
-def test_json_has_the_noise(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_json_has_the_noise(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """With --json each case has its noise as numbers."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     ended = dtfperf(perf, "--json", "--from", *list_sessions(perf))
     data = read("baselines calibrate", ended.out)
     (case,) = data["cases"]
@@ -115,9 +115,9 @@ def test_json_has_the_noise(calibrated: tuple[PerfTests, Ended], tmp_path: Path)
     assert case["noise_run"] == pytest.approx(read_entries(perf)[1]["noise"]["run"], rel=1e-3)
 
 
-def test_like_measures_the_trainings_of_a_session(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_like_measures_the_trainings_of_a_session(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """--like repeats the trainings of a stored session without pytest, and stores their noise."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     known = list_sessions(perf)
     environment = {**make_noisy_environment(perf), "TOY_COUNTER": str(tmp_path / "anew")}
     like = [f"--like={known[0]}", "--clusters-file=perf/clusters.toml"]
@@ -133,9 +133,9 @@ def test_like_measures_the_trainings_of_a_session(calibrated: tuple[PerfTests, E
     assert all("pytest" not in json.loads((path / "session.json").read_text())["versions"] for path in new)
 
 
-def test_case_without_a_baseline_is_not_written(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_case_without_a_baseline_is_not_written(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """Noise of a case without a baseline is shown with the remedy, and the exit code is 1 if none was written."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     file_of(perf).unlink()
     ended = dtfperf(perf, "--from", *list_sessions(perf))
     assert ended.code == 1
@@ -143,18 +143,18 @@ def test_case_without_a_baseline_is_not_written(calibrated: tuple[PerfTests, End
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 0 baselines written to baselines."
 
 
-def test_failed_session_is_used(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_failed_session_is_used(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """Sessions with failed tests are used for the noise."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **make_noisy_environment(perf), TOY_STEP_S="0.02")
     assert ended.code == 0
     assert ended.out.count("FAILED (REGRESSED)") == 2
     ended.line("calibrated: ", "6 runs in 2 sessions")
 
 
-def test_injected_slowdown_is_refused(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+def test_injected_slowdown_is_refused(calibration: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """An injected slow-down is refused, also in a stored session."""
-    perf = copy_perf_tests(calibrated[0], tmp_path)
+    perf = copy_perf_tests(calibration[0], tmp_path)
     ended = dtfperf(perf, "perf", DTFPERF_SLOWDOWN="worker:1=0.1")
     assert (ended.code, ended.out) == (2, "")
     ended.line("DTFPERF_SLOWDOWN is set", "unset it")
@@ -281,7 +281,7 @@ def test_tight_margin_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "; its margin is 5.0 %, so that many verdicts will be INCONCLUSIVE: allow " in line
 
 
-def test_one_session_is_refused(calibrated: tuple[PerfTests, Ended]) -> None:
+def test_one_session_is_refused(calibration: tuple[PerfTests, Ended]) -> None:
     """A single stored session is refused with the required number."""
     perf = calibrated[0]
     ended = dtfperf(perf, "--from", list_sessions(perf)[0])

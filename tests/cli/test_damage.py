@@ -12,14 +12,14 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.options import DONE, FAILED, USAGE
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary
-from tests.records.damage import contents, damaged, whole_session, write
+from tests.records.damage import contents, damage_files, whole_session, write
 
 MANY = int(os.environ.get("DTFPERF_FUZZ", "100"))
 PARTS = 10
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def session_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(whole_session(tmp_path_factory.mktemp("whole")))
 
 
@@ -33,12 +33,12 @@ def test_undamaged_session_is_judged(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_session_is_judged_or_refused(
-    part: int, whole: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    part: int, session_files: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A damaged session is judged, or refused in one printable line with its path, and is never a traceback."""
     path = tmp_path / "20260131T021503Z-9f3c1a"
     for number in range(part, MANY, PARTS):
-        write(path, damaged(whole, number))
+        write(path, damage_files(session_files, number))
         try:
             code = main(["judge", str(path)])
             output = capsys.readouterr()

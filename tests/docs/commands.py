@@ -212,7 +212,7 @@ def _pip(command: Command, project: Project) -> None:
             assert asked.extras <= set(extras), f"{word}: there is no such extra"
 
 
-def _ours(command: Command, project: Project) -> None:
+def _repository_program(command: Command, project: Project) -> None:
     """Check a program of the repository."""
     path = REPOSITORY / command.program
     assert path.is_file(), f"{path} is not there"
@@ -258,7 +258,7 @@ PROGRAMS: Mapping[str, Callable[[Command, Project], Ended | None]] = {
     "dtfperf": _dtfperf,
     "make": _make,
     "pip": _pip,
-    "ci/check": _ours,
+    "ci/check": _repository_program,
     "sbatch": _sbatch,
     "python": _python,
     "python3": _python,

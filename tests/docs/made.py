@@ -10,7 +10,7 @@ from tests.docs.pages import REPOSITORY
 
 
 @cache
-def made() -> Mapping[str, str]:
+def make_pages() -> Mapping[str, str]:
     """Return the text of each reference page by its path. A build writes these files; they are not committed."""
     extensions = str(REPOSITORY / "docs" / "_extensions")  # as docs/conf.py does
     sys.path.insert(0, extensions)

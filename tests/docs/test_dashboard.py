@@ -25,7 +25,7 @@ PANELS = DASHBOARD["panels"]
 
 
 @pytest.fixture
-def exported(tmp_path: Path) -> dict[str, set[str]]:
+def exported_labels(tmp_path: Path) -> dict[str, set[str]]:
     """Return the labels of each metric of a night. Gauges that this session has no values for have those of the others."""
     folder = SessionFolder.create(tmp_path, cluster="daint", command=[], versions={})
     folder.add("t.py::test_a", measurement(spec(gpus=2), [10.0, 10.0]))
@@ -61,23 +61,23 @@ def test_fields_are_those_of_the_schema() -> None:
     assert unknown == []
 
 
-def test_metrics_are_exported(exported: Mapping[str, set[str]]) -> None:
+def test_metrics_are_exported(exported_labels: Mapping[str, set[str]]) -> None:
     """Each query names metrics and labels that a night writes, and each of these metrics is shown."""
     for expression in list_expressions():
         for name, selector in re.findall(r"\b(dtfperf_\w+)(?:\{(.*?)\})?", expression):
-            assert name in exported, expression
-            assert set(re.findall(r"(\w+)=~", selector)) <= exported[name], expression
+            assert name in exported_labels, expression
+            assert set(re.findall(r"(\w+)=~", selector)) <= exported_labels[name], expression
         for name, label in re.findall(r"label_values\((\w+), (\w+)\)", expression):
-            assert label in exported[name]
+            assert label in exported_labels[name]
     shown = {name for each in list_expressions() for name in re.findall(r"\bdtfperf_\w+", each)}
-    assert exported.keys() - shown == set()
+    assert exported_labels.keys() - shown == set()
 
 
-def test_legends_have_labels_of_their_metrics(exported: Mapping[str, set[str]]) -> None:
+def test_legends_have_labels_of_their_metrics(exported_labels: Mapping[str, set[str]]) -> None:
     """Each `{{label}}` of a legend is a label of the metric."""
     for target in (target for panel in PANELS for target in panel["targets"]):
         (name,) = re.findall(r"\bdtfperf_\w+", target["expr"])
-        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= exported[name]
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= exported_labels[name]
 
 
 def test_queries_use_the_variables() -> None:

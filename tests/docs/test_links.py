@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 import pytest
 from markdown_it import MarkdownIt
 
-from tests.docs.made import made
+from tests.docs.made import make_pages
 from tests.docs.pages import PAGES, REPOSITORY, anchors, anchors_of, links, links_of, source
 
 PACKAGE = sorted((REPOSITORY / "pytest_dtfperf").rglob("*.py"))
 
 
 def anchors_at(path: str) -> frozenset[str]:
-    if path in made():
-        return anchors_of(MarkdownIt("commonmark").parse(made()[path]))
+    if path in make_pages():
+        return anchors_of(MarkdownIt("commonmark").parse(make_pages()[path]))
     if path.endswith(".md") and (included := re.match(r"```\{include\} \.\./(\S+)", source(path))):
         path = included[1]
     return anchors(path) if path.endswith(".md") else frozenset()
@@ -29,9 +29,9 @@ def wrong(page: str, target: str) -> str | None:
     path = Path(page).parent / name if name else Path(page)
     found = (REPOSITORY / path).resolve()
     path_here = found.relative_to(REPOSITORY).as_posix()
-    if not found.exists() and path_here not in made():
+    if not found.exists() and path_here not in make_pages():
         return "leads to no file"
-    if page == "README.md" and path_here in made():
+    if page == "README.md" and path_here in make_pages():
         return "leads to a page that only the site has"
     return f"leads to no heading of {path_here}" if anchor and anchor not in anchors_at(path_here) else None
 
@@ -55,7 +55,7 @@ def test_pages_made_from_the_code_lead_somewhere() -> None:
     """Every link of the reference pages leads to an existing file and heading."""
     problems = [
         f"{page}: {target} {problem}"
-        for page, text in made().items()
+        for page, text in make_pages().items()
         for _, target in links_of(MarkdownIt("commonmark").enable("table").parse(text))
         if (problem := wrong(page, target))
     ]

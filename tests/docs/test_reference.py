@@ -18,13 +18,13 @@ from pytest_dtfperf.records.stored import SessionInfo
 from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.spec.tables import MODE_OPTIONS
 from tests.docs.commands import options_of
-from tests.docs.made import made
+from tests.docs.made import make_pages
 from tests.docs.pages import source
 
 
 def rows(page: str, heading: str = "") -> dict[str, list[str]]:
     """Return the other cells by the first cell, for the tables below a heading."""
-    text = made()[f"docs/reference/{page}.md"]
+    text = make_pages()[f"docs/reference/{page}.md"]
     if heading:
         text = re.split(rf"(?m)^#+ {re.escape(heading)}$", text)[1]
         text = re.split(r"(?m)^#+ ", text)[0]

@@ -45,15 +45,15 @@ FORMULA = re.compile(rf"{TERM} += .+|\w+ +::= .+")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return make(tmp_path_factory.mktemp("docs") / "project")
 
 
 @pytest.fixture
-def project(shared: Project, page: str, tmp_path: Path) -> Project:
+def project(shared_project: Project, page: str, tmp_path: Path) -> Project:
     """Return a project for the page, with the clusters that the page describes."""
     described = [textwrap.dedent(block.text) for block in blocks(page) if _kind(block) is _cluster]
-    return shared.copy(tmp_path / "project", "\n".join(described))
+    return shared_project.copy(tmp_path / "project", "\n".join(described))
 
 
 @pytest.mark.campaign  # each page, and in campaigns also the long commands

@@ -30,7 +30,7 @@ table inet test {{
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str], list[str]]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str], list[str]]:
     """Examine five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off.
 
     What was seen, what is wrong, and what is left in their homes.
@@ -58,28 +58,28 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
     return found, [str(finding) for finding in list_findings(found, read_expectations(config)) if finding.wrong], left
 
 
-Seen = tuple[Diagnosis, list[str], list[str]]
+Findings = tuple[Diagnosis, list[str], list[str]]
 
 
-def test_machine_that_is_off_is_named(seen: Seen) -> None:
+def test_machine_that_is_off_is_named(findings: Findings) -> None:
     """The machine that is off is named in a problem, and all others have their facts."""
-    diagnosis, wrong, _ = seen
+    diagnosis, wrong, _ = findings
     assert [host.missing is None for host in diagnosis.hosts] == [True, True, True, True, False]
     assert all(host.facts and host.offset for host in diagnosis.hosts[:4])
     (output,) = (output for output in wrong if "m5" in output)
     assert "m5" in output.partition("\n")[0]
 
 
-def test_machine_without_tensorflow_is_named(seen: Seen) -> None:
+def test_machine_without_tensorflow_is_named(findings: Findings) -> None:
     """TensorFlow is found on three machines, and the fourth is named alone."""
-    diagnosis, wrong, _ = seen
+    diagnosis, wrong, _ = findings
     assert [host.trial and host.trial.version for host in diagnosis.hosts] == ["2.99.0", "2.99.0", "2.99.0", None, None]
     assert len([output for output in wrong if output.startswith("TensorFlow is missing on m4 (")]) == 1
 
 
-def test_firewall_closes_one_direction(seen: Seen) -> None:
+def test_firewall_closes_one_direction(findings: Findings) -> None:
     """Only m1 cannot connect to m2, which is one problem."""
-    diagnosis, wrong, _ = seen
+    diagnosis, wrong, _ = findings
     closed = {(each.source, each.target) for each in diagnosis.reached if each.error}
     assert closed == {(0, 1)}
     (output,) = (output for output in wrong if "cannot connect" in output)
@@ -88,9 +88,9 @@ def test_firewall_closes_one_direction(seen: Seen) -> None:
 
 
 @pytest.mark.campaign(only=True)
-def test_slow_link_has_its_rate(seen: Seen) -> None:
+def test_slow_link_has_its_rate(findings: Findings) -> None:
     """A link of 100 Mbit/s has a rate of 80 to 100 in both directions, with each other machine, and is a problem."""
-    diagnosis, wrong, _ = seen
+    diagnosis, wrong, _ = findings
     rates = {(link.source, link.target): (link.bits_per_s or 0) / MBIT for link in diagnosis.links}
     slow = {pair: rate for pair, rate in rates.items() if 2 in pair}
     assert slow.keys() == {(0, 2), (1, 2), (3, 2), (2, 0), (2, 1), (2, 3)}
@@ -102,22 +102,22 @@ def test_slow_link_has_its_rate(seen: Seen) -> None:
     assert re.search(r"m3 is in (all|6) of them", output)  # a busy machine may make a seventh as slow
 
 
-def test_machines_with_separate_homes_share_nothing(seen: Seen) -> None:
+def test_machines_with_separate_homes_share_nothing(findings: Findings) -> None:
     """Each machine sees only its own file."""
-    diagnosis, *_ = seen
+    diagnosis, *_ = findings
     assert [host.sees for host in diagnosis.hosts[:4]] == [frozenset({i}) for i in range(4)]
 
 
-def test_every_open_link_is_measured(seen: Seen) -> None:
+def test_every_open_link_is_measured(findings: Findings) -> None:
     """All ordered pairs of the reachable machines, except for the closed one, have round trips."""
-    diagnosis, *_ = seen
+    diagnosis, *_ = findings
     assert len(diagnosis.links) == 11
     assert all(link.round_trip_s and link.echoes and link.error is None for link in diagnosis.links)
 
 
-def test_no_file_is_left_on_the_machines(seen: Seen) -> None:
+def test_no_file_is_left_on_the_machines(findings: Findings) -> None:
     """The machines have removed their files without trouble."""
-    diagnosis, _, left = seen
+    diagnosis, _, left = findings
     assert left == []
     assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
 

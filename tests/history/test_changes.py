@@ -54,16 +54,16 @@ def events(address: Address) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[HistoryEntry]]:
+def entered_history(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[HistoryEntry]]:
     """Enter sessions night by night, as at their end, and return the lines of each."""
     address = address_in(tmp_path_factory.mktemp("history"))
     enter_all(folders(results)[:CHANGED], address)
     return address, [remember(folder, address) for folder in folders(results)[CHANGED:]]
 
 
-def test_summary_has_the_date_of_a_change(entered: tuple[Address, list[HistoryEntry]]) -> None:
+def test_summary_has_the_date_of_a_change(entered_history: tuple[Address, list[HistoryEntry]]) -> None:
     """Before a change there is no line, and one night reports it as new, with its date and the other changes."""
-    _, remembered = entered
+    _, remembered = entered_history
     assert not remembered[0].new
     (new,) = [each.new for each in remembered if each.new]
     assert len(new) == 1
@@ -71,9 +71,9 @@ def test_summary_has_the_date_of_a_change(entered: tuple[Address, list[HistoryEn
     assert "also changed: kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
 
 
-def test_many_series_are_one_event(entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_series_are_one_event(entered_history: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:
     """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
-    assert main(["history", "changes", f"--history={entered[0]}", "--json"]) == 0
+    assert main(["history", "changes", f"--history={entered_history[0]}", "--json"]) == 0
     data = read("history changes", capsys.readouterr().out)
     (event,) = data["changes"]
     assert data["promise"]["series"] == 4
@@ -81,7 +81,7 @@ def test_many_series_are_one_event(entered: tuple[Address, list[HistoryEntry]], 
     assert all(-0.036 < member["change"] < -0.024 and member["low"] < -0.03 < member["high"] for member in event["members"])
     assert event["differences"] == ["kernel 6.1 -> 6.2", "commit a11ce -> b0b"]
     assert (event["last_good_at"][:10], event["first_bad_at"][:10]) == ("2026-01-18", "2026-01-19")
-    assert main(["history", "changes", f"--history={entered[0]}"]) == 0
+    assert main(["history", "changes", f"--history={entered_history[0]}"]) == 0
     out = capsys.readouterr().out
     assert "Limit: at most 5.0 % of all stretches of 90 nights have any false event, over 4 series together" in out
     assert "is not known yet" in out
@@ -99,9 +99,9 @@ def test_a_job_can_fail_by_what_is_new(results: Path, tmp_path: Path, capsys: py
     capsys.readouterr()
 
 
-def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tuple[Address, list[HistoryEntry]]) -> None:
+def test_a_session_is_shown_with_what_was_before_it(results: Path, entered_history: tuple[Address, list[HistoryEntry]]) -> None:
     """Each of its measurements has the rates of all nights until then, its own the last, whatever came after."""
-    remembered = entered[1][0]
+    remembered = entered_history[1][0]
     folder = folders(results)[CHANGED]
     records = {record.id: record for record in folder.measurements()}
     assert remembered.pasts.keys() == records.keys()
@@ -112,7 +112,7 @@ def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tupl
         assert [began for began, _ in rates] == sorted(began for began, _ in rates)
 
 
-def test_an_import_finds_what_nights_found(entered: tuple[Address, list[HistoryEntry]], results: Path, tmp_path: Path) -> None:
+def test_an_import_finds_what_nights_found(entered_history: tuple[Address, list[HistoryEntry]], results: Path, tmp_path: Path) -> None:
     """All sessions at once, or the old ones after the new ones, come to the same events."""
     once, backwards = address_in(tmp_path / "once"), address_in(tmp_path / "backwards")
     enter_all(folders(results), once)
@@ -120,7 +120,7 @@ def test_an_import_finds_what_nights_found(entered: tuple[Address, list[HistoryE
     events(backwards)
     enter_all(folders(results)[:12], backwards)
     assert events(once) == events(backwards)
-    assert [event["members"] for event in events(once)] == [event["members"] for event in events(entered[0])]
+    assert [event["members"] for event in events(once)] == [event["members"] for event in events(entered_history[0])]
 
 
 def test_other_hardware_is_another_series(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_commands(
     command: list[str],
     code: int,
     words: str,
-    entered: tuple[Address, list[HistoryEntry]],
+    entered_history: tuple[Address, list[HistoryEntry]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each command shows its result, as JSON, too, and ends with the exit code of its help."""
-    assert main(["history", *command, f"--history={entered[0]}"]) == code
+    assert main(["history", *command, f"--history={entered_history[0]}"]) == code
     captured = capsys.readouterr()
     assert words in captured.out + captured.err
-    assert main(["history", *command, f"--history={entered[0]}", "--json"]) == code
+    assert main(["history", *command, f"--history={entered_history[0]}", "--json"]) == code
     out = capsys.readouterr().out
     if code == 2:
         assert out == ""
@@ -196,11 +196,11 @@ def test_prune_refuses_other_dates(day: str, results: Path, tmp_path: Path, caps
 @pytest.mark.parametrize("command", ["list", "trend"])
 @pytest.mark.parametrize("last", ["0", "-1", "-100", "some"])
 def test_the_latest_are_one_at_least(
-    command: str, last: str, entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]
+    command: str, last: str, entered_history: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--last of none or fewer is refused in one line: it would show others, or nothing at all."""
     with pytest.raises(SystemExit) as ended:
-        main(["history", command, f"--last={last}", f"--history={entered[0]}"])
+        main(["history", command, f"--last={last}", f"--history={entered_history[0]}"])
     assert ended.value.code == 2
     assert f"takes a whole number of at least 1, not '{last}'" in capsys.readouterr().err
 

@@ -191,13 +191,13 @@ def test_limits_of_hosts_compare_each_name_a_few_times() -> None:
 
 
 @pytest.fixture
-def counted() -> Iterator[CountedBackend]:
+def counted_backend() -> Iterator[CountedBackend]:
     BACKENDS.data["counted"] = found = CountedBackend()
     yield found
     del BACKENDS.data["counted"]
 
 
-def test_hour_of_simulated_training_has_few_messages(tmp_path: Path, counted: CountedBackend) -> None:
+def test_hour_of_simulated_training_has_few_messages(tmp_path: Path, counted_backend: CountedBackend) -> None:
     """An hour of virtual time has fewer than 50 messages for each host."""
     config, resources = make_config(tmp_path, 8, rate=0.4, backend="counted"), Resources(devices=8, session="s")
     spec = Spec(model="resnet50", gpus=8, batch_size=32, steps=50, warmup_steps=0, variable_update="independent")
@@ -207,4 +207,4 @@ def test_hour_of_simulated_training_has_few_messages(tmp_path: Path, counted: Co
     ):
         run = launcher.run(spec, log_dir=tmp_path)
     assert run.elapsed_s > 3600
-    assert counted.counts["messages"] < 50 * 8
+    assert counted_backend.counts["messages"] < 50 * 8

@@ -25,7 +25,7 @@ from tests.real import imported
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Network]:
+def other_network() -> Iterator[Network]:
     """Make another network namespace, from which this machine can be reached."""
     if reason := why_not():
         pytest.skip(reason)
@@ -47,7 +47,7 @@ def call_from_elsewhere(network: Network, ports: Iterable[int]) -> list[str]:
     ids=["by default", 'network = "host"'],
 )
 def test_servers_are_reached_only_in_the_host_s_network(
-    elsewhere: Network, tmp_path: Path, backend_keys: dict[str, str], entry: str, answer: str
+    other_network: Network, tmp_path: Path, backend_keys: dict[str, str], entry: str, answer: str
 ) -> None:
     """From another network namespace the servers are refused by default, and answer with `network = "host"`.
 
@@ -58,7 +58,7 @@ def test_servers_are_reached_only_in_the_host_s_network(
     if entry == TRAINING.entry:
         config = replace(config, python=imported.python())
     with start_stage(tmp_path, config) as stage:
-        while_training(stage, lambda: answers.update(call_from_elsewhere(elsewhere, list_server_ports(stage))))
+        while_training(stage, lambda: answers.update(call_from_elsewhere(other_network, list_server_ports(stage))))
     assert answers == {answer}
 
 

@@ -36,16 +36,16 @@ DEATHS: dict[str, tuple[Callable[[Stage], int], signal.Signals, type[DtfPerfErro
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with start_stage(tmp_path_factory.mktemp("stage")) as stage:
         yield stage
 
 
 @pytest.fixture
-def stage(shared: Stage) -> Stage:
+def stage(shared_stage: Stage) -> Stage:
     """Return a launcher that has been through the failures of the tests before."""
-    shared.forget()
-    return shared
+    shared_stage.forget()
+    return shared_stage
 
 
 class Strike:

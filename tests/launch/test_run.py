@@ -31,16 +31,16 @@ from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, start_stage
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with start_stage(tmp_path_factory.mktemp("stage")) as stage:
         yield stage
 
 
 @pytest.fixture
-def stage(shared: Stage) -> Stage:
+def stage(shared_stage: Stage) -> Stage:
     """Return a launcher that has been through the tests before."""
-    shared.forget()
-    return shared
+    shared_stage.forget()
+    return shared_stage
 
 
 def test_run_has_steps_rate_and_times(stage: Stage) -> None:

@@ -208,7 +208,7 @@ class Machine:
         if self._shell:
             self._shell.kill()
 
-    def ended(self) -> int | None:
+    def poll(self) -> int | None:
         """Return None while it is up, and SWITCHED_OFF if it switched itself off."""
         return self._shell.poll() if self._shell else -1
 

@@ -101,10 +101,10 @@ def test_small_disk_is_full(new_machine: NewMachine) -> None:
 def test_machine_can_switch_itself_off(new_machine: NewMachine) -> None:
     """A process on a machine can switch it off, which is not another end."""
     machine = new_machine()
-    assert machine.ended() is None
+    assert machine.poll() is None
     with machine.popen("kill", "-TERM", "1"):
-        wait_until("it is off", lambda: machine.ended() is not None)
-    assert machine.ended() == SWITCHED_OFF
+        wait_until("it is off", lambda: machine.poll() is not None)
+    assert machine.poll() == SWITCHED_OFF
 
 
 def test_machine_is_the_same_after_power_off(new_machine: NewMachine) -> None:

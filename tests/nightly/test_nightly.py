@@ -80,7 +80,7 @@ class Night:
             os.mkfifo(folder / pipe)
 
     @contextmanager
-    def running(self, *, starts_forks: bool = True) -> Iterator["Running"]:
+    def start(self, *, starts_forks: bool = True) -> Iterator["Running"]:
         """Run the nightly job for the length of the block; a pytest that is no fork has inherited files."""
         reader, writer = os.pipe()
         argv, env = self._argv(), self._environment
@@ -141,12 +141,12 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Night:
+def waiting_night(tmp_path: Path) -> Night:
     return Night(tmp_path, WAITS)
 
 
 @pytest.fixture
-def measuring(tmp_path: Path) -> Night:
+def measuring_night(tmp_path: Path) -> Night:
     return Night(tmp_path, MEASURES)
 
 
@@ -191,25 +191,25 @@ def test_outcome_follows_from_the_exit_code(tmp_path: Path, script: str, code: i
         assert run_pytest(["sh", "-c", script], deadline_s=ENDS_S, lock=lock.fileno()) == (code, outcome)
 
 
-def test_alerts_have_what_is_new(measuring: Night) -> None:
+def test_alerts_have_what_is_new(measuring_night: Night) -> None:
     """A night with a new regression sends it, the same regression of the next night is sent no more, and a green night resolves
     it. The webhook's path, which is its secret, is nowhere in the output."""
     with webhook() as server:
-        outputs = [measuring.run("--history=never", RATE=rate, DTFPERF_NOTIFY=server.url)[1] for rate in ("9", "9", "12")]
+        outputs = [measuring_night.run("--history=never", RATE=rate, DTFPERF_NOTIFY=server.url)[1] for rate in ("9", "9", "12")]
     assert [(len(posted["new"]), len(posted["resolved"])) for posted in server.posted] == [(1, 0), (0, 1)]
     assert server.posted[0]["new"][0]["kind"] == "REGRESSED"
     assert ["was notified" in output for output in outputs] == [True, False, True]
     assert SECRET not in "".join(outputs)
 
 
-def test_metrics_are_of_the_last_night(measuring: Night) -> None:
+def test_metrics_are_of_the_last_night(measuring_night: Night) -> None:
     """A night writes its file for node_exporter and fills a Pushgateway; a night that measured nothing replaces both."""
-    file = measuring.folder / "dtfperf.prom"
+    file = measuring_night.folder / "dtfperf.prom"
     with webhook() as server:
         gateway = f"http://me:{SECRET.replace('/', '%2F')}@127.0.0.1:{server.server_port}"
-        _, output = measuring.run("--history=never", f"--metrics={file}", RATE="12", DTFPERF_METRICS=gateway)
+        _, output = measuring_night.run("--history=never", f"--metrics={file}", RATE="12", DTFPERF_METRICS=gateway)
         measured = file.read_text()
-        code, _ = measuring.run("--history=never", f"--metrics={file}", "-k", "nothing", RATE="12", DTFPERF_METRICS=gateway)
+        code, _ = measuring_night.run("--history=never", f"--metrics={file}", "-k", "nothing", RATE="12", DTFPERF_METRICS=gateway)
     assert f"nightly: metrics in {file}\nnightly: metrics in 127.0.0.1\n" in output
     assert "sEcReT" not in output
     assert code == 5
@@ -231,16 +231,16 @@ def test_wrong_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "results").exists()
 
 
-def test_json_has_the_result_of_the_night(measuring: Night) -> None:
+def test_json_has_the_result_of_the_night(measuring_night: Night) -> None:
     """With --json stdout has the exit code, the session's folder and the losses; pytest's output goes to stderr."""
     process = subprocess.run(
-        [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring.results}", "--deadline=5", "--json"],
-        cwd=measuring.folder,
-        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring.results), "RATE": "10"} | LIGHT,
+        [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring_night.results}", "--deadline=5", "--json"],
+        cwd=measuring_night.folder,
+        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring_night.results), "RATE": "10"} | LIGHT,
         capture_output=True, text=True, timeout=ENDS_S, check=False,
     )  # fmt: skip
     data = read("nightly", process.stdout)
-    (session,) = measuring.sessions
+    (session,) = measuring_night.sessions
     assert (data["exit_code"], data["session"], data["losses"]) == (process.returncode, str(session.path), [])
     assert "test session starts" in process.stderr
 
@@ -290,41 +290,42 @@ def make_earlier_session(night: Night, second: int = 0, *, rate: float = 10.0, h
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a session of another user")
-def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring: Night) -> None:
+def test_sessions_of_others_are_neither_compared_with_nor_removed(measuring_night: Night) -> None:
     """Another user's session is no previous one, and no reference of a loss. --keep removes neither it nor a running one."""
-    own, running = (make_earlier_session(measuring, at, has_ended=at == 0) for at in range(2))
-    others = make_earlier_session(measuring, 2, rate=100.0)
+    own, running = (make_earlier_session(measuring_night, at, has_ended=at == 0) for at in range(2))
+    others = make_earlier_session(measuring_night, 2, rate=100.0)
     os.chown(others.path, 65534, 65534)
-    code, output = measuring.run("--keep=1", RATE="12.5")
+    code, output = measuring_night.run("--keep=1", RATE="12.5")
     assert code == 0, output
-    left = [folder.id for folder in measuring.sessions]
+    left = [folder.id for folder in measuring_night.sessions]
     assert left[:-1] == [running.id, others.id]
-    text = (measuring.sessions[-1].path / "summary.md").read_text()
+    text = (measuring_night.sessions[-1].path / "summary.md").read_text()
     assert f"Previous session: `{own.id}`" in text
     assert "Slower than in earlier nights" not in text
 
 
-def test_options_are_passed_to_pytest(measuring: Night) -> None:
+def test_options_are_passed_to_pytest(measuring_night: Night) -> None:
     """Folders of tests, the baselines, the history and unknown arguments are passed to pytest, and no password is printed."""
     options = ["--tests=one", "--tests=two", "--baselines=accepted", "--history=postgresql://me:secret@db/perf"]
-    _, output = measuring.run(*options, "-q", "-k", "nothing or none")
+    _, output = measuring_night.run(*options, "-q", "-k", "nothing or none")
     assert output.splitlines()[0] == (
         f"nightly: {zygote.zygote().python} -P -m pytest_dtfperf.node.module_command pytest one two "
-        f"--dtfperf-cluster=local --dtfperf-perf-results={measuring.results} --dtfperf-history=postgresql://me:***@db/perf "
+        f"--dtfperf-cluster=local --dtfperf-perf-results={measuring_night.results} "
+        "--dtfperf-history=postgresql://me:***@db/perf "
         "--dtfperf-baselines=accepted -q -k nothing or none"
     )
     assert "secret" not in output
 
 
-def test_night_uses_long_options(measuring: Night) -> None:
+def test_night_uses_long_options(measuring_night: Night) -> None:
     """The night works if `--cluster` is an option of the project and short names are disabled."""
-    (measuring.folder / "pytest.ini").write_text(f"{INI}dtfperf_short_options = false\n")
-    (measuring.folder / "conftest.py").write_text(
+    (measuring_night.folder / "pytest.ini").write_text(f"{INI}dtfperf_short_options = false\n")
+    (measuring_night.folder / "conftest.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--cluster', choices=['theirs'], default='theirs')\n"
     )
-    code, output = measuring.run(RATE="12.5")
+    code, output = measuring_night.run(RATE="12.5")
     assert code == 0, output
-    assert len(measuring.sessions) == 1
+    assert len(measuring_night.sessions) == 1
 
 
 @pytest.mark.parametrize(
@@ -345,14 +346,14 @@ def test_wrong_option_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "results").exists()
 
 
-def test_summary_compares_with_the_night_before(measuring: Night) -> None:
+def test_summary_compares_with_the_night_before(measuring_night: Night) -> None:
     """The summary is in the session folder and in GitHub's file, and compares with the night before."""
-    github, output_file = measuring.folder / "github.md", measuring.folder / "github.txt"
-    first = make_earlier_session(measuring, rate=12.5)
-    code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
+    github, output_file = measuring_night.folder / "github.md", measuring_night.folder / "github.txt"
+    first = make_earlier_session(measuring_night, rate=12.5)
+    code, output = measuring_night.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
     assert code == 1
 
-    second = measuring.sessions[1]
+    second = measuring_night.sessions[1]
     path = second.path / "summary.md"
     assert f"nightly: summary in {path}" in output
     lines = path.read_text().splitlines()
@@ -366,25 +367,25 @@ def test_summary_compares_with_the_night_before(measuring: Night) -> None:
     assert output_file.read_text() == f"artifact={second.path}\n"
 
 
-def test_loss_without_a_baseline_is_reported(measuring: Night) -> None:
+def test_loss_without_a_baseline_is_reported(measuring_night: Night) -> None:
     """Without a baseline, a lower rate is reported with its interval, and fails the night with --fail-on-loss."""
-    earlier = make_earlier_session(measuring, rate=100.0)
+    earlier = make_earlier_session(measuring_night, rate=100.0)
     outcomes = ("All tests passed.", "All tests passed. 1 rate slower than in earlier nights.")
     for rate, code, outcome, option in zip(("42", "17.64"), (0, 1), outcomes, ((), ("--fail-on-loss",)), strict=True):
-        found, output = measuring.run(*option, RATE=rate)
+        found, output = measuring_night.run(*option, RATE=rate)
         assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
-        text = (measuring.sessions[-1].path / "summary.md").read_text()
+        text = (measuring_night.sessions[-1].path / "summary.md").read_text()
         assert "## Slower than in earlier nights" in text
         assert "- inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (" in text
         assert f" images/sec of {earlier.id}\n" in text
-        earlier = measuring.sessions[-1]
+        earlier = measuring_night.sessions[-1]
 
 
-def test_night_as_fast_as_the_one_before_has_no_loss(measuring: Night) -> None:
+def test_night_as_fast_as_the_one_before_has_no_loss(measuring_night: Night) -> None:
     """A night without a loss does not mention losses."""
-    make_earlier_session(measuring, rate=100.0)
-    assert measuring.run("--fail-on-loss", RATE="100")[0] == 0
-    assert "Slower than in earlier nights" not in (measuring.sessions[-1].path / "summary.md").read_text()
+    make_earlier_session(measuring_night, rate=100.0)
+    assert measuring_night.run("--fail-on-loss", RATE="100")[0] == 0
+    assert "Slower than in earlier nights" not in (measuring_night.sessions[-1].path / "summary.md").read_text()
 
 
 def test_site_has_the_session(tmp_path: Path) -> None:
@@ -415,113 +416,114 @@ def test_site_uses_the_configured_history(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "sessions" / f"{session.id}.html").exists(), output
 
 
-def test_damaged_night_before_is_noted(measuring: Night) -> None:
+def test_damaged_night_before_is_noted(measuring_night: Night) -> None:
     """If the night before cannot be read, the summary has the table of this one, with the reason."""
-    (make_earlier_session(measuring).path / "measurements.jsonl").write_text('{"schema": 1}\n')
-    assert measuring.run(RATE="13.5")[0] == 0
-    text = (measuring.sessions[1].path / "summary.md").read_text()
+    (make_earlier_session(measuring_night).path / "measurements.jsonl").write_text('{"schema": 1}\n')
+    assert measuring_night.run(RATE="13.5")[0] == 0
+    text = (measuring_night.sessions[1].path / "summary.md").read_text()
     assert "| PASSED | `inception3 b8 gpus=1 num_ps=0 parameter_server` | 13.50 " in text
     assert "Not compared with the night before: " in text
     assert "measurements.jsonl:1: is no measurement: the key 'id' is missing" in text
 
 
-def test_keep_removes_the_oldest_sessions(measuring: Night) -> None:
+def test_keep_removes_the_oldest_sessions(measuring_night: Night) -> None:
     """--keep removes the oldest session folders of this cluster only."""
     other = SessionFolder.create(
-        measuring.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
+        measuring_night.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
     )
-    oldest, old = (make_earlier_session(measuring, second) for second in (1, 2))
-    assert measuring.run("--keep=2", RATE="12.5")[0] == 0
-    assert oldest not in measuring.sessions
-    assert measuring.sessions[:2] == [other, old]
-    assert len(measuring.sessions) == 3
+    oldest, old = (make_earlier_session(measuring_night, second) for second in (1, 2))
+    assert measuring_night.run("--keep=2", RATE="12.5")[0] == 0
+    assert oldest not in measuring_night.sessions
+    assert measuring_night.sessions[:2] == [other, old]
+    assert len(measuring_night.sessions) == 3
 
 
-def test_failed_removal_does_not_change_the_exit_code(measuring: Night) -> None:
+def test_failed_removal_does_not_change_the_exit_code(measuring_night: Night) -> None:
     """If --keep cannot remove a folder, this is reported, and the exit code is the same."""
-    first = make_earlier_session(measuring)
-    elsewhere = measuring.folder / "elsewhere"
+    first = make_earlier_session(measuring_night)
+    elsewhere = measuring_night.folder / "elsewhere"
     first.path.rename(elsewhere)
     first.path.symlink_to(elsewhere)
-    code, output = measuring.run("--keep=1", RATE="12.5")
+    code, output = measuring_night.run("--keep=1", RATE="12.5")
     assert (code, output.splitlines()[-1]) == (0, "nightly: All tests passed. Exit code 0."), output
     assert f"nightly: {first.path} is kept, for it cannot be removed: " in output
     assert elsewhere.exists()
 
 
 @pytest.mark.parametrize("variable", ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"])
-def test_unwritten_summary_does_not_change_the_exit_code(measuring: Night, variable: str) -> None:
+def test_unwritten_summary_does_not_change_the_exit_code(measuring_night: Night, variable: str) -> None:
     """If the summary cannot be written, this is reported, and the exit code is the same."""
-    code, output = measuring.run(RATE="5", **{variable: "/dev/full"})
+    code, output = measuring_night.run(RATE="5", **{variable: "/dev/full"})
     assert (code, output.splitlines()[-1]) == (1, "nightly: Tests failed. Exit code 1."), output
     assert "nightly: the summary cannot be written to /dev/full: No space left on device" in output
 
 
-def test_results_without_a_folder_are_a_wrong_option(measuring: Night) -> None:
+def test_results_without_a_folder_are_a_wrong_option(measuring_night: Night) -> None:
     """If --results is no folder, nothing is started: one line and exit code 4."""
-    measuring.results.write_text("")
-    lock = measuring.results / "nightly.local.lock"
+    measuring_night.results.write_text("")
+    lock = measuring_night.results / "nightly.local.lock"
     words = f"the night's lock {lock} cannot be opened: File exists: --results must be a folder of yours"
-    assert measuring.run() == (4, f"nightly: {words}\n")
+    assert measuring_night.run() == (4, f"nightly: {words}\n")
 
 
-def test_second_night_at_once_is_refused(waiting: Night) -> None:
+def test_second_night_at_once_is_refused(waiting_night: Night) -> None:
     """A second night at once starts nothing, names the process that has the lock, and ends with 75."""
-    with waiting.running() as first:
-        waiting.wait_until_started()
+    with waiting_night.start() as first:
+        waiting_night.wait_until_started()
 
-        code, output = waiting.run()
+        code, output = waiting_night.run()
         assert code == 75
-        assert output.startswith(f"nightly: {waiting.results}/nightly.local.lock is held by process {first.process.pid} on ")
+        lock = f"{waiting_night.results}/nightly.local.lock"
+        assert output.startswith(f"nightly: {lock} is held by process {first.process.pid} on ")
         assert output.endswith(": that night is not over. Nothing was started.\n")
 
-        waiting.go_on()
+        waiting_night.go_on()
         assert first.wait_for_end()[0] == 0
-    assert waiting.run("-k", "none")[0] == 5
+    assert waiting_night.run("-k", "none")[0] == 5
 
 
-def test_killed_night_keeps_the_lock_until_pytest_ends(waiting: Night) -> None:
+def test_killed_night_keeps_the_lock_until_pytest_ends(waiting_night: Night) -> None:
     """The lock is held until pytest ends, also if the nightly program was killed."""
-    with waiting.running(starts_forks=False) as first:
-        pid = waiting.wait_until_started()
+    with waiting_night.start(starts_forks=False) as first:
+        pid = waiting_night.wait_until_started()
         first.process.kill()
         first.process.wait(ENDS_S)
 
-        assert waiting.run()[0] == 75
+        assert waiting_night.run()[0] == 75
         assert is_alive(pid)
-        waiting.go_on()
+        waiting_night.go_on()
         assert "1 passed" in first.wait_for_end()[1]
-    assert waiting.run("-k", "none")[0] == 5
+    assert waiting_night.run("-k", "none")[0] == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_ends_the_night_with_teardown(waiting: Night, number: signal.Signals) -> None:
+def test_signal_ends_the_night_with_teardown(waiting_night: Night, number: signal.Signals) -> None:
     """A signal ends pytest after its teardown; the exit code is 128 + the signal's number."""
-    with waiting.running() as night:
-        pid = waiting.wait_until_started()
+    with waiting_night.start() as night:
+        pid = waiting_night.wait_until_started()
         night.process.send_signal(number)
         code, output = night.wait_for_end()
     assert code == 128 + number
     assert f"nightly: {number.name} came, and pytest was ended. Exit code {code}." in output
-    assert (waiting.folder / "torn-down").exists()
+    assert (waiting_night.folder / "torn-down").exists()
     assert not is_alive(pid)
 
 
-def test_night_with_nohup_ignores_sighup(waiting: Night) -> None:
+def test_night_with_nohup_ignores_sighup(waiting_night: Night) -> None:
     """With nohup, SIGHUP ends neither the night nor its pytest."""
-    argv = ["nohup", sys.executable, *waiting._argv()]
-    with subprocess.Popen(argv, cwd=waiting.folder, env=waiting._environment, stdout=subprocess.PIPE, text=True) as night:
-        pytest_pid = waiting.wait_until_started()
+    argv = ["nohup", sys.executable, *waiting_night._argv()]
+    with subprocess.Popen(argv, cwd=waiting_night.folder, env=waiting_night._environment, stdout=subprocess.PIPE, text=True) as night:
+        pytest_pid = waiting_night.wait_until_started()
         for pid in (night.pid, pytest_pid):
             os.kill(pid, signal.SIGHUP)
-        waiting.go_on()
+        waiting_night.go_on()
         output, _ = night.communicate(timeout=ENDS_S)
     assert "nightly: All tests passed. Exit code 0." in output
 
 
-def test_deadline_ends_the_night(waiting: Night) -> None:
+def test_deadline_ends_the_night(waiting_night: Night) -> None:
     """A night that exceeds its deadline ends with exit code 124."""
-    code, output = waiting.run("--deadline=0.01")
+    code, output = waiting_night.run("--deadline=0.01")
     assert code == 124
     assert "nightly: The deadline of 0.01 min passed, and pytest was ended. Exit code 124." in output
 

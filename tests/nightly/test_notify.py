@@ -172,7 +172,7 @@ def test_silent_host_is_one_line(state: Path) -> None:
 
 
 @contextmanager
-def answering(answer: bytes, *, endless: bool = False) -> Iterator[str]:
+def run_server(answer: bytes, *, endless: bool = False) -> Iterator[str]:
     """Listen, and answer each request with these bytes, once or again and again; yield the URL."""
 
     def serve() -> None:
@@ -194,13 +194,13 @@ def answering(answer: bytes, *, endless: bool = False) -> Iterator[str]:
 def test_endless_answer_ends(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that never ends its answer does not keep the night, and its lock, from ending."""
     monkeypatch.setattr("pytest_dtfperf.report.metrics_targets.ANSWER_S", 0.3)
-    with answering(b"H", endless=True) as url:
+    with run_server(b"H", endless=True) as url:
         assert send(state, [SLOW], url) == ["127.0.0.1 was not notified: no answer within 0.3 s"]
 
 
 def test_broken_answer_is_one_line(state: Path) -> None:
     """What answers in another protocol than HTTP is a line."""
-    with answering(b"220 mail.example.org ESMTP\r\n") as url:
+    with run_server(b"220 mail.example.org ESMTP\r\n") as url:
         assert send(state, [SLOW], url) == ["127.0.0.1 was not notified: BadStatusLine, 3 times"]
 
 

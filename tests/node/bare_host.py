@@ -57,7 +57,7 @@ class BareHost:
         bundle = make_bundle()
         self.order(**{"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": PATIENCE_S, **more})
 
-    def ready(self, **more: Any) -> Mapping[str, Any]:
+    def wait_until_ready(self, **more: Any) -> Mapping[str, Any]:
         """Return its message when its supervisor waits for orders."""
         *_, words = self.ready_after(**more)
         assert words["at"] == "ready", words

@@ -47,8 +47,8 @@ class HandheldAgent:
             processes.kill(pid)
         return sweep.find_left_processes([self.session])
 
-    def left(self) -> list[int]:
-        """The processes of this session, the agent apart."""
+    def list_processes(self) -> list[int]:
+        """Return the processes of this session except for the agent."""
         return [pid for pid in sweep.find_left_processes([self.session]) if pid != self.process.pid]
 
     def order(self, order: str, **data: Any) -> None:

@@ -73,7 +73,7 @@ def test_many_runs_follow_each_other() -> None:
             agent.expect("task", kind="ready", run=run)
             agent.order("stop", run=run)
             agent.expect("stopped", run=run, survivors=[])
-        assert len(agent.left()) == 1, "the zygote alone is left"
+        assert len(agent.list_processes()) == 1, "the zygote alone is left"
 
 
 def test_task_is_set_up_before_it_starts() -> None:
@@ -95,13 +95,13 @@ def test_cold_tasks_have_a_zygote_each() -> None:
     """Each task of a cold start has a zygote of its own, and nothing of it is left after the run."""
     with HandheldAgent("--start", "cold") as agent:
         agent.expect("hello")
-        assert agent.left() == []
+        assert agent.list_processes() == []
         agent.start("worker:0", "worker:1", cold=True, at="start", do="show")
         parents = {agent.expect("task", kind="shown")["parent"] for _ in range(2)}
         assert len(parents) == 2
         agent.order("stop", run="r")
         agent.expect("stopped")
-        assert agent.left() == []
+        assert agent.list_processes() == []
 
 
 def test_failure_has_the_end_of_the_log() -> None:

@@ -18,10 +18,10 @@ def test_signals_end_everything(number: signal.Signals) -> None:
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="daemonise", what="hang")
         agent.expect("task", kind="ready")
-        wait_until("zygote, task and daemon are there", lambda: len(agent.left()) == 3)
+        wait_until("zygote, task and daemon are there", lambda: len(agent.list_processes()) == 3)
         agent.process.send_signal(number)
         assert f"ended by {number.name}" in agent.words()
-        assert agent.left() == []
+        assert agent.list_processes() == []
 
 
 def test_end_of_stdin_ends_everything() -> None:
@@ -34,7 +34,7 @@ def test_end_of_stdin_ends_everything() -> None:
         agent.process.stdin.close()
         agent.words()
         assert agent.process.returncode == 0
-        assert agent.left() == []
+        assert agent.list_processes() == []
 
 
 START_AGENT = """
@@ -65,7 +65,7 @@ def test_silence_ends_everything() -> None:
     with HandheldAgent("--heartbeat-timeout-s", "1") as agent:
         agent.start("worker:0", at="ready", do="hang")
         assert "no message from the controller for 1 s" in agent.words()
-        assert agent.left() == []
+        assert agent.list_processes() == []
 
 
 def test_unread_events_do_not_keep_the_agent() -> None:
@@ -74,7 +74,7 @@ def test_unread_events_do_not_keep_the_agent() -> None:
         agent.start("worker:0", steps=100_000, step_s=0.0)
         agent.notify("go", "worker:0")
         assert "no message from the controller for 2 s" in agent.words()
-        assert agent.left() == []
+        assert agent.list_processes() == []
 
 
 def test_stop_ends_stubborn_tasks_and_daemons() -> None:
@@ -86,7 +86,7 @@ def test_stop_ends_stubborn_tasks_and_daemons() -> None:
         os.kill(pid, signal.SIGSTOP)
         agent.order("stop", run="r", grace_s=0.1)
         agent.expect("stopped", survivors=[])
-        assert len(agent.left()) == 1
+        assert len(agent.list_processes()) == 1
 
 
 def test_stop_overtakes_a_start() -> None:
@@ -95,7 +95,7 @@ def test_stop_overtakes_a_start() -> None:
         agent.start("worker:0", at="start", do="ignore SIGTERM")  # the zygote is still importing
         agent.order("stop", run="r")
         agent.expect("stopped")
-        wait_until("the zygote alone is left", lambda: len(agent.left()) == 1)
+        wait_until("the zygote alone is left", lambda: len(agent.list_processes()) == 1)
 
 
 def hanging_task(agent: HandheldAgent, run: str) -> int:
@@ -146,7 +146,7 @@ def test_zygote_and_tasks_hold_no_line_of_their_agent() -> None:
         agent.reserve(run="next", count=2)
         agent.expect("reserved")
         zygote = hanging_task(agent, "next")
-        (task,) = (pid for pid in agent.left() if pid != zygote)
+        (task,) = (pid for pid in agent.list_processes() if pid != zygote)
         assert lines_of(agent.process.pid).isdisjoint(lines_of(zygote))
         assert lines_of(agent.process.pid).isdisjoint(lines_of(task))
         assert lines_of(zygote).isdisjoint(lines_of(task))
@@ -164,7 +164,7 @@ def test_killed_agent_ends_its_tasks() -> None:
     """The kernel ends zygote and tasks of a killed agent; a daemon is found by its session."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="daemonise", what="hang")
-        wait_until("zygote, task and daemon are there", lambda: len(agent.left()) == 3)
+        wait_until("zygote, task and daemon are there", lambda: len(agent.list_processes()) == 3)
         agent.process.kill()
         agent.process.wait()
-        wait_until("the daemon alone is left", lambda: len(agent.left()) == 1)
+        wait_until("the daemon alone is left", lambda: len(agent.list_processes()) == 1)

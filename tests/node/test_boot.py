@@ -30,7 +30,7 @@ def test_programs_import_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "pytest_dtfperf" / "__init__.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
         host.run("python3", "-c", "import pytest_dtfperf; print(pytest_dtfperf.__file__)")
         assert host.line() == str(host.cache / make_bundle().name / "pytest_dtfperf" / "__init__.py")
 
@@ -38,7 +38,7 @@ def test_programs_import_the_bundle(tmp_path: Path) -> None:
 def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
     """The host's own PYTHONPATH comes after the bundle."""
     with BareHost(tmp_path, PYTHONPATH="/some/where") as host:
-        host.ready()
+        host.wait_until_ready()
         host.run("python3", "-c", "import os; print(os.environ['PYTHONPATH'])")
         assert host.line() == f"{host.cache / make_bundle().name}:/some/where"
 
@@ -87,7 +87,7 @@ def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
     for name in ("bundle-old", "uv-old"):
         os.utime(cache / name, (0, time.time() - boot.UNUSED_S - 60))
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
     assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", make_bundle().name}
 
 
@@ -97,7 +97,7 @@ def test_old_bundle_that_vanishes_is_ignored(tmp_path: Path) -> None:
     cache.mkdir(parents=True)
     (cache / "bundle-gone").symlink_to("nowhere")
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
     assert (cache / make_bundle().name).is_dir()
 
 
@@ -106,7 +106,7 @@ def test_host_without_a_cache(tmp_path: Path) -> None:
     unusable = tmp_path / "file"
     unusable.touch()
     with BareHost(tmp_path, XDG_CACHE_HOME=str(unusable), TMPDIR=str(tmp_path)) as host:
-        host.ready()
+        host.wait_until_ready()
         assert list(tmp_path.glob("dtfperf-*"))
         host.run("true")
         assert host.wait_for_end()[0] == 0
@@ -118,7 +118,7 @@ def test_folders_of_the_cluster_file_are_made(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     folders = {"XDG_CACHE_HOME": "$SCRATCH/${WHO}/cache", "TMPDIR": "~/tmp"}
     with BareHost(tmp_path / "home", SCRATCH=str(tmp_path), WHO="me") as host:
-        host.ready(folders=folders)
+        host.wait_until_ready(folders=folders)
         host.run("sh", "-c", "echo $TMPDIR $XDG_CACHE_HOME")
         assert host.line() == f"{tmp_path}/home/tmp {tmp_path}/me/cache"
     assert (tmp_path / "me" / "cache" / "dtfperf" / make_bundle().name).is_dir()

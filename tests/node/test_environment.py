@@ -68,7 +68,7 @@ def test_environment_is_made_once(home: Path) -> None:
 def test_programs_use_the_environment(home: Path) -> None:
     """Programs on the host run in the environment's interpreter."""
     with host(home) as ready:
-        ready.ready(environment=WANTED)
+        ready.wait_until_ready(environment=WANTED)
         ready.run("python3")
         assert ready.line() == "made"
 
@@ -133,7 +133,7 @@ def test_interrupted(home: Path) -> None:
     """A controller that goes away in between leaves no process; the next one makes it anew, and removes the half."""
     (home / "hang").touch()
     with host(home) as first:
-        first.ready()  # so that it has the bundle
+        first.wait_until_ready()  # so that it has the bundle
     with host(home) as interrupted:
         interrupted.header(environment=WANTED)
         while interrupted.next() != {"at": "environment", "doing": "installing TensorFlow"}:

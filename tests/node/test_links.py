@@ -15,7 +15,7 @@ STREAM_S = 0.3
 
 
 @pytest.fixture
-def other() -> Iterator[links.Listener]:
+def listener() -> Iterator[links.Listener]:
     """Host 1, listening on two ports."""
     listener = links.Listener(1, "token", [0, 0])
     yield listener
@@ -26,13 +26,13 @@ def target(host: int, *ports: int, address: str = HERE) -> dict[str, object]:
     return {"host": host, "address": address, "ports": list(ports)}
 
 
-def test_open_ports_are_reached(other: links.Listener) -> None:
+def test_open_ports_are_reached(listener: links.Listener) -> None:
     """Every port with a listener is reached, and the answers come in order."""
-    found = links.reach("token", [target(1, *other.ports)])
-    assert found == [{"to": 1, "port": port, "error": None} for port in sorted(other.ports)]
+    found = links.reach("token", [target(1, *listener.ports)])
+    assert found == [{"to": 1, "port": port, "error": None} for port in sorted(listener.ports)]
 
 
-def test_closed_port_is_refused(other: links.Listener) -> None:
+def test_closed_port_is_refused(listener: links.Listener) -> None:
     """A connection to a port without a listener is refused, with the possible reasons."""
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
@@ -40,15 +40,15 @@ def test_closed_port_is_refused(other: links.Listener) -> None:
     assert found["error"].startswith("refused (a firewall rejects it")
 
 
-def test_a_host_is_not_taken_for_another(other: links.Listener) -> None:
+def test_a_host_is_not_taken_for_another(listener: links.Listener) -> None:
     """The listener identifies itself: two hosts of one address are distinguished."""
-    (found,) = links.reach("token", [target(7, other.ports[0])])
+    (found,) = links.reach("token", [target(7, listener.ports[0])])
     assert found["error"] == "127.0.0.1 is not that host: host 1 of this cluster answers there"
 
 
-def test_strangers_are_not_served(other: links.Listener) -> None:
+def test_strangers_are_not_served(listener: links.Listener) -> None:
     """A caller without the token of this checkup gets no answer."""
-    (found,) = links.reach("another", [target(1, other.ports[0])])
+    (found,) = links.reach("another", [target(1, listener.ports[0])])
     assert found["error"] == "the program that listens there is not this checkup"
 
 
@@ -74,23 +74,23 @@ def test_other_programs_are_recognised(output: bytes) -> None:
     )
 
 
-def test_unknown_name(other: links.Listener) -> None:
+def test_unknown_name(listener: links.Listener) -> None:
     """An address that is an unknown name is an error of this one target."""
-    found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, other.ports[0])])
+    found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, listener.ports[0])])
     assert found[0]["error"].startswith("the host cannot resolve the name")
     assert found[1]["error"] is None
 
 
-def test_many_targets_side_by_side(other: links.Listener) -> None:
+def test_many_targets_side_by_side(listener: links.Listener) -> None:
     """Every one of very many attempts has its answer."""
-    found = links.reach("token", [target(1, *other.ports)] * 150)
+    found = links.reach("token", [target(1, *listener.ports)] * 150)
     assert len(found) == 300
     assert all(each["error"] is None for each in found)
 
 
-def test_measured_are_round_trips_and_bytes(other: links.Listener) -> None:
+def test_measured_are_round_trips_and_bytes(listener: links.Listener) -> None:
     """Round trips have a median over the requested number; bytes are counted over no less than the requested time."""
-    found = links.measure("token", 1, HERE, other.ports[0], STREAM_S)
+    found = links.measure("token", 1, HERE, listener.ports[0], STREAM_S)
     assert found["to"] == 1
     assert 0 < found["round_trip_s"] < links.PATIENCE_S
     assert 1 <= found["echoes"] <= links.ECHOES
@@ -98,12 +98,12 @@ def test_measured_are_round_trips_and_bytes(other: links.Listener) -> None:
     assert found["counted_s"] >= STREAM_S
 
 
-def test_two_links_at_once(other: links.Listener) -> None:
+def test_two_links_at_once(listener: links.Listener) -> None:
     """A listener serves several at once, each with its own count."""
     found: list[dict[str, object]] = []
 
     def measure() -> None:
-        found.append(links.measure("token", 1, HERE, other.ports[0], STREAM_S))
+        found.append(links.measure("token", 1, HERE, listener.ports[0], STREAM_S))
 
     both = [threading.Thread(target=measure) for _ in range(2)]
     for each in both:
@@ -114,13 +114,13 @@ def test_two_links_at_once(other: links.Listener) -> None:
     assert len(found) == 2
 
 
-def test_streams_of_one_moment(other: links.Listener) -> None:
+def test_streams_of_one_moment(listener: links.Listener) -> None:
     """Streams to several at once are counted in parts, each over its time; one that cannot be is an error of its own."""
     with ExitStack() as ends:
         third = links.Listener(2, "token", [0])
         ends.callback(third.close)
         targets = [
-            {"host": 1, "address": HERE, "port": other.ports[0], "connections": 1},
+            {"host": 1, "address": HERE, "port": listener.ports[0], "connections": 1},
             {"host": 2, "address": HERE, "port": third.ports[0], "connections": 1},
             {"host": 3, "address": HERE, "port": third.ports[0], "connections": 1},
         ]
@@ -131,7 +131,7 @@ def test_streams_of_one_moment(other: links.Listener) -> None:
     assert wrong == {"to": 3, "error": "127.0.0.1 is not that host: host 2 of this cluster answers there"}
 
 
-def test_connections_of_a_stream_are_added_up(other: links.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_a_stream_are_added_up(listener: links.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream of three connections has the bytes of all of them, in the time that they take at the sum of their rates."""
     counts = iter([[(100, 0.1)], [(300, 0.1)], [(200, 0.2)]])
     lock = threading.Lock()
@@ -142,7 +142,7 @@ def test_connections_of_a_stream_are_added_up(other: links.Listener, monkeypatch
 
     monkeypatch.setattr(links, "_count_parts", count_parts)
     (found,) = links.measure_concurrently(
-        "token", [{"host": 1, "address": HERE, "port": other.ports[0], "connections": 3}], 0.05, 1
+        "token", [{"host": 1, "address": HERE, "port": listener.ports[0], "connections": 3}], 0.05, 1
     )
     assert found == {"to": 1, "parts": [{"bytes": 600, "counted_s": pytest.approx(600 / 5000)}]}
 

@@ -30,7 +30,7 @@ def session() -> str:
 
 def start_daemon(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
     """Start it, and return its process and its daemon's."""
-    host.ready()
+    host.wait_until_ready()
     host.run(*(argv or WITH_DAEMON), env={sweep.SESSION: session}, **limits)
     assert host.line() == "up"
     return sweep.find_left_processes([session])
@@ -41,7 +41,7 @@ def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
     """The agent's exit code is the supervisor's, which reports it; what the agent leaves behind is ended."""
     leave = f"import subprocess, sys; subprocess.run({DAEMONISE!r}, stdout=subprocess.DEVNULL); sys.exit({code})"
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
         host.run(sys.executable, "-c", leave, env={sweep.SESSION: session})
         assert host.wait_for_end() == (code, {"ended": code, "survivors": []})
         assert sweep.find_left_processes([session]) == []
@@ -108,7 +108,7 @@ def test_stopped_agent_is_ended(tmp_path: Path, session: str) -> None:
 def test_no_such_program(tmp_path: Path) -> None:
     """A program that does not exist is reported before anything is started."""
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
         host.order(run={"argv": ["no-such-program"], "env": {}})
         assert host.next() == {"failed": "program", "program": "no-such-program"}
 
@@ -119,7 +119,7 @@ def test_program_that_is_none(tmp_path: Path) -> None:
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
     with BareHost(tmp_path) as host:
-        host.ready()
+        host.wait_until_ready()
         host.run("~/program")
         assert host.wait_for_end()[0] == supervisor.CANNOT_START
 
@@ -127,7 +127,7 @@ def test_program_that_is_none(tmp_path: Path) -> None:
 def test_no_order_in_time(tmp_path: Path) -> None:
     """A supervisor without orders leaves: its controller may have been cut off."""
     with BareHost(tmp_path) as host:
-        host.ready(patience_s=0.2)
+        host.wait_until_ready(patience_s=0.2)
         assert host.wait_for_end()[1] == {"ended": None, "survivors": []}
 
 
@@ -136,10 +136,10 @@ def test_survey(tmp_path: Path) -> None:
     session, mine = uuid.uuid4().hex, uuid.uuid4().hex
     env = {sweep.SESSION: session, supervisor.CONTROLLER: mine}
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as dying, BareHost(tmp_path) as host:
-        dying.ready()
+        dying.wait_until_ready()
         dying.run(*SLEEP, env=env)
         wait_until("it is there", lambda: len(sweep.find_left_processes([session])) == 1)
-        output = host.ready(survey=True)
+        output = host.wait_until_ready(survey=True)
         assert output["left"][mine] == [session]
         assert output["hostname"] == os.uname().nodename
         assert not any(each.startswith("127.") for each in output["addresses"])
@@ -147,4 +147,4 @@ def test_survey(tmp_path: Path) -> None:
         assert host.next() == {"at": "swept", "survivors": []}
         assert sweep.find_left_processes([session]) == []
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as host:
-        assert host.ready(survey=True)["reached_at"] == "10.0.0.2"
+        assert host.wait_until_ready(survey=True)["reached_at"] == "10.0.0.2"

@@ -232,7 +232,7 @@ def test_host_end_waits_for_its_program(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def around() -> Iterator[Path]:
+def short_folder() -> Iterator[Path]:
     """A folder for temporary files of a path so short that sockets may be in it."""
     with tempfile.TemporaryDirectory(prefix="tu-", dir="/tmp") as folder:
         yield Path(folder)
@@ -246,9 +246,9 @@ def start_echo_task(agent: HandheldAgent) -> None:
     agent.expect("tunnel", does="ready", run="r")
 
 
-def test_agent_carries_data_of_a_program(around: Path) -> None:
+def test_agent_carries_data_of_a_program(short_folder: Path) -> None:
     """Data of a connection reaches the program's socket, and its answer comes back; the folder ends with the run."""
-    with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
+    with HandheldAgent(env={"TMPDIR": str(short_folder)}) as agent:
         start_echo_task(agent)
         agent.order("tunnel", run="r", does="open", connection=1)
         agent.order("tunnel", run="r", does="data", connection=1, data="aGVsbG8=")
@@ -256,7 +256,7 @@ def test_agent_carries_data_of_a_program(around: Path) -> None:
         agent.order("tunnel", run="r", does="end", connection=1)
         agent.expect("tunnel", does="end", connection=1)
         agent.expect("tunnel", does="gone", connection=1)
-        (folder,) = around.glob("dtfperf-run-*")
+        (folder,) = short_folder.glob("dtfperf-run-*")
         assert folder.stat().st_mode & 0o777 == 0o700
         agent.order("stop", run="r")
         agent.expect("stopped")
@@ -267,40 +267,40 @@ def test_agent_carries_data_of_a_program(around: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_folder_of_an_agent_that_ends(around: Path, number: int) -> None:
+def test_folder_of_an_agent_that_ends(short_folder: Path, number: int) -> None:
     """An agent that is ended removes its folder; the next sweep removes that of a killed one."""
-    with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
+    with HandheldAgent(env={"TMPDIR": str(short_folder)}) as agent:
         start_echo_task(agent)
-        (folder,) = around.glob("dtfperf-run-*")
+        (folder,) = short_folder.glob("dtfperf-run-*")
         agent.process.send_signal(number)
         agent.process.wait()
         assert folder.exists() == (number == signal.SIGKILL)
-    remove_abandoned(around)
+    remove_abandoned(short_folder)
     assert not folder.exists()
 
 
-def remove_abandoned(around: Path) -> None:
+def remove_abandoned(short_folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(around))
+        patch.setenv("TMPDIR", str(short_folder))
         sweep.remove_abandoned_folders()
 
 
-def test_only_abandoned_folders_are_removed(around: Path) -> None:
+def test_only_abandoned_folders_are_removed(short_folder: Path) -> None:
     """Folders of owners that live or cannot be seen, new ones without an owner, and what is called otherwise stay."""
     me = Owner.read_own()
     owners = {"lives": me, "gone": me._replace(started=me.started - 1), "elsewhere": me._replace(boot="another")}
     for name, owner in owners.items():
-        (around / f"dtfperf-run-{name}").mkdir()
-        (around / f"dtfperf-run-{name}" / "owner").write_text(owner.text)
+        (short_folder / f"dtfperf-run-{name}").mkdir()
+        (short_folder / f"dtfperf-run-{name}" / "owner").write_text(owner.text)
     for name in ("nobody", "nobody-for-a-day"):
-        (around / f"dtfperf-run-{name}").mkdir()
-    os.utime(around / "dtfperf-run-nobody-for-a-day", (0, 0))
-    (around / "other").mkdir()
-    (around / "other" / "owner").write_text(owners["gone"].text)
-    (around / "dtfperf-run-link").symlink_to(around / "other")
-    remove_abandoned(around)
+        (short_folder / f"dtfperf-run-{name}").mkdir()
+    os.utime(short_folder / "dtfperf-run-nobody-for-a-day", (0, 0))
+    (short_folder / "other").mkdir()
+    (short_folder / "other" / "owner").write_text(owners["gone"].text)
+    (short_folder / "dtfperf-run-link").symlink_to(short_folder / "other")
+    remove_abandoned(short_folder)
     kept = ["dtfperf-run-elsewhere", "dtfperf-run-link", "dtfperf-run-lives", "dtfperf-run-nobody", "other"]
-    assert sorted(path.name for path in around.iterdir()) == kept
+    assert sorted(path.name for path in short_folder.iterdir()) == kept
 
 
 FOLDER_TASK = """

@@ -177,7 +177,7 @@ def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def accepted(perf: PerfTests, baselines: Path) -> PerfTests:
+def accepted_tests(perf: PerfTests, baselines: Path) -> PerfTests:
     """Return perf tests with accepted baselines."""
     shutil.copytree(baselines, perf.folder / "baselines")
     return perf

@@ -4,11 +4,11 @@ from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
 
 
-def test_all_repeats_makes_each_run(accepted: PerfTests) -> None:
+def test_all_repeats_makes_each_run(accepted_tests: PerfTests) -> None:
     """With --all-repeats a test that two runs decide makes all three, and passes."""
-    ended = accepted.run("--gpus=1", "--repeats=3", "--all-repeats")
+    ended = accepted_tests.run("--gpus=1", "--repeats=3", "--all-repeats")
     assert ended.code == 0
-    assert [(len(record["runs"]), record["verdict"]) for record in records(accepted)] == [(3, "PASSED")]
+    assert [(len(record["runs"]), record["verdict"]) for record in records(accepted_tests)] == [(3, "PASSED")]
 
 
 def test_repeats_of_a_test_override_all_repeats(perf: PerfTests) -> None:

@@ -122,13 +122,13 @@ def test_undecided_tests_give_exit_code_0(perf: PerfTests) -> None:
     assert [perf.run("-k", without, *options).code for options in ((), ("--strict-verdicts",))] == [0, 1]
 
 
-def test_gravest_verdict_of_a_test_counts_once(accepted: PerfTests) -> None:
+def test_gravest_verdict_of_a_test_counts_once(accepted_tests: PerfTests) -> None:
     """A test with an INCONCLUSIVE check before one that passes is undecided, as its measurement is, also if its end fails."""
-    accepted.write(TWICE)
-    ended = accepted.run("-v")
+    accepted_tests.write(TWICE)
+    ended = accepted_tests.run("-v")
     ended.line("PASSED (INCONCLUSIVE)")
     ended.line("1 undecided", "1 error")
-    (folder,) = session_folders(accepted.folder / "perf_results")
+    (folder,) = session_folders(accepted_tests.folder / "perf_results")
     assert [[check.verdict for check in record.checks] for record in folder.measurements()] == [["INCONCLUSIVE", "PASSED"]]
     assert folder.session.verdicts == {"INCONCLUSIVE": 1}
 

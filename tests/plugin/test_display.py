@@ -69,15 +69,15 @@ def test_second_session_shows_the_remaining_time(perf: PerfTests) -> None:
     "encoding, arguments", [("ascii", ["-v"]), ("latin-1", ["-n2"]), ("latin-1", ["-s"]), ("ascii", ["--dry-run"])]
 )
 def test_other_encoding_replaces_single_characters(
-    accepted: PerfTests, tmp_path: Path, encoding: str, arguments: list[str]
+    accepted_tests: PerfTests, tmp_path: Path, encoding: str, arguments: list[str]
 ) -> None:
     """On a stdout that is not UTF-8 no line is escaped or split, and tables are drawn with hyphens."""
-    environment = accepted.environ({"PYTHONIOENCODING": encoding, "TOY_STEP_S": "0.02"})
-    argv = accepted.command("perf", "--gpus=1", *arguments)[1:]
+    environment = accepted_tests.environ({"PYTHONIOENCODING": encoding, "TOY_STEP_S": "0.02"})
+    argv = accepted_tests.command("perf", "--gpus=1", *arguments)[1:]
     with (
         (tmp_path / "stdout").open("wb") as out,
         (tmp_path / "stderr").open("wb") as err,
-        zygote.start(argv, accepted.folder, environment, stdout=out.fileno(), stderr=err.fileno()) as started,
+        zygote.start(argv, accepted_tests.folder, environment, stdout=out.fileno(), stderr=err.fileno()) as started,
     ):
         started.wait(ENDS_S)
     lines = (tmp_path / "stdout").read_bytes().decode(encoding).splitlines()
@@ -91,12 +91,12 @@ def test_other_encoding_replaces_single_characters(
     assert (tmp_path / "stderr").read_bytes() == b""
 
 
-def test_ascii_terminal_shows_progress(accepted: PerfTests) -> None:
+def test_ascii_terminal_shows_progress(accepted_tests: PerfTests) -> None:
     """The progress bar on an ASCII terminal has ASCII characters only, and no line is longer than 80 columns."""
     controller, terminal = pty.openpty()
-    environment = accepted.environ({"PYTHONIOENCODING": "ascii", "TERM": "xterm", "COLUMNS": "80"})
-    argv = accepted.command("perf", "--gpus=1")[1:]
-    with zygote.start(argv, accepted.folder, environment, stdout=terminal, stderr=terminal) as process:
+    environment = accepted_tests.environ({"PYTHONIOENCODING": "ascii", "TERM": "xterm", "COLUMNS": "80"})
+    argv = accepted_tests.command("perf", "--gpus=1")[1:]
+    with zygote.start(argv, accepted_tests.folder, environment, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
         shown = b""
         with suppress(OSError):  # as a terminal ends

@@ -25,10 +25,10 @@ def test_new_baseline_has_a_step_breakdown(perf: PerfTests, option: str) -> None
     assert runs_of(perf)[-1]["step_breakdown"]["tasks"]["worker:0"]["parts"] == {"forward": 0.001}
 
 
-def test_passing_test_has_no_traced_run(accepted: PerfTests) -> None:
+def test_passing_test_has_no_traced_run(accepted_tests: PerfTests) -> None:
     """A measurement that passes has no traced run and no step breakdown."""
-    assert accepted.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
-    (record,) = records(accepted)
+    assert accepted_tests.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
+    (record,) = records(accepted_tests)
     assert "traced" not in record
     assert not any("step_breakdown" in run for run in record["runs"])
 
@@ -39,11 +39,11 @@ def test_test_without_a_baseline_has_no_traced_run(perf: PerfTests) -> None:
     assert "traced" not in records(perf)[0]
 
 
-def test_regression_has_a_traced_run_that_does_not_count(accepted: PerfTests) -> None:
+def test_regression_has_a_traced_run_that_does_not_count(accepted_tests: PerfTests) -> None:
     """A regression has a short traced run with the step breakdown, which is not among the runs of the measurement."""
-    ended = accepted.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
+    ended = accepted_tests.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
     assert ended.code == 1
-    (record,) = records(accepted)
+    (record,) = records(accepted_tests)
     assert record["verdict"] == "REGRESSED"
     assert record["traced"]["step_breakdown"]["steps"] == 5
     assert {len(run["step_s"]["worker:0"]) for run in record["runs"]} == {40}
@@ -52,27 +52,27 @@ def test_regression_has_a_traced_run_that_does_not_count(accepted: PerfTests) ->
     ended.line("500", "REGRESSED")
 
 
-def test_traced_regression_has_no_further_run(accepted: PerfTests) -> None:
+def test_traced_regression_has_no_further_run(accepted_tests: PerfTests) -> None:
     """With --explain one of the regular runs is traced, and a regression has no further one."""
-    assert accepted.run("--gpus=1", "--explain", **SLOW).code == 1
-    (record,) = records(accepted)
+    assert accepted_tests.run("--gpus=1", "--explain", **SLOW).code == 1
+    (record,) = records(accepted_tests)
     assert "traced" not in record
     assert sum("step_breakdown" in run for run in record["runs"]) == 1
 
 
-def test_explain_never_traces_nothing(accepted: PerfTests) -> None:
+def test_explain_never_traces_nothing(accepted_tests: PerfTests) -> None:
     """With --explain=never in the ini file a regression has no traced run."""
-    assert accepted.run("--gpus=1", **SLOW).code == 1
-    (record,) = records(accepted)
+    assert accepted_tests.run("--gpus=1", **SLOW).code == 1
+    (record,) = records(accepted_tests)
     assert "traced" not in record
     assert not any("step_breakdown" in run for run in record["runs"])
 
 
-def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
+def test_traced_run_that_fails_changes_no_verdict(accepted_tests: PerfTests) -> None:
     """If a task dies in the traced run, the verdict stays REGRESSED, and a line names the task."""
-    ended = accepted.run("--gpus=1", "--explain=auto", TOY_DO="die when traced", **SLOW)
+    ended = accepted_tests.run("--gpus=1", "--explain=auto", TOY_DO="die when traced", **SLOW)
     assert ended.code == 1
-    (record,) = records(accepted)
+    (record,) = records(accepted_tests)
     assert record["verdict"] == "REGRESSED"
     assert "traced" not in record
     ended.line("REGRESSED: trivial b10 gpus=1")
@@ -101,13 +101,13 @@ def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
     ended.line("tried: input: with synthetic input the step takes 0.01 instead of 0.03 s: confirmed")
 
 
-def test_experiments_need_diagnose_and_a_regression(accepted: PerfTests) -> None:
+def test_experiments_need_diagnose_and_a_regression(accepted_tests: PerfTests) -> None:
     """A regression without --diagnose has no experiments, nor has a passing test with it."""
-    assert accepted.run("--gpus=1", TOY_STEP_S="0.02").code == 1
-    assert "experiments" not in records(accepted)[0]
-    shutil.rmtree(accepted.folder / "perf_results")
-    assert accepted.run("--gpus=1", "--diagnose").code == 0
-    assert "experiments" not in records(accepted)[0]
+    assert accepted_tests.run("--gpus=1", TOY_STEP_S="0.02").code == 1
+    assert "experiments" not in records(accepted_tests)[0]
+    shutil.rmtree(accepted_tests.folder / "perf_results")
+    assert accepted_tests.run("--gpus=1", "--diagnose").code == 0
+    assert "experiments" not in records(accepted_tests)[0]
 
 
 def test_experiment_that_fails_changes_no_verdict(perf: PerfTests) -> None:

@@ -30,7 +30,7 @@ def pytest_unconfigure(config):
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> PerfTests:
+def foreign_tests(tmp_path_factory: pytest.TempPathFactory) -> PerfTests:
     """What a run of a foreign test did is in the folder, in seen.txt. What is imported when can be seen in a new Python."""
     tests = whole_tests_in(tmp_path_factory.mktemp("foreign"))
     (tests.folder / "perf" / "clusters.toml").unlink()
@@ -52,18 +52,18 @@ def read_observations(tests: PerfTests) -> dict[str, list[str]]:
     return found
 
 
-def test_foreign_run_imports_starts_and_reads_nothing(foreign: PerfTests) -> None:
+def test_foreign_run_imports_starts_and_reads_nothing(foreign_tests: PerfTests) -> None:
     """A run without perf tests imports no heavy module, starts no process, opens no TOML, JSON or lock file, and leaves no
     folder."""
-    assert read_observations(foreign)["modules"] == []
-    assert read_observations(foreign)["processes"] == []
-    assert read_observations(foreign)["files"] == []
-    assert not (foreign.folder / "perf_results").exists()
+    assert read_observations(foreign_tests)["modules"] == []
+    assert read_observations(foreign_tests)["processes"] == []
+    assert read_observations(foreign_tests)["files"] == []
+    assert not (foreign_tests.folder / "perf_results").exists()
 
 
-def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
+def test_foreign_run_loads_few_modules(foreign_tests: PerfTests) -> None:
     """Of the package itself only the hooks and what they read options with are loaded."""
-    assert read_observations(foreign)["ours"] == [
+    assert read_observations(foreign_tests)["ours"] == [
         "pytest_dtfperf",
         "pytest_dtfperf.baselines",
         "pytest_dtfperf.baselines.verdict",

@@ -254,7 +254,7 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another project, with an ini file and a conftest of its own that would end every run."""
     folder = tmp_path_factory.mktemp("theirs")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\ntestpaths = nowhere\n")
@@ -267,36 +267,36 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("option", ELSEWHERE)
-def test_value_after_a_blank_does_not_change_the_root(perf: PerfTests, theirs: Path, option: str) -> None:
+def test_value_after_a_blank_does_not_change_the_root(perf: PerfTests, other_project: Path, option: str) -> None:
     """With `--baselines DIR` in another project the root directory and the ini file are still those of the tests."""
     perf.starts_forks = True  # as pytest starts itself anew
-    ended = perf.run("--co", option, str(theirs / ELSEWHERE[option]))
+    ended = perf.run("--co", option, str(other_project / ELSEWHERE[option]))
     assert ended.code == 0, ended.out + ended.err
     assert ended.line("rootdir: ") == f"rootdir: {perf.folder}"
     ended.line("configfile: pytest.ini")
     ended.line("2 tests collected")
 
 
-def test_value_in_another_project_leaves_it_unchanged(accepted: PerfTests, theirs: Path) -> None:
+def test_value_in_another_project_leaves_it_unchanged(accepted_tests: PerfTests, other_project: Path) -> None:
     """With options that name another project's folders the results are in the tests' own, and the other project is
     unchanged."""
-    accepted.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
-    accepted.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
-    accepted.starts_forks = True
-    before = sorted(theirs.rglob("*"))
-    ended = accepted.run("--gpus", "1", "--baselines", str(theirs / "baselines"))
+    accepted_tests.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted_tests.folder / 'perf' / 'clusters.toml'}"
+    accepted_tests.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
+    accepted_tests.starts_forks = True
+    before = sorted(other_project.rglob("*"))
+    ended = accepted_tests.run("--gpus", "1", "--baselines", str(other_project / "baselines"))
     assert ended.code == 0, ended.out + ended.err
     ended.line("NO_BASELINE")
-    assert list((accepted.folder / "perf_results").glob("*/session.json"))
-    assert sorted(theirs.rglob("*")) == before
+    assert list((accepted_tests.folder / "perf_results").glob("*/session.json"))
+    assert sorted(other_project.rglob("*")) == before
 
 
-def test_value_after_a_blank_is_refused_within_another_program(perf: PerfTests, theirs: Path) -> None:
+def test_value_after_a_blank_is_refused_within_another_program(perf: PerfTests, other_project: Path) -> None:
     """If a program that cannot be restarted calls pytest, a line shows how to write the option."""
     code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-    ended = perf.run_python("-c", code, "perf", "--co", "--baselines", str(theirs / "baselines"))
+    ended = perf.run_python("-c", code, "perf", "--co", "--baselines", str(other_project / "baselines"))
     assert ended.code == 4
-    ended.line("ERROR: --baselines ", f"write --baselines={theirs / 'baselines'}")
+    ended.line("ERROR: --baselines ", f"write --baselines={other_project / 'baselines'}")
 
 
 def test_option_without_a_value_leaves_the_next_argument(perf: PerfTests) -> None:

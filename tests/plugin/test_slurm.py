@@ -81,7 +81,7 @@ class Mini:
         return self.perf.run("--cluster=mini", *arguments, **environment)
 
     @contextmanager
-    def running(self, *arguments: str, name: str = "out.txt", **environment: str) -> Iterator["Running"]:
+    def start(self, *arguments: str, name: str = "out.txt", **environment: str) -> Iterator["Running"]:
         """The same while it goes on, as in a terminal: it leads a process group of its own."""
         out = self.folder / name
         with (
@@ -100,11 +100,11 @@ class Mini:
         """Those of this test, in order."""
         return [job for job in self._records() if job.id not in self._before]
 
-    def waiting(self) -> list[Job]:
+    def list_pending(self) -> list[Job]:
         return [job for job in self.jobs if job.state == "PENDING"]
 
     @contextmanager
-    def busy(self) -> Iterator[str]:
+    def occupy_nodes(self) -> Iterator[str]:
         """All nodes have other work to do: the id of the job that is it."""
         options = ["--parsable", f"--nodes={len(self.site.nodes)}", "--exclusive", "--time=10", "--output=/dev/null"]
         job_id = self.site.run("sbatch", *options, "--job-name=others", "--chdir=/", "--wrap=sleep 600").strip()
@@ -240,7 +240,7 @@ def test_session_inside_a_job_uses_its_nodes(mini: Mini) -> None:
 
 def test_session_inside_an_ended_job_is_an_error(mini: Mini) -> None:
     """With the SLURM_JOB_ID of an ended job each test has an error with the remedy."""
-    with mini.busy() as job_id:
+    with mini.occupy_nodes() as job_id:
         pass
     wait_until("it is over", lambda: mini.site.jobs() == [])
     ended = mini.run("--gpus=1,2", SLURM_JOB_ID=job_id, SLURM_JOB_NUM_NODES="2", SLURM_JOB_NODELIST="n[1-2]")
@@ -251,10 +251,10 @@ def test_session_inside_an_ended_job_is_an_error(mini: Mini) -> None:
 
 def test_pending_job_shows_its_reason_and_ends_on_interrupt(mini: Mini) -> None:
     """A pending job shows its reason and expected start, and Ctrl-C cancels it and ends pytest with its summary."""
-    with mini.busy(), mini.running("--gpus=2") as running:
+    with mini.occupy_nodes(), mini.start("--gpus=2") as running:
         running.wait_for(" pending, expected to start ")
         running.wait_for(": others go first (Resources)")
-        (job,) = mini.waiting()
+        (job,) = mini.list_pending()
         assert running.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
         assert f"Slurm job {job.id} pending" in running.output
         assert "KeyboardInterrupt" in running.output
@@ -266,7 +266,7 @@ def test_pending_job_shows_its_reason_and_ends_on_interrupt(mini: Mini) -> None:
 def test_pending_job_is_cancelled_by_any_signal(mini: Mini, how: str) -> None:
     """SIGTERM, SIGHUP, SIGKILL or a second SIGINT to pytest cancels its pending job."""
     name, _, again = how.partition(" ")
-    with mini.busy(), mini.running("--gpus=2") as running:
+    with mini.occupy_nodes(), mini.start("--gpus=2") as running:
         running.wait_for(" pending")
         for _ in range(2 if again else 1):
             os.killpg(running.process.pid, signal.Signals[name])
@@ -293,7 +293,7 @@ def test_job_above_a_limit_of_its_partition_is_an_error(mini: Mini) -> None:
 def test_job_pending_too_long_is_cancelled(mini: Mini) -> None:
     """After max_pending the only job is cancelled, and each test has an error with the reason."""
     mini.add_keys('max_pending = "2s"')
-    with mini.busy():
+    with mini.occupy_nodes():
         ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
     (job,) = mini.jobs
@@ -320,7 +320,7 @@ def test_cancelled_job_is_replaced_for_the_next_test(mini: Mini) -> None:
         TWO.replace("def test_a(train):", "def test_a(train, monkeypatch):\n    monkeypatch.setenv('TOY_DO', 'wait')")
     )
     waits = mini.folder / "waits"
-    with mini.running("-v", TOY_WAITS=str(waits)) as running:
+    with mini.start("-v", TOY_WAITS=str(waits)) as running:
         wait_until("it trains", waits.exists)
         (job,) = mini.jobs
         mini.site.run("scancel", job.id)
@@ -387,17 +387,17 @@ def test_baseline_belongs_to_hardware_not_clusters(mini: Mini) -> None:
 
 def test_job_of_a_killed_session_is_reaped(mini: Mini) -> None:
     """Of two sessions with pending jobs one is killed with its watchdogs, and `dtfperf slurm reap` cancels that job only."""
-    with mini.busy(), mini.running("--gpus=1", name="dies.txt") as dies:
-        wait_until("it has a job", lambda: len(mini.waiting()) == 1)
-        with mini.running("--gpus=2", name="lives.txt") as lives:
-            wait_until("both have a job", lambda: len(mini.waiting()) == 2)
-            left, kept = sorted(mini.waiting(), key=lambda job: job.nodes)
+    with mini.occupy_nodes(), mini.start("--gpus=1", name="dies.txt") as dies:
+        wait_until("it has a job", lambda: len(mini.list_pending()) == 1)
+        with mini.start("--gpus=2", name="lives.txt") as lives:
+            wait_until("both have a job", lambda: len(mini.list_pending()) == 2)
+            left, kept = sorted(mini.list_pending(), key=lambda job: job.nodes)
             kill_with_watchdog(dies.process)
             reaped = mini.perf.run_python("-m", "pytest_dtfperf.cli", "slurm", "reap")
             assert reaped.code == 0, reaped.err
             assert re.search(rf"^{left.id} .* is gone +cancelled *$", reaped.out, re.MULTILINE), reaped.out
             assert re.search(rf"^{kept.id} .* is at work +left alone *$", reaped.out, re.MULTILINE), reaped.out
-            wait_until("its job is cancelled", lambda: [job.id for job in mini.waiting()] == [kept.id])
+            wait_until("its job is cancelled", lambda: [job.id for job in mini.list_pending()] == [kept.id])
             assert lives.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
 
 

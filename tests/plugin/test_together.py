@@ -83,12 +83,12 @@ def test_strict_settings_pass(perf: PerfTests, plugins: list[str]) -> None:
     assert ended.code == 0, ended.out + ended.err
 
 
-def test_rerun_measures_again(accepted: PerfTests) -> None:
+def test_rerun_measures_again(accepted_tests: PerfTests) -> None:
     """A failing test that pytest-rerunfailures repeats is measured again, and both attempts are recorded."""
-    ended = accepted.run("--gpus=1", "--reruns=1", TOY_STEP_S="0.02")
+    ended = accepted_tests.run("--gpus=1", "--reruns=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("1 failed", "1 rerun")
-    assert [record.get("attempt", 1) for record in records(accepted)] == [1, 2]
+    assert [record.get("attempt", 1) for record in records(accepted_tests)] == [1, 2]
     ended.line("trivial b10", "REGRESSED, attempt 2")
 
 
@@ -166,9 +166,9 @@ def test_x(train, monkeypatch):
     assert json.loads((session / "session.json").read_text())["verdicts"] == {}
 
 
-def test_xfail_is_counted_by_pytest(accepted: PerfTests) -> None:
+def test_xfail_is_counted_by_pytest(accepted_tests: PerfTests) -> None:
     """A perf test marked xfail is xfailed if it regresses, and xpassed if it does not."""
-    accepted.write(
+    accepted_tests.write(
         """
 import pytest
 
@@ -182,10 +182,10 @@ def test_new(train, baseline):
     baseline.check(train(model="trivial", gpus=1, batch_size=7))
 """
     )
-    ended = accepted.run("--junitxml=junit.xml")
+    ended = accepted_tests.run("--junitxml=junit.xml")
     assert ended.code == 0
     ended.line("1 xfailed, 1 xpassed")
-    assert "dtfperf_skipped" not in (accepted.folder / "junit.xml").read_text()
+    assert "dtfperf_skipped" not in (accepted_tests.folder / "junit.xml").read_text()
 
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
@@ -274,11 +274,11 @@ def test_signals_run_all_teardown(perf: PerfTests, number: signal.Signals, worke
 import pytest
 
 @pytest.fixture
-def held():
+def teardown_file():
     yield
     open("torn-down", "w").close()
 
-def test_x(held, train):
+def test_x(teardown_file, train):
     train(model="trivial")
 """
     )

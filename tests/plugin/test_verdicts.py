@@ -48,12 +48,12 @@ def test_first_run_passes_and_shows_how_to_accept(perf: PerfTests) -> None:
     assert not (perf.folder / "baselines").exists()
 
 
-def test_regression_in_github_is_an_annotation(accepted: PerfTests) -> None:
+def test_regression_in_github_is_an_annotation(accepted_tests: PerfTests) -> None:
     """In GitHub Actions a failed test has a line that annotates its file."""
-    workspace = str(accepted.folder.parent)
-    here = accepted.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
+    workspace = str(accepted_tests.folder.parent)
+    here = accepted_tests.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
     (line,) = [line for line in here.out.splitlines() if line.startswith("::")]
-    assert re.match(rf"::error file={accepted.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
+    assert re.match(rf"::error file={accepted_tests.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
     assert here.code == 1
 
 
@@ -83,25 +83,25 @@ def test_accepted_baselines_are_written_and_shown(perf: PerfTests) -> None:
     assert entries[0]["provenance"]["test"] == "perf/test_perf.py::test_throughput[gpus1-ps1-parameter_server]"
 
 
-def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
+def test_equal_rate_passes_with_fewest_runs(accepted_tests: PerfTests) -> None:
     """A test with the rate of its baseline passes after two of three runs."""
-    ended = accepted.run()
+    ended = accepted_tests.run()
     assert ended.code == 0
     ended.line("gpus=1", "+0.0 %", "PASSED")
-    assert [len(record["runs"]) for record in records(accepted)] == [2, 2]
+    assert [len(record["runs"]) for record in records(accepted_tests)] == [2, 2]
 
 
-def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
+def test_regression_fails_and_explains_itself(accepted_tests: PerfTests) -> None:
     """A slower rate fails the test with rates, baseline, margin, the step's change and the next command, without a traceback,
     an annotation of GitHub or a warning of few repeats."""
-    ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
+    ended = accepted_tests.run("--gpus=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
     ended.line("baseline", "1000", "-50.0 %", "margin 10.0 %")
     ended.line("  why ", "+10.0 ms per step (10.0 -> 20.0 ms)")
     ended.line("+10.0 ms   not explained")
     ended.line("rerun", "pytest --gpus=1", "test_throughput[gpus1-ps1-parameter_server]")
-    ended.line("  next ", "dtfperf explain perf_results/", records(accepted)[0]["id"])
+    ended.line("  next ", "dtfperf explain perf_results/", records(accepted_tests)[0]["id"])
     ended.line("FAILED (REGRESSED)")
     assert "Traceback" not in ended.out
     assert "def test_throughput" not in ended.out
@@ -109,65 +109,65 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
     assert "too few to find" not in ended.out
     logs = Path(ended.line("  logs ").split()[1])
     assert (logs / "1" / "worker-0.log").exists()
-    assert records(accepted)[0]["verdict"] == "REGRESSED"
+    assert records(accepted_tests)[0]["verdict"] == "REGRESSED"
 
 
-def test_failure_after_a_passed_check_is_failed(accepted: PerfTests) -> None:
+def test_failure_after_a_passed_check_is_failed(accepted_tests: PerfTests) -> None:
     """A test that fails after a passed check is shown as FAILED, without a verdict."""
-    accepted.write(
+    accepted_tests.write(
         "def test_x(train, baseline):\n    baseline.check(train(model='trivial', gpus=1))\n    raise RuntimeError('later')\n"
     )
-    ended = accepted.run("-v")
+    ended = accepted_tests.run("-v")
     assert ended.code == 1
     assert "FAILED" in ended.out
     assert "FAILED (PASSED)" not in ended.out
 
 
-def test_improvement_passes_and_is_shown(accepted: PerfTests) -> None:
+def test_improvement_passes_and_is_shown(accepted_tests: PerfTests) -> None:
     """A faster rate passes, and both the test's line and the table show it."""
-    ended = accepted.run("--gpus=1", "-v", TOY_STEP_S="0.005")
+    ended = accepted_tests.run("--gpus=1", "-v", TOY_STEP_S="0.005")
     assert ended.code == 0
     ended.line("PASSED (IMPROVED)")
     ended.line("+100.0 %", "IMPROVED")
 
 
-def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
+def test_straddling_runs_are_inconclusive(accepted_tests: PerfTests) -> None:
     """Runs on both sides of the margin use all repeats and are INCONCLUSIVE, which passes unless verdicts are strict."""
-    noise = {"TOY_NOISE": "0.15", "TOY_COUNTER": str(accepted.folder / "counter")}
-    ended = accepted.run("--gpus=1", "-v", **noise)
+    noise = {"TOY_NOISE": "0.15", "TOY_COUNTER": str(accepted_tests.folder / "counter")}
+    ended = accepted_tests.run("--gpus=1", "-v", **noise)
     assert ended.code == 0
     ended.line("PASSED (INCONCLUSIVE)")
     ended.line("INCONCLUSIVE: trivial b10 gpus=1 num_ps=1 parameter_server: ", "against 1000 images/sec")
-    assert len(records(accepted)[0]["runs"]) == 3
-    (accepted.folder / "counter").unlink()
-    assert accepted.run("--gpus=1", "--strict-verdicts", **noise).code == 1
+    assert len(records(accepted_tests)[0]["runs"]) == 3
+    (accepted_tests.folder / "counter").unlink()
+    assert accepted_tests.run("--gpus=1", "--strict-verdicts", **noise).code == 1
 
 
-def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
+def test_slower_baseline_needs_a_reason(accepted_tests: PerfTests) -> None:
     """A regression without a reason does not become a baseline, and a message shows the option for one."""
-    before = baseline_file(accepted).read_bytes()
-    refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
+    before = baseline_file(accepted_tests).read_bytes()
+    refused = accepted_tests.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
     refused.line("not accepted", "REGRESSED")
     refused.line("--allow-regression")
-    assert baseline_file(accepted).read_bytes() == before
+    assert baseline_file(accepted_tests).read_bytes() == before
 
 
-def test_update_changes_only_the_measured_entry(accepted: PerfTests) -> None:
+def test_update_changes_only_the_measured_entry(accepted_tests: PerfTests) -> None:
     """Accepting one spec leaves every other entry as it was."""
-    entries = json.loads(baseline_file(accepted).read_text())["entries"]
-    accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.0095")
-    after = json.loads(baseline_file(accepted).read_text())["entries"]
+    entries = json.loads(baseline_file(accepted_tests).read_text())["entries"]
+    accepted_tests.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.0095")
+    after = json.loads(baseline_file(accepted_tests).read_text())["entries"]
     changed = [key for key in entries if after[key] != entries[key]]
     assert len(changed) == 1
     assert "gpus=1 " in changed[0]
 
 
-def test_update_of_new_baselines_leaves_old_ones(accepted: PerfTests) -> None:
+def test_update_of_new_baselines_leaves_old_ones(accepted_tests: PerfTests) -> None:
     """--update-baselines=new leaves baselines that exist as they are, even if rates are faster."""
-    before = baseline_file(accepted).read_bytes()
-    accepted.run("--gpus=1", "--update-baselines=new", TOY_STEP_S="0.0095")
-    assert baseline_file(accepted).read_bytes() == before
+    before = baseline_file(accepted_tests).read_bytes()
+    accepted_tests.run("--gpus=1", "--update-baselines=new", TOY_STEP_S="0.0095")
+    assert baseline_file(accepted_tests).read_bytes() == before
 
 
 def test_efficiency_check_writes_no_baseline(perf: PerfTests) -> None:
@@ -186,14 +186,14 @@ def test_scaling(train, baseline):
     assert not list((perf.folder / "baselines").glob("*.json"))
 
 
-def test_injected_slow_down_never_becomes_a_baseline(accepted: PerfTests) -> None:
+def test_injected_slow_down_never_becomes_a_baseline(accepted_tests: PerfTests) -> None:
     """An injected slow-down fails the test, is named, and is refused as a baseline even with a reason."""
-    before = baseline_file(accepted).read_bytes()
-    ended = accepted.run("--gpus=1", "--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
+    before = baseline_file(accepted_tests).read_bytes()
+    ended = accepted_tests.run("--gpus=1", "--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
     assert ended.code == 1
     ended.line("INJECTED SLOW-DOWN DTFPERF_SLOWDOWN=worker:0=0.05")
     ended.line("not accepted", "injected")
-    assert baseline_file(accepted).read_bytes() == before
+    assert baseline_file(accepted_tests).read_bytes() == before
 
 
 def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
@@ -218,10 +218,10 @@ def test_invalid_run_does_not_affect_other_specs(perf: PerfTests) -> None:
     assert (one["spec"]["gpus"], one["verdict"], one["reason"]) == (1, None, None)
 
 
-def test_invalid_further_run_is_recorded(accepted: PerfTests) -> None:
+def test_invalid_further_run_is_recorded(accepted_tests: PerfTests) -> None:
     """If the further run of a check is invalid, its measurement is INVALID, and another test measures again and passes."""
-    diverges = accepted.folder / "diverges"
-    accepted.write(
+    diverges = accepted_tests.folder / "diverges"
+    accepted_tests.write(
         f"""
 from pathlib import Path
 
@@ -237,10 +237,10 @@ def test_other(train, baseline):
     baseline.check(train(model="trivial", gpus=1))
 """
     )
-    ended = accepted.run(TOY_DIVERGES=str(diverges))
+    ended = accepted_tests.run(TOY_DIVERGES=str(diverges))
     assert ended.code == 1
     ended.line("1 failed, 1 passed")
-    invalid, sound = records(accepted)
+    invalid, sound = records(accepted_tests)
     assert (invalid["verdict"], len(invalid["runs"])) == ("INVALID", 2)
     assert "the loss of measured step 1 is nan" in invalid["reason"]
     assert (sound["verdict"], len(sound["runs"])) == ("PASSED", 2)
@@ -308,7 +308,7 @@ def test_scaling(train, baseline):
     ended.line("efficiency 100.0 % of 2 devices", "relative to trivial b10 gpus=1", "at least 150.0 %")
 
 
-def test_stored_session_is_judged_with_the_same_result(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_session_is_judged_with_the_same_result(accepted_tests: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
     """`dtfperf judge` gives the same records, byte for byte, without the baseline file."""
     perf_tests = """
 import pytest
@@ -318,13 +318,13 @@ def test_scaling(train, baseline, gpus):
     one, many = train.in_turn({"gpus": 1}, {"gpus": gpus}, model="trivial")
     baseline.check_efficiency(many, anchor=one, at_least=0.9)
 """
-    accepted.write(perf_tests, "test_zscaling.py")
-    accepted.run("--gpus=1,2", TOY_STEP_S="0.02")
-    baseline_file(accepted).unlink()
-    folder = max((accepted.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    accepted_tests.write(perf_tests, "test_zscaling.py")
+    accepted_tests.run("--gpus=1,2", TOY_STEP_S="0.02")
+    baseline_file(accepted_tests).unlink()
+    folder = max((accepted_tests.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert main(["judge", "--json", str(folder)]) == 1
     assert capsys.readouterr().out.encode() == (folder / "measurements.jsonl").read_bytes()
-    assert sorted(record["verdict"] for record in records(accepted)) == ["REGRESSED", "REGRESSED"]
+    assert sorted(record["verdict"] for record in records(accepted_tests)) == ["REGRESSED", "REGRESSED"]
 
 
 def test_compared_specs_take_turns(perf: PerfTests) -> None:
@@ -349,9 +349,9 @@ def test_scaling(train, baseline):
     assert [len(record["runs"]) for record in records(perf)] == [3, 3]
 
 
-def test_second_check_uses_further_runs(accepted: PerfTests) -> None:
+def test_second_check_uses_further_runs(accepted_tests: PerfTests) -> None:
     """The further runs of one check are used by the next, which computes its change from all runs."""
-    accepted.write(
+    accepted_tests.write(
         """
 def test_scaling(train, baseline):
     one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
@@ -360,8 +360,8 @@ def test_scaling(train, baseline):
     baseline.check(one)
 """
     )
-    accepted.run(TOY_NOISE="0.001", TOY_COUNTER=str(accepted.folder / "counter"))
-    one, two = records(accepted)
+    accepted_tests.run(TOY_NOISE="0.001", TOY_COUNTER=str(accepted_tests.folder / "counter"))
+    one, two = records(accepted_tests)
     assert [len(record["runs"]) for record in (one, two)] == [3, 3]
     assert [check["runs"] for record in (one, two) for check in record["checks"]] == [3, 3, 3]
     for record, stored in ((one, 1000), (two, 2000)):
@@ -369,14 +369,16 @@ def test_scaling(train, baseline):
         assert record["change"] == pytest.approx(mean / stored - 1)
 
 
-def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
+def test_budget_of_false_alarms_is_shared(accepted_tests: PerfTests) -> None:
     """Each test has its share of the session's false alarms, and with -v the summary shows their total."""
-    ended = accepted.run("-v", "--gpus=1,2", "--false-alarms=0.02")
+    ended = accepted_tests.run("-v", "--gpus=1,2", "--false-alarms=0.02")
     ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
-    assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [pytest.approx(0.02 / 2 / 2)] * 2
+    assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted_tests)] == [
+        pytest.approx(0.02 / 2 / 2)
+    ] * 2
 
 
-def test_declared_checks_share_the_budget_evenly(accepted: PerfTests) -> None:
+def test_declared_checks_share_the_budget_evenly(accepted_tests: PerfTests) -> None:
     """Both checks of a test with checks=2 have half of its share, and a third check fails the test with a message."""
     test = """
 import pytest
@@ -386,30 +388,30 @@ def test_twice(train, baseline):
     for _ in range({made}):
         baseline.check(measured)
 """
-    accepted.write(test.format(checks=2, made=2))
-    accepted.run()
-    (record,) = records(accepted)
+    accepted_tests.write(test.format(checks=2, made=2))
+    accepted_tests.run()
+    (record,) = records(accepted_tests)
     assert [check["terms"]["false_alarm"] for check in record["checks"]] == [pytest.approx(0.05 / 2)] * 2
-    accepted.write(test.format(checks=2, made=3))
-    ended = accepted.run()
+    accepted_tests.write(test.format(checks=2, made=3))
+    ended = accepted_tests.run()
     assert ended.code == 1
     ended.line("check 3 of a test that declares checks=2", "dtfperf(checks=3)")
 
 
-def test_too_few_repeats_are_reported(accepted: PerfTests) -> None:
+def test_too_few_repeats_are_reported(accepted_tests: PerfTests) -> None:
     """With --repeats=1 one line warns that a slower rate needs 3 runs, and the verdict is INCONCLUSIVE with that reason."""
-    ended = accepted.run("--gpus=1", "--repeats=1", TOY_STEP_S="0.03")
+    ended = accepted_tests.run("--gpus=1", "--repeats=1", TOY_STEP_S="0.03")
     assert ended.out.count("repeats=1 is too few to find a slower rate: it takes 3 runs to confirm one") == 1
-    (record,) = records(accepted)
+    (record,) = records(accepted_tests)
     assert record["verdict"] == "INCONCLUSIVE"
     assert "it is worse, but 3 runs are needed to confirm that (--repeats=3)" in record["reason"]
     assert "lies within" not in record["reason"]
 
 
-def test_margin_option_overrides_other_margins(accepted: PerfTests) -> None:
+def test_margin_option_overrides_other_margins(accepted_tests: PerfTests) -> None:
     """--margin overrides the margin of the cluster."""
-    accepted.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")
-    (record,) = records(accepted)
+    accepted_tests.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")
+    (record,) = records(accepted_tests)
     assert (record["verdict"], record["checks"][-1]["terms"]["margin"]) == ("PASSED", 0.4)
 
 
@@ -430,23 +432,23 @@ while os.path.exists("busy"):
 """
 
 
-def test_busy_host_taints_a_measurement(accepted: PerfTests) -> None:
+def test_busy_host_taints_a_measurement(accepted_tests: PerfTests) -> None:
     """If other processes use all cores, each run is disturbed, one more than the fewest is made, and the verdict is TAINTED
     with the reason."""
-    clusters = accepted.folder / "perf" / "clusters.toml"
+    clusters = accepted_tests.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("dedicated = false", "dedicated = true"))
-    accepted.write(WHILE_BUSY)
+    accepted_tests.write(WHILE_BUSY)
     command = [sys.executable, "-c", BUSY]
-    busy = [subprocess.Popen(command, cwd=accepted.folder) for _ in range(os.cpu_count() or 1)]
+    busy = [subprocess.Popen(command, cwd=accepted_tests.folder) for _ in range(os.cpu_count() or 1)]
     try:
-        ended = accepted.run("--gpus=2", "-v", TOY_WALL_S="0.2")
+        ended = accepted_tests.run("--gpus=2", "-v", TOY_WALL_S="0.2")
     finally:
         for process in busy:
             process.kill()
             process.wait()
     assert ended.code == 0
     ended.line("PASSED (TAINTED)")
-    (record,) = records(accepted)
+    (record,) = records(accepted_tests)
     assert len(record["runs"]) == 3
     assert "every run of trivial b10 gpus=2" in record["reason"]
     assert "other processes used" in record["reason"]
@@ -480,13 +482,13 @@ def test_none(train, baseline):
 @pytest.mark.parametrize(
     "how", [["--color=yes"], ["-q", "--color=yes"], ["-n2", "--color=yes"]], ids=["alone", "quiet", "xdist"]
 )
-def test_last_line_counts_undecided_tests(accepted: PerfTests, how: list[str]) -> None:
+def test_last_line_counts_undecided_tests(accepted_tests: PerfTests, how: list[str]) -> None:
     """Tests without a decision are counted separately from passed ones, and the last line is yellow."""
-    accepted.write(
+    accepted_tests.write(
         "def test_decided(train, baseline): baseline.check(train(model='trivial', gpus=1))\n"
         "def test_open(train, baseline): baseline.check(train(model='trivial', gpus=1, batch_size=7))\n"
     )
-    ended = accepted.run("--color=yes", *how)
+    ended = accepted_tests.run("--color=yes", *how)
     assert ended.code == 0
     last = [line for line in ended.out.splitlines() if "undecided" in line][-1]
     assert re.sub(r"\x1b\[[0-9;]*m", "", last).strip("= ").startswith("1 passed, 1 undecided in ")
@@ -507,9 +509,9 @@ def test_accepted_session_reports_no_missing_baseline(perf: PerfTests) -> None:
     assert [record["accepted"] for record in records(perf)] == [True, True]
 
 
-def test_junit_has_errors_and_failures(accepted: PerfTests) -> None:
+def test_junit_has_errors_and_failures(accepted_tests: PerfTests) -> None:
     """In JUnit XML INFRASTRUCTURE is an error, and a regression is a failure with its step's change."""
-    accepted.write(
+    accepted_tests.write(
         """
 def test_lost(train, monkeypatch):
     monkeypatch.setenv("TOY_DO", "lose agent")
@@ -520,8 +522,8 @@ def test_slow(train, baseline, monkeypatch):
     baseline.check(train(model="trivial", gpus=1))
 """
     )
-    accepted.run("--junitxml=junit.xml")
-    suite = ET.parse(accepted.folder / "junit.xml").getroot().find(".//testsuite")
+    accepted_tests.run("--junitxml=junit.xml")
+    suite = ET.parse(accepted_tests.folder / "junit.xml").getroot().find(".//testsuite")
     assert suite is not None
     assert {name: suite.get(name) for name in ("tests", "errors", "failures")} == {"tests": "2", "errors": "1", "failures": "1"}
     found = {case.get("name"): [child.tag for child in case if child.tag != "properties"] for case in suite.iter("testcase")}
@@ -531,13 +533,13 @@ def test_slow(train, baseline, monkeypatch):
     assert why.splitlines()[1] == "+10.0 ms   not explained"
 
 
-def test_junit_has_numbers_and_verdict(accepted: PerfTests) -> None:
+def test_junit_has_numbers_and_verdict(accepted_tests: PerfTests) -> None:
     """JUnit XML has the failure, verdict, rate, runs and limit of a regressed test, as its record has them."""
-    accepted.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02")
-    (case,) = cases(accepted)
+    accepted_tests.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02")
+    (case,) = cases(accepted_tests)
     properties = properties_of(case)
     assert properties["dtfperf_verdict"] == "REGRESSED"
-    (record,) = records(accepted)
+    (record,) = records(accepted_tests)
     assert record["images_per_sec"] == pytest.approx(500)
     label = "dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: "
     assert {name.removeprefix(label): value for name, value in properties.items() if name.startswith(label)} == {
@@ -631,12 +633,12 @@ def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> No
     assert [record["spec"]["num_ps"] for record in records(perf)] == [1]
 
 
-def test_unused_hosts_do_not_affect_the_baseline(accepted: PerfTests) -> None:
+def test_unused_hosts_do_not_affect_the_baseline(accepted_tests: PerfTests) -> None:
     """A run on one host of an allocation of two passes against the baseline of one host."""
-    clusters = accepted.folder / "perf" / "clusters.toml"
+    clusters = accepted_tests.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text().replace("devices_per_host = 2", "devices_per_host = 2\nhosts = 2"))
-    accepted.run("--gpus=1,4").line("trivial b10 gpus=1", "1000", "PASSED")
-    one, four = records(accepted)
+    accepted_tests.run("--gpus=1,4").line("trivial b10 gpus=1", "1000", "PASSED")
+    one, four = records(accepted_tests)
     assert (len(one["hosts"]), len(four["hosts"])) == (1, 2)
     assert one["fingerprint"]["placement"]["granted"] == ["1 node"]
     assert four["fingerprint"]["placement"]["granted"] == ["2 nodes"]

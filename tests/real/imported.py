@@ -1,6 +1,6 @@
 """A `python` that starts agents and programs as forks of a process with TensorFlow: each import takes seconds of CPU time.
 
-    forked(TABLE)     a cluster of this machine with forks as agents, which fork zygotes and tasks
+    use_forks(TABLE)     a cluster of this machine with forks as agents, which fork zygotes and tasks
     path()            for programs of one's own, which are started as `python NAME.py`: a PATH on which that is a fork
     python()          such a Python, for sessions that train or import Keras in their own process
 
@@ -62,7 +62,7 @@ def python() -> str:
     return zygote().python
 
 
-def forked(table: str) -> str:
+def use_forks(table: str) -> str:
     """Return the text of a cluster file, with forks as the agents of its first local cluster."""
     backend = 'backend = "local"\n'
     assert backend in table

@@ -7,7 +7,7 @@ import pytest
 
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
-from tests.real.imported import forked
+from tests.real.imported import use_forks
 from tests.s3 import NAME, S3, amazon, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
@@ -45,7 +45,7 @@ def test_mnist_is_read_from_s3(s3: S3, perf: PerfTests, tmp_path: Path) -> None:
     from perf_tests.digits import FILES, make
 
     digits = make(tmp_path / "digits")
-    (perf.folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
+    (perf.folder / "perf" / "clusters.toml").write_text(use_forks(CLUSTERS))
     perf.write(TEST)
 
     def data(*arguments: str) -> None:

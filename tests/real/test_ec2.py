@@ -75,7 +75,7 @@ def test_mnist_trains_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests
     assert set(run["hosts"]) == datacenter.states().keys()
     assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": STEPS, "worker:1": STEPS}
     assert run["bytes_sent"] > 0
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
     assert watchdogs() == []
     (cost,) = session(on_ec2)["costs"]
     assert 0 < cost["usd"] < 2 * USD_PER_HOUR
@@ -89,6 +89,6 @@ def test_notebook_on_an_instance_is_reached(datacenter: DataCenter, folder: Path
         assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, make_bytes(20 * MIB + 5))
         os.kill(notebook.process.pid, signal.SIGINT)
         assert notebook.ends() == 130
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
     assert watchdogs() == []
     assert_nothing_left(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
-from tests.real.imported import forked
+from tests.real.imported import use_forks
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
 CLUSTERS = """
@@ -25,7 +25,7 @@ steps = 3
 
 def test_producer_of_the_document_feeds_training(perf: PerfTests, tmp_path: Path) -> None:
     """The document's producer feeds a training, and the record has its command line."""
-    (perf.folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
+    (perf.folder / "perf" / "clusters.toml").write_text(use_forks(CLUSTERS))
     (perf.folder / "perf" / "test_perf.py").unlink()
     program, source = (
         next(found for found in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL) if found.startswith(first))

@@ -16,7 +16,7 @@ from pytest_dtfperf.records.record import Record
 from tests.cli.table import read
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records
-from tests.real.imported import forked, python
+from tests.real.imported import python, use_forks
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 HERE = """
@@ -36,7 +36,7 @@ def copy_examples(perf: PerfTests) -> PerfTests:
     (perf.folder / "perf").mkdir()
     for name in ("own_models.py", "test_own_models.py"):
         shutil.copy(EXAMPLES / name, perf.folder / "perf")
-    (perf.folder / "perf" / "clusters.toml").write_text(forked(HERE))
+    (perf.folder / "perf" / "clusters.toml").write_text(use_forks(HERE))
     return perf
 
 
@@ -51,7 +51,7 @@ class MeasuredSession:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> MeasuredSession:
+def measured_session(tmp_path_factory: pytest.TempPathFactory) -> MeasuredSession:
     """Measure the docs' examples, and a model with an operation that is not counted."""
     perf = copy_examples(perf_tests_in(tmp_path_factory.mktemp("own")))
     perf.draws = True  # tables need pandas
@@ -73,11 +73,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> MeasuredSession:
     return MeasuredSession(perf, ended, {record["spec"]["model"]: record for record in records(perf)}, folder)
 
 
-def test_examples_of_the_document_are_measured(measured: MeasuredSession) -> None:
+def test_examples_of_the_document_are_measured(measured_session: MeasuredSession) -> None:
     """A Keras model, a function and layers are measured, counted, written and accepted, and an edited one is INCOMPARABLE."""
     assert tomllib.loads(HERE)
-    perf, ended = measured.perf, measured.ended
-    found = {model: record for model, record in measured.found.items() if model.startswith("own_models.")}
+    perf, ended = measured_session.perf, measured_session.ended
+    found = {model: record for model, record in measured_session.found.items() if model.startswith("own_models.")}
     assert found.keys() == {"own_models.small_cnn", "own_models.tutorial", "own_models.TwoLayers"}
     for record in found.values():
         validate(Record, record, "a record")
@@ -89,7 +89,7 @@ def test_examples_of_the_document_are_measured(measured: MeasuredSession) -> Non
     assert not re.search("weight_decay", ended.out)  # which nobody gave
     ended.line("own_models.small_cnn b16 gpus=2 num_ps=1 parameter_server")
     assert re.search(r"own_models\.tutorial: 47\.0 kFLOP per training image", ended.out)
-    with (measured.folder / "own_models.small_cnn_b16.csv").open() as file:
+    with (measured_session.folder / "own_models.small_cnn_b16.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["flops_per_sec"]) > 0
 
@@ -103,16 +103,16 @@ def test_examples_of_the_document_are_measured(measured: MeasuredSession) -> Non
     assert "Tanh" in record["reason"]
 
 
-def test_uncounted_operation_is_unknown(measured: MeasuredSession) -> None:
+def test_uncounted_operation_is_unknown(measured_session: MeasuredSession) -> None:
     """The operations of a model that is not counted are unknown, with the reason, null in JSON and empty in CSV."""
-    record = measured.found["uncounted.looped"]
+    record = measured_session.found["uncounted.looped"]
     assert (record["flops_per_sec"], record["share_of_peak"]) == (None, None)
     words = r"uncounted\.looped: FLOP not known: its graph has an operation that is not counted, \w+"
-    assert re.search(words, measured.ended.out)
-    with (measured.folder / "uncounted.looped_b4.csv").open() as file:
+    assert re.search(words, measured_session.ended.out)
+    with (measured_session.folder / "uncounted.looped_b4.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert row["flops_per_sec"] == ""
-    assert "uncounted.looped: FLOP not known" in (measured.folder / "report.html").read_text()
+    assert "uncounted.looped: FLOP not known" in (measured_session.folder / "report.html").read_text()
 
 
 def test_instance_in_a_module_trains(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES
 from tests import campaign
 from tests.plugin.conftest import Ended, PerfTests, whole_tests_in
 from tests.plugin.test_verdicts import records, session
-from tests.real.imported import forked
+from tests.real.imported import use_forks
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_all_perf_tests_pass(tmp_path: Path) -> None:
         clusters.read_text().replace('[local]\nbackend = "local"\n', '[local]\nbackend = "local"\ndedicated = false\n')
     )
     if not campaign.WHOLE:
-        clusters.write_text(forked(clusters.read_text()))
+        clusters.write_text(use_forks(clusters.read_text()))
         for name, usual, shorter in SHORTER:
             test = perf.folder / "perf" / f"test_{name}.py"
             assert usual in test.read_text()
@@ -104,7 +104,7 @@ def choose_tests() -> tuple[list[str], int]:
 @pytest.mark.campaign
 def test_injected_slow_down_fails_its_test(perf: PerfTests) -> None:
     """A worker that sleeps fails its test, which names it and its seconds. In campaigns the run without it passes first."""
-    (copy_perf_tests(perf).folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
+    (copy_perf_tests(perf).folder / "perf" / "clusters.toml").write_text(use_forks(CLUSTERS))
 
     def throughput(*options: str, **environment: str) -> Ended:
         return perf.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)

@@ -73,7 +73,7 @@ class TrainedSession:
 
 
 @pytest.fixture(scope="module")
-def trained(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> TrainedSession:
+def trained_session(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> TrainedSession:
     """Train two models, and one of the test's own folder, with two workers and two servers."""
     perf = perf_tests_in(tmp_path_factory.mktemp("slurm"))
     reports = tmp_path_factory.mktemp("tells")
@@ -91,23 +91,23 @@ NODES = {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
 
 
 @pytest.mark.campaign
-def test_models_train_across_nodes(trained: TrainedSession) -> None:
+def test_models_train_across_nodes(trained_session: TrainedSession) -> None:
     """Two models train with two workers and two servers on two nodes, and all their variables are sent."""
-    assert [job.nodes for job in trained.jobs] == [2]
-    first, second = (trained.records[model] for model in MODELS)
+    assert [job.nodes for job in trained_session.jobs] == [2]
+    first, second = (trained_session.records[model] for model in MODELS)
     for record in (first, second):
         (run,) = record["runs"]
         assert run["hosts"] == ["n1", "n2"]
         assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": 2, "worker:1": 2}
         assert len(run["loss"]) == 2
     assert second["runs"][0]["bytes_sent"] > 2 * 2 * BYTES  # to and fro in each of two steps
-    assert [trained.nodes[model] for model in MODELS] == [NODES, NODES]
+    assert [trained_session.nodes[model] for model in MODELS] == [NODES, NODES]
 
 
-def test_own_model_trains_across_nodes(trained: TrainedSession) -> None:
+def test_own_model_trains_across_nodes(trained_session: TrainedSession) -> None:
     """A Keras model of the test's own folder trains on two nodes of a job, and is counted there."""
-    assert_own_model_trained(trained.records["mine.cnn"], ["n1", "n2"])
-    assert trained.nodes["mine.cnn"] == NODES
+    assert_own_model_trained(trained_session.records["mine.cnn"], ["n1", "n2"])
+    assert trained_session.nodes["mine.cnn"] == NODES
 
 
 def test_separate_servers_have_the_first_nodes(mini_with: MiniWith, reports: Path) -> None:

@@ -23,7 +23,7 @@ from tests.machines.machine import bit_per_s
 from tests.plugin.conftest import perf_tests_in
 from tests.plugin.test_verdicts import records
 from tests.real.conftest import assert_own_model_trained, write_own_model
-from tests.real.imported import forked
+from tests.real.imported import use_forks
 
 __all__ = ["new_lab"]
 
@@ -68,7 +68,7 @@ class JudgedSessions:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> JudgedSessions:
+def judged_sessions(tmp_path_factory: pytest.TempPathFactory) -> JudgedSessions:
     """Measure the same training on two local hosts and on two machines, with an own model there."""
     if reason := why_not():
         pytest.skip(reason)
@@ -77,7 +77,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> JudgedSessions:
         perf = perf_tests_in(tmp_path_factory.mktemp("ssh"))
         write_own_model(perf)
         perf.write(THROUGHPUT, "test_throughput.py")
-        (perf.folder / "perf" / "clusters.toml").write_text("\n".join([forked(TWO_HOSTS_HERE), lab.toml(TRAINING)]))
+        (perf.folder / "perf" / "clusters.toml").write_text("\n".join([use_forks(TWO_HOSTS_HERE), lab.toml(TRAINING)]))
         accepted = perf.run("--cluster=local", "--update-baselines", "-k", "throughput", *OPTIONS)
         assert accepted.code == 0, accepted.out
         (here,) = records(perf)
@@ -87,9 +87,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> JudgedSessions:
 
 
 @pytest.mark.campaign
-def test_two_machines_are_judged_by_the_local_baseline(judged: JudgedSessions) -> None:
+def test_two_machines_are_judged_by_the_local_baseline(judged_sessions: JudgedSessions) -> None:
     """A training on two machines over SSH passes against the baseline of two local hosts, with the same losses and bytes."""
-    here, there = judged.here, judged.there[MODEL]
+    here, there = judged_sessions.here, judged_sessions.there[MODEL]
     assert there["verdict"] in {"PASSED", "IMPROVED"}, there["reason"]
     assert there["baseline"] is not None
     for run, local_run in zip(there["runs"], here["runs"], strict=True):
@@ -100,9 +100,9 @@ def test_two_machines_are_judged_by_the_local_baseline(judged: JudgedSessions) -
         assert (STEPS - 1) * 2 * 2 * BYTES < run["bytes_sent"] < (STEPS + 1) * 2 * 2 * BYTES
 
 
-def test_own_model_trains_on_machines(judged: JudgedSessions) -> None:
+def test_own_model_trains_on_machines(judged_sessions: JudgedSessions) -> None:
     """A Keras model of the test's own folder trains on two machines over SSH, and is counted there."""
-    assert_own_model_trained(judged.there["mine.cnn"], ["m1", "m2"])
+    assert_own_model_trained(judged_sessions.there["mine.cnn"], ["m1", "m2"])
 
 
 def train_mnist(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:

@@ -105,7 +105,7 @@ def contents(folder: SessionFolder) -> dict[str, bytes]:
     return found
 
 
-def damaged(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
+def damage_files(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
     """Return the files with the `number`-th damage, which is always the same."""
     dice = random.Random(number)
     whole = {**whole, "measurements.jsonl": dice.choice(_cases(whole["measurements.jsonl"]))}

@@ -29,7 +29,7 @@ HERE = "tests.training.own.models"
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def model_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove own models of other tests."""
     monkeypatch.setattr(MODELS, "data", dict(MODELS.data))
     monkeypatch.setattr(tables, "_own_models", {})

@@ -22,12 +22,12 @@ from tests.plugin import pretend
 
 pretend.register()
 
-def opened(cluster="local", **more):
+def open_session(cluster="local", **more):
     return Session.open(cluster, clusters_file="perf/clusters.toml", quiet=True, **more)
 """
 
 MEASURE = """
-with opened() as session:
+with open_session() as session:
     measured = session.measure(session.spec("trivial", gpus=2, num_ps=1))
     judgement = session.check(measured)
     seen = {
@@ -82,7 +82,7 @@ def test_session_measures_without_pytest(project: PerfTests) -> None:
 def test_check_uses_the_policy_of_the_measurement(project: PerfTests) -> None:
     """The session keeps the plan and the policy of a measurement, and records its check with them."""
     code = """
-with opened(settings=Settings(repeats=2, margin=0.2), tests=4) as session:
+with open_session(settings=Settings(repeats=2, margin=0.2), tests=4) as session:
     measured = session.measure(session.spec("trivial", gpus=1))
     session.check(measured)
 terms = session.terms[measured.id, measured.test]
@@ -98,18 +98,18 @@ print(json.dumps([session.plans[measured.id].repeats, terms.to_json()]))
 
 def test_accepted_baseline_is_used_by_the_next_session(project: PerfTests) -> None:
     """`update_baselines` accepts at the session's end, and a slower session is REGRESSED with exit code 1 in session.json."""
-    accepting = "with opened(settings=Settings(update_baselines='all')) as session:\n"
+    accepting = "with open_session(settings=Settings(update_baselines='all')) as session:\n"
     checked = "    print(session.check(session.measure(session.spec('trivial', gpus=1))).verdict)\n"
     assert run_script(project, accepting + checked).out == "NO_BASELINE\n"
     (project.folder / "perf_results").rename(project.folder / "before")
-    assert run_script(project, "with opened() as session:\n" + checked, TOY_STEP_S="0.02").out == "REGRESSED\n"
+    assert run_script(project, "with open_session() as session:\n" + checked, TOY_STEP_S="0.02").out == "REGRESSED\n"
     assert session_of(project)["exit_code"] == 1
 
 
 def test_failed_acceptance_keeps_the_session(project: PerfTests) -> None:
     """A damaged file of baselines is the session's error, and its folder is complete."""
     code = """
-with opened(settings=Settings(update_baselines="all")) as session:
+with open_session(settings=Settings(update_baselines="all")) as session:
     session.check(session.measure(session.spec("trivial", gpus=1)))
     file = session.store.folder / f"{session.cluster.system}.json"
     file.parent.mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ def test_hosts_are_released_at_any_end(project: PerfTests, line: str, code: int,
     """An exception, Ctrl-C and SIGTERM end the block, release the hosts and keep the measurement."""
     ended = run_script(
         project,
-        f"with opened('cloud') as session:\n    session.measure(session.spec('trivial', gpus=1))\n    {line}\n",
+        f"with open_session('cloud') as session:\n    session.measure(session.spec('trivial', gpus=1))\n    {line}\n",
     )
     assert ended.code == code, ended.err
     events = [json.loads(each)["event"] for each in (project.folder / "pretend.log").read_text().splitlines()]
@@ -148,7 +148,11 @@ def test_sigterm_during_a_run_ends_the_session(project: PerfTests) -> None:
     """SIGTERM while tasks train ends the session with its locks."""
     begun = project.folder / "begun"
     process = subprocess.Popen(
-        [project.python, "-c", OPEN + "with opened() as session:\n    session.measure(session.spec('trivial', gpus=1))\n"],
+        [
+            project.python,
+            "-c",
+            OPEN + "with open_session() as session:\n    session.measure(session.spec('trivial', gpus=1))\n",
+        ],
         cwd=project.folder,
         env=project.environ({"TOY_DO": "wait", "TOY_WAITS": str(begun)}),
         start_new_session=True,
@@ -163,7 +167,7 @@ def test_sigterm_during_a_run_ends_the_session(project: PerfTests) -> None:
 def test_two_sessions_of_a_script_take_turns(project: PerfTests) -> None:
     """Two sessions of one script on the same hosts measure in turn, each into a folder of its own."""
     code = """
-with opened() as one, opened() as other:
+with open_session() as one, open_session() as other:
     for session in (one, other, one):
         session.measure(session.spec("trivial", gpus=1), test=f"a measurement of {session.id}")
 print(one.id != other.id, len(one.folder.measurements()), len(other.folder.measurements()))
@@ -176,7 +180,7 @@ def test_session_that_would_wait_for_itself_is_refused(project: PerfTests) -> No
     """A second session of the same thread is refused if the cluster has one allocation, and works after the first is closed."""
     code = """
 from pytest_dtfperf.errors import UsageError
-with opened("cloud") as one, opened("cloud") as other:
+with open_session("cloud") as one, open_session("cloud") as other:
     one.measure(one.spec("trivial", gpus=1))
     try:
         other.measure(other.spec("trivial", gpus=1))
@@ -193,7 +197,7 @@ with opened("cloud") as one, opened("cloud") as other:
 def test_closed_session_is_refused(project: PerfTests) -> None:
     """A measurement in a closed session is a UsageError, and makes no folder."""
     code = """
-with opened() as session:
+with open_session() as session:
     spec = session.spec("trivial", gpus=1)
 session.close()
 session.measure(spec)
@@ -205,9 +209,9 @@ session.measure(spec)
 
 
 WRONG = {
-    "opened('nowhere')": "unknown cluster 'nowhere'",
-    "opened().spec('inceptoin3')": "unknown model 'inceptoin3'. Did you mean 'inception3'?",
-    "opened().spec('trivial', gpu=1)": "unknown argument 'gpu'. Did you mean 'gpus'?",
+    "open_session('nowhere')": "unknown cluster 'nowhere'",
+    "open_session().spec('inceptoin3')": "unknown model 'inceptoin3'. Did you mean 'inception3'?",
+    "open_session().spec('trivial', gpu=1)": "unknown argument 'gpu'. Did you mean 'gpus'?",
 }
 
 
@@ -221,7 +225,7 @@ def test_wrong_arguments_are_usage_errors(project: PerfTests) -> None:
 
 
 PROBED = """
-with opened(settings=Settings(update_baselines={update!r}, explain={explain!r})) as session:
+with open_session(settings=Settings(update_baselines={update!r}, explain={explain!r})) as session:
     measured = session.measure(session.spec("trivial", gpus=1))
     print(session.check(measured).verdict)
 """

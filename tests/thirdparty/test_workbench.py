@@ -110,7 +110,7 @@ COMMANDS = """
 import contextlib, io, json, sys
 from pytest_dtfperf.cli import main
 
-def ended(arguments):
+def run_command(arguments):
     try:
         return main(arguments)
     except SystemExit as end:
@@ -120,7 +120,7 @@ found = []
 for arguments in json.load(sys.stdin):
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = ended(arguments)
+        code = run_command(arguments)
     found.append([code, output.getvalue()])
 print(json.dumps(found))
 """

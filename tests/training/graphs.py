@@ -32,7 +32,7 @@ def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
     return describe_computation(graph.as_graph_def(), fetches).to_json()
 
 
-def small(
+def make_small_graph(
     *, stride: int = 1, names: str = "", backwards: bool = False, pad: int = 1, kernel: str = "conv", seed: int = 1
 ) -> Any:
     """Return a graph of two branches on one input, made one after the other; it is never run."""
@@ -41,15 +41,15 @@ def small(
         weights = tf.constant(0.5, shape=(1, 1, 4, 4), name=f"{names}weights")
         padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
 
-        def convolved() -> tf.Tensor:
+        def convolve() -> tf.Tensor:
             if kernel == "matmul":
                 return tf.reshape(tf.matmul(tf.reshape(padded, (-1, 4)), weights[0, 0]), (2, 10, 10, 4))
             return tf.nn.conv2d(padded, weights, stride, "SAME", name=f"{names}convolved")
 
-        def dropped() -> tf.Tensor:
+        def drop() -> tf.Tensor:
             return v1.nn.dropout(padded, rate=0.5, seed=seed)
 
-        made = [branch() for branch in ((dropped, convolved) if backwards else (convolved, dropped))]
+        made = [branch() for branch in ((drop, convolve) if backwards else (convolve, drop))]
         first, second = reversed(made) if backwards else made
         tf.add_n([tf.reduce_sum(first), tf.reduce_sum(second)])
     return graph.as_graph_def()
@@ -113,14 +113,14 @@ GRAPHS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "mnist, on servers, the other worker": lambda: of_spec(
         num_ps=1, gpus=2, workers=2, variable_update="parameter_server", index=1
     ),
-    "small": lambda: describe_computation(small()).to_json(),
-    "small, other names": lambda: describe_computation(small(names="other_")).to_json(),
-    "small, within another scope": lambda: describe_computation(rename_operations(small())).to_json(),
-    "small, built in another order": lambda: describe_computation(small(backwards=True)).to_json(),
-    "small, another seed": lambda: describe_computation(small(seed=2)).to_json(),
-    "small, another stride": lambda: describe_computation(small(stride=2)).to_json(),
-    "small, another padding": lambda: describe_computation(small(pad=2)).to_json(),
-    "small, another kernel": lambda: describe_computation(small(kernel="matmul")).to_json(),
+    "small": lambda: describe_computation(make_small_graph()).to_json(),
+    "small, other names": lambda: describe_computation(make_small_graph(names="other_")).to_json(),
+    "small, within another scope": lambda: describe_computation(rename_operations(make_small_graph())).to_json(),
+    "small, built in another order": lambda: describe_computation(make_small_graph(backwards=True)).to_json(),
+    "small, another seed": lambda: describe_computation(make_small_graph(seed=2)).to_json(),
+    "small, another stride": lambda: describe_computation(make_small_graph(stride=2)).to_json(),
+    "small, another padding": lambda: describe_computation(make_small_graph(pad=2)).to_json(),
+    "small, another kernel": lambda: describe_computation(make_small_graph(kernel="matmul")).to_json(),
     "on a CPU": lambda: describe_computation(make_colocated_graph("/device:CPU:0")).to_json(),
     "on the second CPU": lambda: describe_computation(make_colocated_graph("/device:CPU:1")).to_json(),
     "on a CPU, placed": lambda: describe_computation(rename_operations(make_colocated_graph("/device:CPU:0"))).to_json(),

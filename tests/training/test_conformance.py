@@ -96,7 +96,7 @@ def momentum(tiny: Spec) -> Spec:
 
 
 @pytest.fixture(scope="module")
-def alone(run_training: RunTraining, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(run_training: RunTraining, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the variables that one process on one device learns in the same steps from the same images."""
     path = tmp_path_factory.mktemp("alone") / "variables.npz"
     run_training(momentum.replace(batch_size=IMAGES), checkpoint=str(path))
@@ -107,14 +107,14 @@ def alone(run_training: RunTraining, momentum: Spec, tmp_path_factory: pytest.Te
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*list_cases()])
 def test_mode_learns_the_same_as_one_process(
-    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
+    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
 ) -> None:
     """After three steps of each mode, layout and option all variables are those of one process."""
     spec = momentum.replace(
         variable_update=mode, gpus=layout.gpus, num_ps=layout.num_ps, batch_size=IMAGES // layout.gpus, **option
     )
     run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
-    assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
+    assert_same_variables(tmp_path / "together.npz", reference, rtol=1e-5, atol=1e-7)
 
 
 def list_exchanges() -> Iterator[Any]:
@@ -136,7 +136,7 @@ def list_exchanges() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, placement, wire, layout, option", [*list_exchanges()])
 def test_placement_learns_the_same_as_one_process(
-    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, wire: str,
+    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, wire: str,
     layout: Layout, option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Each placement, split or whole, packed or not, learns the same as one process, and the servers hold all variables."""
@@ -145,7 +145,7 @@ def test_placement_learns_the_same_as_one_process(
         batch_size=IMAGES // layout.gpus, **option,
     )  # fmt: skip
     reports = run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
-    assert_learnt(tmp_path / "together.npz", alone, wire)
+    assert_learnt(tmp_path / "together.npz", reference, wire)
     held = [size for device, size in reports[layout.num_ps].variable_bytes.items() if device.startswith("/job:ps")]
     assert sum(held) == VARIABLE_BYTES
     if placement == "split":
@@ -166,7 +166,7 @@ def list_reductions() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, algorithm, wire, layout", [*list_reductions()])
 def test_algorithm_learns_the_same_as_one_process(
-    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
+    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
 ) -> None:
     """Each algorithm learns the same as one process, or nearly the same with bf16 on the wire."""
     spec = momentum.replace(
@@ -174,35 +174,35 @@ def test_algorithm_learns_the_same_as_one_process(
         wire_precision=wire,
     )  # fmt: skip
     run_training(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
-    assert_learnt(tmp_path / "together.npz", alone, wire, near=0.02)
+    assert_learnt(tmp_path / "together.npz", reference, wire, near=0.02)
 
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_single_process_is_not_rounded(
-    run_training: RunTraining, alone: Path, momentum: Spec, tmp_path: Path, mode: str
+    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str
 ) -> None:
     """A single process learns the same with bf16 on the wire, since it sends nothing."""
     devices = 1 if VARIABLE_UPDATES[mode].parameter_servers else 2
     spec = momentum.replace(variable_update=mode, gpus=devices, batch_size=IMAGES // devices, wire_precision="bf16")
     run_training(spec, workers=1, checkpoint=str(tmp_path / "together.npz"))
-    assert_learnt(tmp_path / "together.npz", alone, "fp32")
+    assert_learnt(tmp_path / "together.npz", reference, "fp32")
 
 
 def compute_norm(values: Any) -> float:
     return float(np.sqrt(np.sum(np.square(values.astype(np.float64)))))
 
 
-def assert_learnt(found: Path, alone: Path, wire: str, *, near: float = 0.1) -> None:
+def assert_learnt(found: Path, reference: Path, wire: str, *, near: float = 0.1) -> None:
     """Assert that variables are those of one process, except for the order of sums, or in bf16 near them.
 
     A number is rounded by up to 1 in 256, and what is learnt from many by less: 1 in 50 is allowed. But where values are
     rounded, a ReLU or a maximum may be decided otherwise. With 12 images whole layers show it, alike in all layouts: 1 in 10.
     """
     if wire == "fp32":
-        assert_same_variables(found, alone, rtol=1e-5, atol=1e-7)
+        assert_same_variables(found, reference, rtol=1e-5, atol=1e-7)
         return
-    with np.load(found) as values, np.load(alone) as expected, np.load(alone.with_name("start.npz")) as start:
+    with np.load(found) as values, np.load(reference) as expected, np.load(reference.with_name("start.npz")) as start:
         assert set(values) == set(expected)
         off = {
             name: compute_norm(values[name] - expected[name]) / compute_norm(expected[name] - start[name]) for name in expected
@@ -212,18 +212,18 @@ def assert_learnt(found: Path, alone: Path, wire: str, *, near: float = 0.1) -> 
 
 
 @pytest.fixture(scope="module")
-def counting(tiny: Spec) -> Spec:
+def growing_rate_spec(tiny: Spec) -> Spec:
     """Return a spec with a growing learning rate, so that there is state of all kinds: slots, powers and the count of steps."""
     # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: small steps, then.
     return tiny.replace(batch_size=IMAGES, learning_rate=0.001, num_learning_rate_warmup_epochs=0.001)
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
-def counted_alone(
-    request: pytest.FixtureRequest, run_training: RunTraining, counting: Spec, tmp_path_factory: Any
+def optimizer_reference(
+    request: pytest.FixtureRequest, run_training: RunTraining, growing_rate_spec: Spec, tmp_path_factory: Any
 ) -> tuple[Spec, Path]:
     """Return an optimizer's training, and the variables that one process on one device learns in it."""
-    spec = counting.replace(optimizer=request.param)
+    spec = growing_rate_spec.replace(optimizer=request.param)
     path = tmp_path_factory.mktemp(spec.optimizer) / "alone.npz"
     run_training(spec, checkpoint=str(path))
     return spec, path
@@ -301,10 +301,10 @@ def list_server_counts() -> Iterator[tuple[str, int, str]]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, num_ps, placement", [*list_server_counts()])
 def test_servers_learn_the_same_with_each_optimizer(
-    run_training: RunTraining, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
+    run_training: RunTraining, optimizer_reference: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
 ) -> None:
     """With each optimizer, number of servers and placement, workers learn the same as one process, and all servers are used."""
-    spec, alone = counted_alone
+    spec, reference = optimizer_reference
     row = VARIABLE_UPDATES[mode]
     workers = 2 if row.synchronous else 1
     spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if "agg_small_grads_max_bytes" in row.knows else {}
@@ -315,12 +315,12 @@ def test_servers_learn_the_same_with_each_optimizer(
     reports = run_training(together, workers=workers, checkpoint=str(tmp_path / "together.npz"))
     used = {device for report in reports for device in report.variable_bytes if device.startswith("/job:ps")}
     assert len(used) == num_ps
-    assert_same_variables(tmp_path / "together.npz", alone, atol=1e-5)
+    assert_same_variables(tmp_path / "together.npz", reference, atol=1e-5)
 
 
-def test_adam_on_two_copies_learns_the_same(run_training: RunTraining, counting: Spec, tmp_path: Path) -> None:
+def test_adam_on_two_copies_learns_the_same(run_training: RunTraining, growing_rate_spec: Spec, tmp_path: Path) -> None:
     """Adam with two copies of the variables learns the same as with one."""
-    spec = counting.replace(optimizer="adam")
+    spec = growing_rate_spec.replace(optimizer="adam")
     run_training(spec, checkpoint=str(tmp_path / "alone.npz"))
     together = spec.replace(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
     run_training(together, checkpoint=str(tmp_path / "together.npz"))

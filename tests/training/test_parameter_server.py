@@ -21,7 +21,7 @@ Values = Mapping[str, NDArray[np.float64]]
 
 
 @pytest.fixture(scope="module")
-def few(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
+def few_images_spec(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     """Softmax regression from zeros, on a set of a few images."""
     folder = tmp_path_factory.mktemp("few")
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *PIXELS.shape) + PIXELS.tobytes())
@@ -70,7 +70,7 @@ def cut_off(values: Values) -> Values:
 @pytest.mark.parametrize("workers, gpus, num_ps, device", [(1, 1, 0, "cpu"), (2, 2, 2, "cpu"), (2, 4, 1, "gpu")])
 def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     run_training: RunTraining,
-    few: Spec,
+    few_images_spec: Spec,
     tmp_path: Path,
     staged_vars: bool,
     workers: int,
@@ -80,7 +80,7 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     placement: str,
 ) -> None:
     """The variables equal numpy's gradient descent, with gradients of the step before if they are staged."""
-    spec = few.replace(
+    spec = few_images_spec.replace(
         batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
         agg_small_grads_max_bytes=0, variable_placement=placement,
     )  # fmt: skip
@@ -102,10 +102,10 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     ids=["parameter_server", "asynchronous, split", "distributed_replicated, split"],
 )
 def test_numbers_on_the_wire_are_rounded_to_the_nearest(
-    run_training: RunTraining, few: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
+    run_training: RunTraining, few_images_spec: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
 ) -> None:
     """Values come and gradients go rounded, masters and updates are not: as numpy does it, and not as if bits were cut off."""
-    spec = few.replace(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
+    spec = few_images_spec.replace(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
     run_training(spec, checkpoint=str(tmp_path / "trained.npz"))
     expected, plain, cut = (descend(spec, sent=sent) for sent in (in_bf16, lambda values: values, cut_off))
     with np.load(tmp_path / "trained.npz") as values:
@@ -117,10 +117,10 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("workers, steps", [(2, 150), (3, 50)])
 def test_asynchronous_gradients_are_each_applied_once(
-    run_training: RunTraining, few: Spec, tmp_path: Path, workers: int, steps: int
+    run_training: RunTraining, few_images_spec: Spec, tmp_path: Path, workers: int, steps: int
 ) -> None:
     """The bias of a network with constant gradients is their exact sum: none is lost or counted twice."""
-    spec = few.replace(
+    spec = few_images_spec.replace(
         model="saturated", gpus=workers, num_ps=1, cross_replica_sync=False, batch_size=FEW // workers, learning_rate=1e-8,
         steps=steps,
     )  # fmt: skip

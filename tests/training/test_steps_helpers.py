@@ -174,7 +174,7 @@ def test_a_session_reports_its_training(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[str, ReportedSteps]]:
+def run_fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[str, ReportedSteps]]:
     """Return a function that makes all fits of a version of Keras in one program, and returns the steps of each."""
 
     @cache
@@ -197,13 +197,13 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mapping[st
     "version, case", [*((3, case) for case in KERAS_3_CASES), *((2, case) for case in EITHER_CASES)], ids=str
 )
 def test_each_keras_reports_all_its_batches(
-    fits: Callable[[int], Mapping[str, ReportedSteps]], version: int, case: str
+    run_fits: Callable[[int], Mapping[str, ReportedSteps]], version: int, case: str
 ) -> None:
     """Generators, remainders and `steps_per_epoch` make as many steps and images in Keras 3 and in tf_keras, Keras 2."""
     if version == 2:
         pytest.importorskip("tf_keras")
     _, _, steps, images = KERAS_3_CASES[case]
-    found = fits(version)[case]
+    found = run_fits(version)[case]
     assert (found.wrong, len(found.step_s), found.images) == (None, steps, images)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.clusters.ec2.cloud import descriptions, guard
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
-from tests.clusters.ec2.cloud.server import Server, serving
+from tests.clusters.ec2.cloud.server import Server, run_server
 from tests.clusters.ec2.sessions import Sessions, kill_watchdogs
 
 
@@ -27,14 +27,14 @@ def no_real_amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def shared_descriptions() -> Iterator[None]:
     """Share boto3's descriptions among all tests, also those without a server."""
-    with descriptions.shared():
+    with descriptions.share_descriptions():
         yield
 
 
 @pytest.fixture(scope="session")
 def amazon() -> Iterator[tuple[Server, str]]:
     """The server: one for all tests of this process."""
-    with serving() as server:
+    with run_server() as server:
         yield server
 
 

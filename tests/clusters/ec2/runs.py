@@ -54,8 +54,8 @@ def plan(**other: Any) -> LaunchPlan:
     return replace(PLAN, **other)
 
 
-def young(cloud: Cloud, **other: Any) -> LaunchPlan:
-    """One for the pretend cloud, of this process, made now."""
+def make_new_plan(cloud: Cloud, **other: Any) -> LaunchPlan:
+    """Return a plan of this process for the pretend cloud, made at this moment."""
     now = int(time.time())
     return plan(
         **{

@@ -113,11 +113,11 @@ class Sessions:
     def wait(self, true: Any, what: str) -> None:
         """Wait until the condition is true, while reading the sessions' events."""
 
-        def heard() -> Any:
+        def check() -> Any:
             self._listen()
             return true()
 
-        wait_until(what, heard)
+        wait_until(what, check)
 
     def wait_until_output(self, session: Session, what: str) -> None:
         self.wait(lambda: what in session.output or session.code is not None, f"the session prints {what!r}")

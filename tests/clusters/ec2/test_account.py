@@ -116,8 +116,8 @@ def test_only_runinstances_is_not_repeated(cloud: Cloud) -> None:
     account = Account.open(config())
     cloud.faults.throttle("DescribeVpcs", times=2)
     account.ec2.describe_vpcs()
-    assert len(cloud.sent("DescribeVpcs")) == 3
+    assert len(cloud.list_calls("DescribeVpcs")) == 3
     cloud.faults.error("RunInstances", "InsufficientInstanceCapacity", times=9)
     with pytest.raises(ClientError, match="InsufficientInstanceCapacity"):
         account.launcher.run_instances(ImageId=cloud.image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1)
-    assert len(cloud.sent("RunInstances")) == 1
+    assert len(cloud.list_calls("RunInstances")) == 1

@@ -46,7 +46,7 @@ def test_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
     heard = Heard()
     with ExitStack() as disk, runs.backend(cloud).provide_instances(heard.resources()) as lot:
         disk.enter_context(full_behind(lot.ledger.path))
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     assert len(heard.costs) == 1
 
 
@@ -63,11 +63,11 @@ def test_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
     cluster = runs.backend(cloud, keep=keep)
     if keep:
         with cluster.provide_instances(Heard().resources()) as lot:
-            ready(lot)
+            note_ready(lot)
     with cluster.provide_instances(Heard().resources()) as lot:
         lot.ledger.path.unlink()
-        assert cloud.left().instances
-    assert cloud.left() == NOTHING
+        assert cloud.list_resources().instances
+    assert cloud.list_resources() == NOTHING
 
 
 def test_costs_are_reported_at_the_release(cloud: Cloud) -> None:
@@ -88,7 +88,7 @@ def test_costs_are_reported_at_the_release(cloud: Cloud) -> None:
         "baseline_gbps": 5.0,
         "network": "Up to 25 Gigabit",
     }
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_allocation_has_the_needed_instances(cloud: Cloud) -> None:
@@ -106,7 +106,7 @@ def test_failed_block_leaves_nothing(cloud: Cloud) -> None:
     """Any exception in an allocation's block leaves nothing, and is raised unchanged."""
     with pytest.raises(KeyboardInterrupt), runs.backend(cloud).provide_instances(Heard().resources()):
         raise KeyboardInterrupt
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_missing_right_is_named(cloud: Cloud, action: str) -> None:
     cloud.faults.error(action, "UnauthorizedOperation")
     with pytest.raises(AllocationError, match=rf"cluster 'test': .* may not call ec2:{action}: add it to the policy"):
         allocate_once(cloud)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_mistakes_in_the_cluster_file(cloud: Cloud) -> None:
@@ -153,10 +153,10 @@ def test_unused_instances_are_not_kept(cloud: Cloud) -> None:
     """Instances without a login are not kept, even with `keep`."""
     with runs.backend(cloud, keep=True).provide_instances(Heard().resources()):
         pass
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
-def ready(lot: InstanceGroup) -> None:
+def note_ready(lot: InstanceGroup) -> None:
     lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
 
@@ -165,11 +165,11 @@ def test_instances_are_kept_for_the_next_session(cloud: Cloud) -> None:
     first, second = Heard(), Heard()
     cluster = runs.backend(cloud, keep=True)
     with cluster.provide_instances(first.resources()) as lot:
-        ready(lot)
+        note_ready(lot)
     assert first.words[-1].startswith(f"run {lot.plan.run} is kept until 20")
     with cluster.provide_instances(second.resources(devices=1)) as again:
         assert [each.id for each in again.instances] == [lot.instances[0].id]
-    assert len(cloud.sent("RunInstances")) == 1
+    assert len(cloud.list_calls("RunInstances")) == 1
     assert f"1 of 2 instances of run {lot.plan.run}" in " ".join(second.words)
     assert len(second.costs) == 1
 
@@ -179,7 +179,7 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
     cloud.set_clock_ahead(2 * 86400.0)
     cluster, heard = runs.backend(cloud, keep=True), Heard()
     with cluster.provide_instances(Heard().resources()) as lot:
-        ready(lot)
+        note_ready(lot)
     with cluster.provide_instances(heard.resources()) as again:
         assert again.plan.run == lot.plan.run
     cloud.set_clock_ahead(0.0)
@@ -190,7 +190,7 @@ def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
 def test_kept_instances_admit_a_new_address(cloud: Cloud) -> None:
     """A session from another address is allowed to log in to kept instances."""
     with runs.backend(cloud, keep=True).provide_instances(Heard().resources()) as lot:
-        ready(lot)
+        note_ready(lot)
     with runs.backend(cloud, keep=True, caller_cidr="198.51.100.0/24").provide_instances(Heard().resources()) as again:
         assert again.plan.run == lot.plan.run
         (group,) = client().describe_security_groups(
@@ -204,7 +204,7 @@ def test_unused_kept_instances_are_released(cloud: Cloud) -> None:
     """A session that cannot find its address releases kept instances to the next one, which launches none."""
     cluster = runs.backend(cloud, keep=True)
     with cluster.provide_instances(Heard().resources()) as lot:
-        ready(lot)
+        note_ready(lot)
     lost = Ec2(runs.config(cloud, keep=True, caller_cidr=None), settle_s=runs.SETTLE_S, check_ip="http://127.0.0.1:9/")
     with (
         pytest.raises(AllocationError, match="cannot find out from which address"),
@@ -213,28 +213,28 @@ def test_unused_kept_instances_are_released(cloud: Cloud) -> None:
         pytest.fail("nobody could have logged in")
     with cluster.provide_instances(Heard().resources()) as again:
         assert again.plan.run == lot.plan.run
-    assert len(cloud.sent("RunInstances")) == 1
+    assert len(cloud.list_calls("RunInstances")) == 1
 
 
 def test_incomplete_kept_instances_are_replaced(cloud: Cloud) -> None:
     """Kept instances are ended if one of them has ended, and the session launches new ones."""
     cluster = runs.backend(cloud, keep=True)
     with cluster.provide_instances(Heard().resources()) as lot:
-        ready(lot)
+        note_ready(lot)
     client().terminate_instances(InstanceIds=[lot.instances[0].id])
     heard = Heard()
     with cluster.provide_instances(heard.resources()) as again:
         assert again.plan.run != lot.plan.run
         assert f"what run {lot.plan.run} had kept runs no more" in heard.words
-        assert len(cloud.left().instances) == 2
+        assert len(cloud.list_resources().instances) == 2
 
 
 def test_incomplete_instances_are_not_kept(cloud: Cloud) -> None:
     """A session that has lost an instance leaves none to the next session."""
     with runs.backend(cloud, keep=True).provide_instances(Heard().resources()) as lot:
-        ready(lot)
+        note_ready(lot)
         client().terminate_instances(InstanceIds=[lot.instances[0].id])
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_every_run_has_a_ledger(cloud: Cloud, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ Dtfperf = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to a folder without a cluster file, and without agreement to costs."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -75,7 +75,7 @@ def dtfperf(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> Dtfperf:
 def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = None, **other: Any) -> list[str]:
     """A run with instances, as a session leaves it. Their ids."""
     account = runs.account(cloud)
-    plan = runs.young(cloud, run=run, owner=owner, **other)
+    plan = runs.make_new_plan(cloud, run=run, owner=owner, **other)
     ledger = Ledger.from_plan(plan, folder or get_state_folder())
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
@@ -167,7 +167,7 @@ def test_instances_are_found_without_a_valid_ledger(
     assert re.search(words, output.err)
 
     assert dtfperf(*end).code == 0
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_instances_of_a_closed_run_are_ended(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -176,7 +176,7 @@ def test_instances_of_a_closed_run_are_ended(cloud: Cloud, dtfperf: Dtfperf) -> 
     Ledger(get_state_folder() / "a.jsonl").close()
     assert "its ledger is closed" in dtfperf("status").out
     assert dtfperf("reap").code == 0
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_instance_without_a_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -186,9 +186,9 @@ def test_instance_without_a_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
         instance.ec2_backend.delete_tags([instance.id], {"dtfperf:run": None})
     (get_state_folder() / "a.jsonl").unlink()
     assert only in dtfperf("status").out
-    assert cloud.left().instances == (only,)
+    assert cloud.list_resources().instances == (only,)
     assert dtfperf("reap", "--all").code == 0
-    assert cloud.left().instances == ()
+    assert cloud.list_resources().instances == ()
 
 
 def test_instances_without_a_run_are_separate(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_instances_without_a_run_are_separate(cloud: Cloud, dtfperf: Dtfperf, tm
     reaped = dtfperf("reap")
     assert [_line(reaped.out, each).split()[-1] for each in (over, theirs, mine)] == ["ended", "alone", "alone"]
     assert reaped.out.splitlines()[-1].startswith("dtfperf: 1 of 3 runs ended. ")
-    assert set(cloud.left().instances) == {theirs, mine}
+    assert set(cloud.list_resources().instances) == {theirs, mine}
 
     assert f"run {theirs} may be in use" in dtfperf("down", theirs).err
     assert {each["run"]: each["done"] for each in read("ec2 down", dtfperf("down", theirs, "--all", "--json").out)["runs"]} == {
         theirs: "ended",
         mine: "left alone",
     }
-    assert cloud.left().instances == (mine,)
+    assert cloud.list_resources().instances == (mine,)
 
 
 def test_ssh_to_a_run_with_a_damaged_ledger(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -281,7 +281,7 @@ def test_refused_region_hides_no_other(cloud: Cloud, dtfperf: Dtfperf, monkeypat
         assert output.code == 1
         assert re.search(r"^dtfperf: region ap-east-1: .* may not call ec2:DescribeInstances", output.err)
         assert one in output.out or "1 of 1 run ended" in output.out
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -295,9 +295,9 @@ def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert _line(output.out, "b-kept").endswith("ended")
     assert _line(output.out, "a-lives").endswith("left alone")
     assert output.out.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
-    assert cloud.left().instances == tuple(lives)
+    assert cloud.list_resources().instances == tuple(lives)
     assert dtfperf("down", "--all").code == 0
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_down_of_one_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -308,10 +308,10 @@ def test_down_of_one_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
     refused = dtfperf("down", "busy")
     assert refused.code == 2
     assert re.search(r"run busy is in use \(process \d+ on .* is at work\): end its pytest, or add --all", refused.err)
-    assert set(cloud.left().instances) == {busy, other}
+    assert set(cloud.list_resources().instances) == {busy, other}
 
     assert dtfperf("down", "busy", "--all").code == 0
-    assert cloud.left().instances == (other,)
+    assert cloud.list_resources().instances == (other,)
 
     unknown = dtfperf("down", "busy")
     assert unknown.code == 1
@@ -347,7 +347,7 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
     dry = dtfperf("reap", "--dry-run")
     assert dry.code == 0
     assert _line(dry.out, "gone").endswith("would be ended")
-    assert set(cloud.left().instances) == {*lives, *gone, *kept, *theirs}
+    assert set(cloud.list_resources().instances) == {*lives, *gone, *kept, *theirs}
 
     output = dtfperf("reap")
     assert (output.code, output.err) == (0, "")
@@ -355,10 +355,10 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
         "dtfperf: 1 of 4 runs ended. "
         "Of those of other-machine the state is not known here: run this command there, or add --all if you are sure."
     )
-    assert set(cloud.left().instances) == {*lives, *kept, *theirs}
+    assert set(cloud.list_resources().instances) == {*lives, *kept, *theirs}
 
     assert dtfperf("reap", "--all").code == 0
-    assert set(cloud.left().instances) == {*lives, *kept}
+    assert set(cloud.list_resources().instances) == {*lives, *kept}
 
 
 def test_json(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -399,7 +399,7 @@ def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
     )
     assert lines[3] == "max_usd = 50 in clusters.toml"
     assert lines[4] == f"8 vCPUs of 8 in quota 'Running On-Demand G and VT instances' ({code}): enough, if nothing else runs"
-    assert cloud.sent("RunInstances") == []
+    assert cloud.list_calls("RunInstances") == []
 
 
 def test_cost_of_a_number_of_devices(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -440,7 +440,7 @@ def test_invalid_arguments_are_refused(cloud: Cloud, dtfperf: Dtfperf, arguments
     assert (output.code, output.out) == (code, "")
     assert words in output.err
     assert output.err.count("\n") == 1
-    assert cloud.sent("RunInstances") == []
+    assert cloud.list_calls("RunInstances") == []
 
 
 def test_no_credentials(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,7 +518,7 @@ def test_up_without_agreement_is_refused(cloud: Cloud, dtfperf: Dtfperf, monkeyp
     assert output.code == 1
     assert "at most $3.16" in output.err
     assert "No user has agreed to that" in output.err
-    assert cloud.sent("RunInstances") == []
+    assert cloud.list_calls("RunInstances") == []
 
 
 def test_up_above_the_limit_is_refused(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -531,7 +531,7 @@ def test_up_above_the_limit_is_refused(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
     assert output.code == 1
     assert "more than max_usd = 2 of cluster 'test'" in output.err
-    assert cloud.sent("RunInstances") == []
+    assert cloud.list_calls("RunInstances") == []
 
 
 def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) -> None:
@@ -542,7 +542,7 @@ def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) 
     output = capfd.readouterr()
     assert "is kept until" in output.err
     assert len(read("ec2 up", output.out)["hosts"]) == 1
-    (instance_id,) = datacenter.left().instances
+    (instance_id,) = datacenter.list_resources().instances
 
     assert main(["ec2", "status"]) == 0
     assert "kept for the next session" in _line(capfd.readouterr().out, instance_id)
@@ -552,4 +552,4 @@ def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) 
     assert "over there" in ended.out
 
     assert main(["ec2", "down"]) == 0
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING

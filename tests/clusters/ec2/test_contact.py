@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]  # instances see this machine's files
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet that is dropped here is not on its way round the world."""
     monkeypatch.setattr(contact, "_CONNECT_S", 1.0)
     monkeypatch.setattr(contact, "_POLL_S", 0.2)
@@ -56,7 +56,7 @@ def test_unreachable_instance_is_reported(datacenter: DataCenter) -> None:
         cluster.allocate(Heard().resources()),
     ):
         pass
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_instance_that_ends_during_the_wait(datacenter: DataCenter) -> None:
@@ -76,7 +76,7 @@ def test_instance_that_ends_during_the_wait(datacenter: DataCenter) -> None:
         cluster.allocate(heard.resources()),
     ):
         pass
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 @pytest.mark.parametrize("what", ["ends before it runs", "ends while it boots", "does not answer", "ends after login"])
@@ -118,7 +118,7 @@ def test_start_names_an_instance_that_does_not_boot(datacenter: DataCenter, what
         left = Ec2Backend().share_hosts(allocation, runs.config(datacenter, setup=[setup]), failed)
         with closing(left.start(PARROT_COMMAND)):
             assert len(left.hosts) == 2
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_image_that_is_never_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
             sessions.wait_until_ended(session)
         assert session.code == 0, session.words
         wait_until("the watchdog has left", lambda: watchdogs() == [])
-        assert cloud.left() == NOTHING
+        assert cloud.list_resources() == NOTHING
     return cloud.names()[before:]
 
 
@@ -54,7 +54,7 @@ def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
             sessions.kill(session)
         cloud.faults.clear()
         reap.reap_runs(account, settle_s=SETTLE_S)
-        assert cloud.left() == NOTHING, f"killed after call {number} of {names}"
+        assert cloud.list_resources() == NOTHING, f"killed after call {number} of {names}"
     assert list_keys() == []
 
 

@@ -134,7 +134,7 @@ def test_two_sessions_never_share(account: Account, tmp_path: Path) -> None:
 def test_kept_instances_are_checked_before_use(cloud: Cloud, tmp_path: Path) -> None:
     """Kept instances that still run are returned in the order of their launch; if one has gone, none is."""
     account = runs.account(cloud)
-    ledger, found = launch_run(account, runs.young(cloud, keep=True), tmp_path)
+    ledger, found = launch_run(account, runs.make_new_plan(cloud, keep=True), tmp_path)
     ledger.note("ready", instances=[each.id for each in found])
     record = ledger.read_record()
     assert record

@@ -47,15 +47,15 @@ class Attempt:
     def asked_in(self) -> list[str]:
         """Return the zones of all requests for instances."""
         subnets = {subnet: zone for zone, subnet in self.cloud.subnets.items()}
-        return [subnets[call.parameters["NetworkInterface.1.SubnetId"]] for call in self.cloud.sent("RunInstances")]
+        return [subnets[call.parameters["NetworkInterface.1.SubnetId"]] for call in self.cloud.list_calls("RunInstances")]
 
     def tokens(self) -> list[str]:
-        return [call.parameters["ClientToken"] for call in self.cloud.sent("RunInstances")]
+        return [call.parameters["ClientToken"] for call in self.cloud.list_calls("RunInstances")]
 
 
 @pytest.fixture
 def attempt(cloud: Cloud, tmp_path: Path) -> Callable[..., Attempt]:
-    return lambda **other: Attempt(cloud, runs.young(cloud, **other), tmp_path)
+    return lambda **other: Attempt(cloud, runs.make_new_plan(cloud, **other), tmp_path)
 
 
 Make = Callable[..., Attempt]
@@ -99,7 +99,7 @@ def test_repeated_launch_returns_the_same_instances(cloud: Cloud, attempt: Make)
     launching = attempt()
     first = launching.go()
     assert [each.id for each in launching.go()] == [each.id for each in first]
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
 
 
 def test_security_group_rules(cloud: Cloud, attempt: Make) -> None:
@@ -135,7 +135,7 @@ def test_lost_answers_make_no_duplicates(cloud: Cloud, attempt: Make, action: st
     cloud.faults.lose_answer(action)
     launching = attempt()
     assert len(launching.go()) == 2
-    left = cloud.left()
+    left = cloud.list_resources()
     assert (len(left.instances), len(left.security_groups), len(left.placement_groups), len(left.key_pairs)) == (2, 1, 1, 1)
 
 
@@ -162,7 +162,7 @@ def test_each_zone_has_its_own_placement_group_and_token(cloud: Cloud, attempt: 
     assert {each.zone for each in launching.go()} == {B}
     assert launching.asked_in() == [A, B]
     assert len(set(launching.tokens())) == 2
-    assert cloud.left().placement_groups == (launching.plan.group(0), launching.plan.group(1))
+    assert cloud.list_resources().placement_groups == (launching.plan.group(0), launching.plan.group(1))
     assert launching.output[-2:] == [f"no room in {A}", f"launching 2 x {runs.KIND} in {B}"]
 
 
@@ -257,9 +257,9 @@ def test_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> None:
         for instance in cloud.world.instances():
             ending.power_off(instance)
         if not cloud.world.instances():
-            cloud.world.after(0.05, end_all)
+            cloud.world.schedule(0.05, end_all)
 
-    cloud.world.after(0.0, end_all)
+    cloud.world.schedule(0.0, end_all)
     with pytest.raises(AllocationError, match=r"instance i-\w+ is (shutting-down|terminated) before it ran: Client\."):
         attempt().go()
 

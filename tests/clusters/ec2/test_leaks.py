@@ -51,7 +51,7 @@ ALL_THERE_IS = (
 
 
 @dataclass(frozen=True)
-class Left:
+class FinishedPytest:
     """The folder and the output of a pytest."""
 
     folder: Path
@@ -78,20 +78,20 @@ def as_user(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     assert logging.getLogger("botocore").level in (logging.NOTSET, logging.WARNING)
 
 
-def _pytest(folder: Path, source: str, *arguments: str) -> Left:
+def _pytest(folder: Path, source: str, *arguments: str) -> FinishedPytest:
     folder.mkdir()
     (folder / "test_it.py").write_text(source)
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_"))}
     folders = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
     argv = ["-m", "pytest", *ALL_THERE_IS, *arguments, "test_it.py"]
     _, printed = zygote.run_as_one(argv, folder, {**cleaned, **folders, **zygote.SEARCH_PATH}, timeout_s=ENDS_S)
-    return Left(folder, printed)
+    return FinishedPytest(folder, printed)
 
 
 def _key_lines(cloud: Cloud) -> list[str]:
     """The host key that the instances were to have, line by line, and the whole of what they were given, as it was sent."""
     found = []
-    for call in cloud.sent("RunInstances"):
+    for call in cloud.list_calls("RunInstances"):
         sent = call.parameters["UserData"]
         key = base64.b64decode(sent).decode().partition("PRIVATE KEY-----\n")[2].partition("-----END")[0]
         found += [line.strip() for line in key.splitlines() if len(line.strip()) > 60]
@@ -113,8 +113,8 @@ def test_run_at_debug_leaves_no_credentials(
     left = _pytest(tmp_path / "run", PERF_TEST, "--cluster=g5", f"--dtfperf-clusters-file={clusters}", "--gpus=4")
 
     assert any(each in left.printed for each in (cloud.states() if refusal is None else [refusal]))
-    assert cloud.sent("RunInstances")
-    assert cloud.left() == NOTHING
+    assert cloud.list_calls("RunInstances")
+    assert cloud.list_resources() == NOTHING
     assert (left.folder / "junit.xml").exists()
     assert (left.folder / "pytest.log").exists()
     secrets = [as_user["AWS_ACCESS_KEY_ID"], SECRET, TOKEN]

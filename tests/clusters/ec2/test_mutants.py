@@ -9,11 +9,11 @@ from pytest_dtfperf.errors import DtfPerfError
 from tests.clusters.ec2 import mutants, test_scenarios
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
-from tests.clusters.ec2.mutants import MUTANTS, Put
+from tests.clusters.ec2.mutants import MUTANTS, SetAttribute
 from tests.clusters.ec2.sessions import Sessions
 
 NOTICED = (AssertionError, DtfPerfError, pytest.fail.Exception)
-Table = Mapping[Callable[[Put], None], Callable[..., None]]
+Table = Mapping[Callable[[SetAttribute], None], Callable[..., None]]
 
 ON_THE_WIRE: Table = {
     mutants.default_retries_for_launch: test_scenarios.test_no_room_in_the_first_zone,
@@ -42,7 +42,7 @@ def make_params(table: Table) -> list[Any]:
 
 
 @pytest.fixture
-def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
+def set_attribute(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetAttribute]:
     """Puts a defect in, and takes it out before anything else is taken down."""
     with monkeypatch.context() as patch:
         yield patch.setattr
@@ -51,20 +51,20 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mutant, scenario", make_params(ON_THE_WIRE))
 def test_defects_of_calls_are_noticed(
-    cloud: Cloud, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]
+    cloud: Cloud, set_attribute: SetAttribute, mutant: Callable[[SetAttribute], None], scenario: Callable[..., None]
 ) -> None:
     """Defects of launching and of the end are noticed without a login."""
-    mutant(put)
+    mutant(set_attribute)
     with pytest.raises(NOTICED):
         scenario(cloud)
 
 
 @pytest.mark.parametrize("mutant, scenario", make_params(AFTER_A_CRASH))
 def test_defects_of_reaping_are_noticed(
-    cloud: Cloud, sessions: Sessions, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]
+    cloud: Cloud, sessions: Sessions, set_attribute: SetAttribute, mutant: Callable[[SetAttribute], None], scenario: Callable[..., None]
 ) -> None:
     """Defects of reaping are noticed by what it leaves."""
-    mutant(put)
+    mutant(set_attribute)
     with pytest.raises(NOTICED):
         scenario(cloud, sessions)
 
@@ -73,13 +73,13 @@ def test_defects_of_reaping_are_noticed(
 @pytest.mark.parametrize("mutant, scenario", make_params(ON_MACHINES))
 def test_defects_of_logins_are_noticed(
     datacenter: DataCenter,
-    put: Put,
+    set_attribute: SetAttribute,
     monkeypatch: pytest.MonkeyPatch,
-    mutant: Callable[[Put], None],
+    mutant: Callable[[SetAttribute], None],
     scenario: Callable[..., None],
 ) -> None:
     """Defects of trust and of addresses are noticed by logins to machines."""
-    mutant(put)
+    mutant(set_attribute)
     arguments = [monkeypatch] if scenario is test_scenarios.test_wrong_host_key else []
     with pytest.raises(NOTICED):
         scenario(datacenter, *arguments)
@@ -87,7 +87,7 @@ def test_defects_of_logins_are_noticed(
 
 @pytest.mark.parametrize("mutant, scenario", make_params(IN_THE_SESSION))
 def test_defects_of_sessions_are_noticed(
-    datacenter: DataCenter, sessions: Sessions, mutant: Callable[[Put], None], scenario: Callable[..., None]
+    datacenter: DataCenter, sessions: Sessions, mutant: Callable[[SetAttribute], None], scenario: Callable[..., None]
 ) -> None:
     """Defects of a session's requests are noticed after its death."""
     with sessions.with_mutant(mutant.__name__), pytest.raises(NOTICED):

@@ -43,7 +43,7 @@ def test_cost_so_far() -> None:
 def launch(cloud: Cloud) -> Launch:
     """Return a launch of two spot instances, with an open ledger."""
     account = runs.account(cloud)
-    plan = runs.young(cloud, spot=True)
+    plan = runs.make_new_plan(cloud, spot=True)
     ledger = Ledger.from_plan(plan)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)

@@ -72,9 +72,9 @@ def _whole_flow(cloud: Cloud) -> None:
     _run(_config(cloud, subnets=subnets, placement="cluster", efa=True), r"instance i-[0-9a-f]+")
     cloud.limit("g5.12xlarge", 0.0)
     _run(_config(cloud, subnets=subnets), "L-DB2E81BA")
-    spots = cloud.sent("DescribeSpotInstanceRequests")
+    spots = cloud.list_calls("DescribeSpotInstanceRequests")
     _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), r"instance i-[0-9a-f]+")
-    assert len(cloud.sent("DescribeSpotInstanceRequests")) > len(spots)
+    assert len(cloud.list_calls("DescribeSpotInstanceRequests")) > len(spots)
     reap.list_running(Account.open_region(cloud.region), {})
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)
 
@@ -84,7 +84,7 @@ def test_policy_is_sufficient_and_minimal(cloud_of_a_user: Cloud) -> None:
     _whole_flow(cloud_of_a_user)
 
     assert cloud_of_a_user.refused == []
-    assert cloud_of_a_user.left() == NOTHING
+    assert cloud_of_a_user.list_resources() == NOTHING
     assert {action for call in cloud_of_a_user.calls for action in actions(call)} == _list_allowed_actions()
 
 
@@ -97,11 +97,11 @@ def test_missing_right_is_named_with_the_policy(cloud: Cloud, monkeypatch: pytes
     _run(_config(cloud, subnets=list(cloud.subnets.values())), r"(?s)may not call ec2:ImportKeyPair.*docs/ec2-policy\.json")
 
     assert "ec2:ImportKeyPair" in cloud.refused
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 @pytest.fixture
-def of_others(cloud: Cloud) -> Mapping[str, str]:
+def foreign_resources(cloud: Cloud) -> Mapping[str, str]:
     """Create resources of another user, and return their ids."""
     ec2 = boto3.client("ec2")
     group = ec2.create_security_group(GroupName="theirs", Description="theirs", VpcId=cloud.vpc)["GroupId"]
@@ -112,13 +112,13 @@ def of_others(cloud: Cloud) -> Mapping[str, str]:
     return {"instance": launched["Instances"][0]["InstanceId"], "group": group}
 
 
-def test_policy_protects_other_resources(cloud: Cloud, of_others: Mapping[str, str]) -> None:
+def test_policy_protects_other_resources(cloud: Cloud, foreign_resources: Mapping[str, str]) -> None:
     """The policy allows to end, open or tag no resource of others, and to make none without tags."""
     user = cloud.user(POLICY)
     ec2 = boto3.client("ec2", aws_access_key_id=user["AWS_ACCESS_KEY_ID"], aws_secret_access_key=user["AWS_SECRET_ACCESS_KEY"])
-    instance, group, subnet = of_others["instance"], of_others["group"], next(iter(cloud.subnets.values()))
+    instance, group, subnet = foreign_resources["instance"], foreign_resources["group"], next(iter(cloud.subnets.values()))
     wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
-    before = cloud.left()
+    before = cloud.list_resources()
     for attempt in (
         lambda: ec2.terminate_instances(InstanceIds=[instance]),
         lambda: ec2.delete_security_group(GroupId=group),
@@ -135,14 +135,14 @@ def test_policy_protects_other_resources(cloud: Cloud, of_others: Mapping[str, s
         with pytest.raises(ClientError, match="UnauthorizedOperation"):
             attempt()
 
-    assert cloud.left() == before
+    assert cloud.list_resources() == before
 
 
 def test_policy_protects_runs_of_other_users(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The policy allows to end or open no run of another user; the reaper's rights open nothing."""
     one, other, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, POLICY, REAPERS))
     assert one.user != other.user
-    plan = runs.young(cloud, owner=ELSEWHERE, launched_by=one.user)
+    plan = runs.make_new_plan(cloud, owner=ELSEWHERE, launched_by=one.user)
     _, found = launch_run(one, plan, tmp_path)
     ids = [each.id for each in found]
     group = _group_id(other, plan.name)
@@ -161,9 +161,9 @@ def test_policy_protects_runs_of_other_users(cloud: Cloud, monkeypatch: pytest.M
     (seen,) = reap.find_runs(other, tmp_path / "other")
     with pytest.raises(AllocationError, match="may not call ec2:"):
         reap.end_run(other, seen, settle_s=0.0)
-    assert set(cloud.left().instances) == set(ids)
+    assert set(cloud.list_resources().instances) == set(ids)
     reap.end_run(one, seen, settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_reaper_policy_is_sufficient_and_minimal(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_reaper_policy_is_sufficient_and_minimal(cloud: Cloud, monkeypatch: pyte
     one, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, REAPERS))
     past = int(time.time()) - 60
     for run, spot in (("s-0", False), ("s-1", True)):
-        plan = runs.young(cloud, run=run, nonce=run, owner=ELSEWHERE, launched_by=one.user, expires=past, spot=spot)
+        plan = runs.make_new_plan(cloud, run=run, nonce=run, owner=ELSEWHERE, launched_by=one.user, expires=past, spot=spot)
         launch_run(one, plan, tmp_path / "one")
     before = len(cloud.calls)
     assert len(reap.reap_runs(reaper, settle_s=0.0, folder=tmp_path / "reaper")) == 2
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     asked = {action for call in cloud.calls[before:] for action in actions(call)}
     allowed = {action for statement in REAPERS["Statement"] for action in statement["Action"]}
     assert asked <= allowed

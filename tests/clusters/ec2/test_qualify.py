@@ -60,4 +60,4 @@ def test_qualify_names_an_instance_that_does_not_boot(
     assert "Server.InternalError" in hosts[failed[0]].reason
     others = [host for name, host in hosts.items() if name not in failed]
     assert [max(each.readings for each in host.capacities.values()) >= 3 for host in others] == [True] * 3
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING

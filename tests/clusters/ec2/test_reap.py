@@ -44,7 +44,7 @@ def leave_run(cloud: Cloud, account: Account, tmp_path: Path) -> Launched:
     """Return a function that launches a run, known here by its ledger or by its tags alone."""
 
     def launch(name: str = "1", *, ready: bool = False, elsewhere: bool = False, **other: Any) -> Ledger:
-        plan = runs.young(cloud, run=f"s-{name}", nonce=f"{name}{time.time()}", **other)
+        plan = runs.make_new_plan(cloud, run=f"s-{name}", nonce=f"{name}{time.time()}", **other)
         ledger, found = launch_run(account, plan, tmp_path / "elsewhere" if elsewhere else tmp_path)
         if ready:
             ledger.note("ready", instances=[each.id for each in found])
@@ -95,13 +95,13 @@ def test_only_abandoned_runs_are_ended(cloud: Cloud, account: Account, tmp_path:
     output: list[str] = []
     assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
     assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instances"]
-    assert cloud.left().key_pairs == ("dtfperf-s-living",)
+    assert cloud.list_resources().key_pairs == ("dtfperf-s-living",)
     assert [each.run for each in reap.find_runs(account, tmp_path)] == [living.run]
 
 
 def test_run_without_resources_is_found(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """A run with an open ledger is found, even if no resource has its tag."""
-    plan = runs.young(cloud, owner=GONE)
+    plan = runs.make_new_plan(cloud, owner=GONE)
     ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("key-pair", name=plan.name)
@@ -115,7 +115,7 @@ def test_run_without_resources_is_found(cloud: Cloud, account: Account, tmp_path
 def test_ledgers_of_other_accounts_and_regions_stay_open(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """A ledger of another account or region is not read as a run of this one."""
     for number, other in enumerate(({"account": "999999999999"}, {"region": "us-west-2"})):
-        plan = runs.young(cloud, owner=GONE, run=f"s-{number}", **other)
+        plan = runs.make_new_plan(cloud, owner=GONE, run=f"s-{number}", **other)
         Ledger.from_plan(plan, tmp_path).begin(plan)
     assert reap.find_runs(account, tmp_path) == []
 
@@ -133,7 +133,7 @@ def test_any_run_can_be_ended_by_hand(cloud: Cloud, account: Account, tmp_path: 
     leave_run("far", owner=ELSEWHERE, elsewhere=True)
     for each in reap.find_runs(account, tmp_path):
         reap.end_run(account, each, settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_run_taken_by_a_session_is_not_ended(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
@@ -142,7 +142,7 @@ def test_run_taken_by_a_session_is_not_ended(cloud: Cloud, account: Account, tmp
     found = find(account, tmp_path)
     ledger.note_held(ME)
     reap.end_run(account, found, settle_s=0.0)
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
 
 
 def test_run_without_an_expiry_is_not_abandoned(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
@@ -160,10 +160,10 @@ def test_expiry_uses_amazons_clock(cloud: Cloud, account: Account, tmp_path: Pat
     leave_run("far", owner=owner, expires=PAST, elsewhere=owner is ELSEWHERE)
     cloud.set_clock_ahead(-2 * 86400.0)  # which is to Amazon as if this machine's were two days ahead
     assert reap.reap_runs(account, settle_s=0.0, folder=tmp_path) == []
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     cloud.set_clock_ahead(0.0)
     assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-far"]
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, tmp_path: Path, leave_run: Launched) -> None:
@@ -171,7 +171,7 @@ def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, tmp_path: P
     leave_run("gone", owner=GONE)
     with full_behind(tmp_path / "s-gone.jsonl"):
         assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_run_is_ended_on_a_disk_without_locks(
@@ -181,7 +181,7 @@ def test_run_is_ended_on_a_disk_without_locks(
     leave_run("gone", owner=GONE)
     without_locks(monkeypatch)
     assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -200,7 +200,7 @@ def test_run_is_ended_on_a_read_only_disk(cloud: Cloud, leave_run: Launched, tmp
         ["unshare", "--mount", "sh", "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["dtfperf: 1 of 1 run ended."]), ended.stderr
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
@@ -222,11 +222,11 @@ def test_runs_are_kept_from_another_pid_namespace(cloud: Cloud, leave_run: Launc
     assert output.stdout.splitlines()[-1].startswith(
         f"dtfperf: 0 of 2 runs ended. Of those of another container on {ME.host} (or {ME.host} before its last start) the state"
     )
-    assert len(cloud.left().instances) == 4
+    assert len(cloud.list_resources().instances) == 4
 
     output = zygote.dtfperf("ec2", "reap", XDG_STATE_HOME=str(tmp_path / "home"))
     assert output.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended.", output.stderr
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
 
 
 def test_run_is_not_over_without_amazons_clock() -> None:

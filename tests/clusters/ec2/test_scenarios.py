@@ -35,7 +35,7 @@ def lot(cloud: Cloud, cluster: Ec2 | None = None) -> Iterator[InstanceGroup]:
     """Two instances that run; nothing is left when the block ends."""
     with (cluster or backend(cloud)).provide_instances(Heard().resources()) as found:
         yield found
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def zones(lot: InstanceGroup) -> set[str]:
@@ -45,7 +45,7 @@ def zones(lot: InstanceGroup) -> set[str]:
 def reap_all(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
     """End all abandoned runs as the next session does, check that nothing is left, and return them."""
     ended = [left.run for left in reap.reap_runs(Account.open_region(cloud.region), settle_s=settle_s)]
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     return ended
 
 
@@ -58,8 +58,8 @@ def test_throttled(cloud: Cloud) -> None:
     cloud.faults.throttle("DescribeInstances", times=1)
     cloud.faults.throttle("TerminateInstances", times=1)
     with lot(cloud) as found:
-        assert len(cloud.left().instances) == len(found.instances) == 2
-    assert len({call.parameters["ClientToken"] for call in cloud.sent("RunInstances")}) == 1
+        assert len(cloud.list_resources().instances) == len(found.instances) == 2
+    assert len({call.parameters["ClientToken"] for call in cloud.list_calls("RunInstances")}) == 1
 
 
 def test_no_room_in_the_first_zone(cloud: Cloud) -> None:
@@ -67,8 +67,8 @@ def test_no_room_in_the_first_zone(cloud: Cloud) -> None:
     cloud.world.capacity[A, KIND] = 1
     with lot(cloud) as found:
         assert zones(found) == {B}
-        assert len(cloud.left().instances) == 2
-        assert len(cloud.sent("RunInstances")) == 2
+        assert len(cloud.list_resources().instances) == 2
+        assert len(cloud.list_calls("RunInstances")) == 2
 
 
 def test_no_room_anywhere(cloud: Cloud) -> None:
@@ -76,7 +76,7 @@ def test_no_room_anywhere(cloud: Cloud) -> None:
     cloud.world.capacity |= {(A, KIND): 1, (B, KIND): 0}
     with pytest.raises(AllocationError, match="no zone of us-east-1 has room for 2"), lot(cloud):
         pass
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_accepted_then_terminated(cloud: Cloud) -> None:
@@ -85,7 +85,7 @@ def test_accepted_then_terminated(cloud: Cloud) -> None:
     with lot(cloud) as found:
         assert zones(found) == {B}
         assert [cloud.states()[each.id] for each in found.instances] == ["running"] * 2
-        wait_until("the first zone's are gone", lambda: len(cloud.left().instances) == 2)
+        wait_until("the first zone's are gone", lambda: len(cloud.list_resources().instances) == 2)
 
 
 def test_interfaces_linger(cloud: Cloud) -> None:
@@ -99,7 +99,7 @@ def test_lost_answer(cloud: Cloud) -> None:
     """A launch with a lost answer is queried by its token, and makes no further instances."""
     cloud.faults.lose_answer("RunInstances", times=2)
     with lot(cloud) as found:
-        assert set(cloud.left().instances) == {each.id for each in found.instances}
+        assert set(cloud.list_resources().instances) == {each.id for each in found.instances}
         assert len(found.instances) == 2
 
 
@@ -117,7 +117,7 @@ def test_session_killed_before_the_answer(cloud: Cloud, sessions: Sessions) -> N
         hang.wait_until_executed()
         sessions.kill(session)
     hang.release()
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     assert len(reap_all(cloud)) == 1
 
 
@@ -125,7 +125,7 @@ def test_session_killed_between_answer_and_record(cloud: Cloud, sessions: Sessio
     """A session that dies before it writes the answer leaves a ledger by which its instances are ended."""
     with _killed_at_launch(cloud, sessions) as session:
         assert session.code == -signal.SIGKILL
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     assert len(reap_all(cloud)) == 1
 
 
@@ -134,7 +134,7 @@ def test_empty_list_after_an_outage_is_not_final(cloud: Cloud, sessions: Session
     with _killed_at_launch(cloud, sessions):
         cloud.world.blind_calls = 1
         assert describe() == {}
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     cloud.world.blind_calls = BLIND_CALLS
     assert len(reap_all(cloud, settle_s=10.0)) == 1
 
@@ -143,10 +143,10 @@ def test_watchdog_ends_instances_of_a_killed_session(cloud: Cloud, sessions: Ses
     """The watchdog of a killed session ends its instances."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
-        assert len(cloud.left().instances) == 2
+        assert len(cloud.list_resources().instances) == 2
         sessions.kill(session, with_watchdog=False)
         wait_until("the watchdog has ended", lambda: watchdogs() == [])
-        assert cloud.left() == NOTHING
+        assert cloud.list_resources() == NOTHING
     assert reap_all(cloud) == []
 
 
@@ -155,7 +155,7 @@ def test_living_session_is_not_reaped(cloud: Cloud, sessions: Sessions) -> None:
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
         assert reap.reap_runs(Account.open_region(cloud.region), settle_s=SETTLE_S) == []
-        assert len(cloud.left().instances) == 2
+        assert len(cloud.list_resources().instances) == 2
         sessions.kill(session)
     assert len(reap_all(cloud)) == 1
 
@@ -186,11 +186,11 @@ def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | Lost]]:
     """Receive until the host is lost, and return all lines."""
     heard: list[tuple[int, bytes | Lost]] = []
 
-    def lost() -> bool:
+    def is_lost() -> bool:
         heard.extend(filter(None, [channel.receive(0.5)]))
         return any(each[0] == host and isinstance(each[1], Lost) for each in heard)
 
-    wait_until("the host is lost", lost, patience_s=90)
+    wait_until("the host is lost", is_lost, patience_s=90)
     return heard
 
 
@@ -206,7 +206,7 @@ def test_two_instances_work_together(datacenter: DataCenter) -> None:
         one, other = (datacenter.machines[host.name] for host in allocation.hosts)
         reach = f"read -r line </dev/tcp/{one.instance.private_ip}/22 && echo $line"
         assert "SSH-2.0" in other.run("timeout", "5", "bash", "-c", reach)
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
     assert heard.costs[0].backend == "ec2"
 
 
@@ -228,7 +228,7 @@ def test_wrong_host_key(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch)
         on_machines(datacenter).allocate(Heard().resources()),
     ):
         pass
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
@@ -242,7 +242,7 @@ def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
                 assert datacenter.machines[bystander].run("bash", "-c", reach) == "out\n"
     client().terminate_instances(InstanceIds=[bystander])
     wait_for("terminated", bystander)
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_instances_end_themselves(datacenter: DataCenter, sessions: Sessions) -> None:
@@ -270,7 +270,7 @@ def test_spot_interruption(datacenter: DataCenter) -> None:
             assert "has taken spot instance" in next(line.description for _, line in heard if isinstance(line, Lost))
         with pytest.raises(AllocationOver, match="SpotInstanceTermination"):
             allocation.start(PARROT_COMMAND)
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_silent_instance_is_lost(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_silent_instance_is_lost(datacenter: DataCenter, monkeypatch: pytest.Mon
             datacenter.crash(allocation.hosts[0].name)
             until_lost(channel, 0)
         assert state(allocation.hosts[0].name) == "running"
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING
 
 
 def test_kept_instances_are_allocated_again(datacenter: DataCenter, sessions: Sessions) -> None:
@@ -291,11 +291,11 @@ def test_kept_instances_are_allocated_again(datacenter: DataCenter, sessions: Se
     cluster = config(datacenter, keep=True)
     with sessions.begin(Order(cluster, SETTLE_S, log_in=True, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
-        first = set(datacenter.left().instances)
+        first = set(datacenter.list_resources().instances)
         sessions.kill(session)
     with on_machines(datacenter, keep=True).allocate(Heard().resources()) as allocation:
         assert {host.name for host in allocation.hosts} == first
-    assert len(datacenter.sent("RunInstances")) == 1
+    assert len(datacenter.list_calls("RunInstances")) == 1
     client().terminate_instances(InstanceIds=sorted(first))
 
 
@@ -305,4 +305,4 @@ def test_instance_without_its_gpus(datacenter: DataCenter, monkeypatch: pytest.M
     datacenter.gpus = 0
     with pytest.raises(AllocationError, match="shows 0 GPU"), on_machines(datacenter).allocate(Heard().resources()):
         pass
-    assert datacenter.left() == NOTHING
+    assert datacenter.list_resources() == NOTHING

@@ -38,7 +38,7 @@ def launch_run(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger
 
 @pytest.fixture
 def run(cloud: Cloud, account: Account, tmp_path: Path) -> tuple[Ledger, list[Instance]]:
-    return launch_run(account, runs.young(cloud), tmp_path)
+    return launch_run(account, runs.make_new_plan(cloud), tmp_path)
 
 
 Run = tuple[Ledger, list[Instance]]
@@ -47,9 +47,9 @@ Run = tuple[Ledger, list[Instance]]
 def test_end_leaves_nothing(cloud: Cloud, account: Account, run: Run) -> None:
     """Instances, volumes, interfaces, groups and keys are deleted, and the ledger is closed."""
     ledger, _ = run
-    assert cloud.left()
+    assert cloud.list_resources()
     tear_down(account, ledger.run, ledger, settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     record = ledger.read_record()
     assert record
     assert record.is_closed
@@ -61,7 +61,7 @@ def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, run: Run) -
     ledger, _ = run
     with full_behind(ledger.path, room=10):
         tear_down(account, ledger.run, ledger, settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     assert not ledger.folder.exists()
     record = ledger.read_record()
     assert record
@@ -74,16 +74,16 @@ def test_run_is_ended_on_a_full_disk(cloud: Cloud, account: Account, run: Run) -
 
 def test_spot_requests_too(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """A spot request that is still open would launch again."""
-    ledger, _ = launch_run(account, runs.young(cloud, spot=True), tmp_path)
-    assert cloud.left().spot_requests
+    ledger, _ = launch_run(account, runs.make_new_plan(cloud, spot=True), tmp_path)
+    assert cloud.list_resources().spot_requests
     tear_down(account, ledger.run, ledger, settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_run_is_ended_by_its_tags(cloud: Cloud, account: Account, run: Run) -> None:
     """A run with its ledger on another machine is ended by its tags."""
     tear_down(account, run[0].run, None)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_second_end_sends_no_calls(cloud: Cloud, account: Account, run: Run) -> None:
@@ -97,10 +97,10 @@ def test_second_end_sends_no_calls(cloud: Cloud, account: Account, run: Run) -> 
 
 def test_other_runs_are_kept(cloud: Cloud, account: Account, run: Run, tmp_path: Path) -> None:
     """Another run keeps all of its resources."""
-    other, _ = launch_run(account, runs.young(cloud, run="s-654321", nonce="fedcba0987654321"), tmp_path)
+    other, _ = launch_run(account, runs.make_new_plan(cloud, run="s-654321", nonce="fedcba0987654321"), tmp_path)
     client().create_security_group(GroupName="mine", Description="mine", VpcId=cloud.vpc)
     tear_down(account, run[0].run, run[0], settle_s=0.0)
-    left = cloud.left()
+    left = cloud.list_resources()
     assert (len(left.instances), left.key_pairs) == (2, ("dtfperf-s-654321",))
     assert set(left.security_groups) == {"dtfperf-s-654321", "mine"}
     tear_down(account, other.run, other, settle_s=0.0)
@@ -121,15 +121,15 @@ def test_end_survives_failing_calls(cloud: Cloud, account: Account, run: Run, ac
     """The end succeeds although calls are refused for a moment or lost."""
     getattr(cloud.faults, fault)(action)
     tear_down(account, run[0].run, run[0], settle_s=0.0)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_groups_are_needed_longer_than_their_instances(cloud: Cloud, account: Account, run: Run) -> None:
     """A group is refused for as long as an interface of an instance that has ended is in it; it goes when that has gone."""
     cloud.world.held_calls = 2
     tear_down(account, run[0].run, run[0], settle_s=0.0)
-    assert cloud.left() == NOTHING
-    assert len(cloud.sent("DeleteSecurityGroup")) == 3
+    assert cloud.list_resources() == NOTHING
+    assert len(cloud.list_calls("DeleteSecurityGroup")) == 3
 
 
 def test_hidden_instances_are_ended_by_id(cloud: Cloud, account: Account, run: Run) -> None:
@@ -137,12 +137,12 @@ def test_hidden_instances_are_ended_by_id(cloud: Cloud, account: Account, run: R
     cloud.world.visible_after_s = 1.5
     tear_down(account, run[0].run, run[0], settle_s=3.0)
     cloud.world.visible_after_s = 0.0
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_unanswered_intent_delays_the_end(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """The end waits for the instances of an unanswered call, with a message."""
-    plan = runs.young(cloud)
+    plan = runs.make_new_plan(cloud)
     ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("instances", token="t", subnet="s")
@@ -153,7 +153,7 @@ def test_unanswered_intent_delays_the_end(cloud: Cloud, account: Account, tmp_pa
 
 def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """An unanswered call of an hour ago does not delay the end."""
-    plan = runs.young(cloud)
+    plan = runs.make_new_plan(cloud)
     ledger = Ledger.from_plan(plan, tmp_path)
     ledger.begin(plan)
     ledger.note_intent("instances", token="t", subnet="s")

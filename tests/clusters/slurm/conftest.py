@@ -67,7 +67,7 @@ def log_in(monkeypatch: pytest.MonkeyPatch) -> LogIn:
 
 
 @pytest.fixture
-def on_site(site: Site, log_in: LogIn) -> Site:
+def login_site(site: Site, log_in: LogIn) -> Site:
     """This process is on the login node of the shared site."""
     log_in(site)
     return site

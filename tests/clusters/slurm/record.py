@@ -333,7 +333,7 @@ def remove_cgroups() -> None:
 
 
 @contextmanager
-def accounting(site: Site, folder: Path, port: int) -> Iterator[None]:
+def run_accounting(site: Site, folder: Path, port: int) -> Iterator[None]:
     """A database, and the daemon through which Slurm keeps its accounts in it."""
     data, door = folder / "mariadb", folder / "mariadb.socket"
     install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"]
@@ -407,7 +407,7 @@ def main(root: str | None) -> None:
         switches = {"s1": "n[1-2]", "s2": "n[3-4]"}
         settings = SETTINGS.format(folder=folder)
         site = Site(gpus=1, cpus=16, partitions=PARTITIONS, switches=switches, slurm_conf=settings, kill_wait_s=6, root=root)
-        with site, accounting(site, folder, port):
+        with site, run_accounting(site, folder, port):
             site.environment["SLURM_TIME_FORMAT"] = "%s"
             recorder = Recorder(site, folder)
             record(recorder)

@@ -89,11 +89,11 @@ class Driver:
             self.output.append(json.loads(line))
         return self.output[-1] if line else None
 
-    def ready(self, within_s: float) -> bool:
+    def has_output(self, within_s: float) -> bool:
         """Return whether it prints a line, or ends, within the time."""
         return bool(select.select([self.pipe], [], [], within_s)[0])
 
-    def until(self, what: str) -> Mapping[str, str]:
+    def wait_for(self, what: str) -> Mapping[str, str]:
         while saying := self.next():
             if saying["what"] == what:
                 return saying

@@ -160,7 +160,7 @@ if campaign.WHOLE:
         """The contract holds on nodes that are daemons of one machine, with its name, its network and its processes."""
 
         @pytest.fixture
-        def cluster(self, on_site: Site) -> Cluster:
+        def cluster(self, login_site: Site) -> Cluster:
             return named.open_cluster(TWO_HOSTS)
 
 
@@ -168,7 +168,7 @@ def open_cluster_with_setup(*setup: str) -> Cluster:
     return named.open_cluster(replace(TWO_HOSTS, backend_keys={**TWO_HOSTS.backend_keys, "setup": setup}))
 
 
-def test_setup_lines(on_site: Site) -> None:
+def test_setup_lines(login_site: Site) -> None:
     """Setup lines with quotes, blanks, functions and exports run unchanged on each node, and their settings remain."""
     cluster = open_cluster_with_setup(
         'module() { echo loads "$2"; export LOADED_$1="${*:2}"; }',
@@ -181,7 +181,7 @@ def test_setup_lines(on_site: Site) -> None:
         assert parrots.receive_answers("environment READ") == [b"nothing"] * 2
 
 
-def test_failing_setup_line_is_named(on_site: Site) -> None:
+def test_failing_setup_line_is_named(login_site: Site) -> None:
     """A failed setup line is reported with its number, its text and its node, and its earlier output."""
     cluster = open_cluster_with_setup("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
     with cluster.allocate(Resources(devices=2)) as allocation, pytest.raises(AllocationError) as error:
@@ -192,7 +192,7 @@ def test_failing_setup_line_is_named(on_site: Site) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
-def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
+def test_container_on_nodes_of_a_job(login_site: Site, tmp_path: Path) -> None:
     """Agents and tasks of a job's nodes run in the container, and end with it."""
     container = "bwrap --dev-bind / / --proc /proc --unshare-pid --die-with-parent --"
     config = scene.slurm(container=container, container_python=sys.executable)
@@ -201,7 +201,7 @@ def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
-def test_image_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
+def test_image_on_nodes_of_a_job(login_site: Site, tmp_path: Path) -> None:
     """Agents and tasks of a job's nodes run in a container image, and its digest is in the fingerprint."""
     container = make_image(tmp_path / "image")
     config = scene.slurm(container=container, container_python=sys.executable, backend_keys={"setup": ["export USER=root"]})

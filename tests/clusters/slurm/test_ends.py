@@ -43,7 +43,7 @@ def watchdog_of(process: Driver) -> int:
 
 
 @pytest.fixture
-def own(new_site: NewSite, log_in: LogIn) -> Site:
+def own_site(new_site: NewSite, log_in: LogIn) -> Site:
     """Return a new site, for tests that stop it, change its programs, or need the states of all its jobs."""
     site = new_site(nodes=2)
     log_in(site)
@@ -58,7 +58,7 @@ def pair(two_nodes: Site, log_in: LogIn) -> Iterator[Site]:
     wait_until("no job is left", lambda: two_nodes.jobs() == [])
 
 
-def busy(site: Site) -> str:
+def submit_blocking_job(site: Site) -> str:
     """Run another user's job on all nodes, and return its id."""
     job = site.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
     wait_until("it runs", lambda: site.processes("sleep 1234"))
@@ -75,9 +75,9 @@ HOW: dict[str, Callable[[Driver], object]] = {
 
 def while_pending(site: Site, folder: Path, how: str) -> None:
     """End a session while its job waits, and check that its job is cancelled and others are not."""
-    job = busy(site)
+    job = submit_blocking_job(site)
     with driver(folder, slurm(), site.environment) as process:
-        process.until("waits")
+        process.wait_for("waits")
         assert len(list_active_jobs(site)) == 2
         HOW[how](process)
         wait_until_gone(site, job)
@@ -87,7 +87,7 @@ def while_pending(site: Site, folder: Path, how: str) -> None:
 def while_training(site: Site, folder: Path, how: str) -> None:
     """End a session while tasks train, and check that the job, the tasks and then the watchdog end."""
     with driver(folder, slurm(), site.environment) as process:
-        process.until("ran")
+        process.wait_for("ran")
         watchdog = watchdog_of(process)
         assert site.processes("DTFPERF_SESSION=")
         HOW[how](process)
@@ -107,21 +107,21 @@ def test_end(pair: Site, tmp_path: Path, when: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
-def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> None:
+def test_end_while_sbatch_is_under_way(own_site: Site, tmp_path: Path, how: str) -> None:
     """A job is cancelled even if its pytest ended before sbatch reported its number."""
-    sbatch = own.folder / "bin" / "sbatch"
+    sbatch = own_site.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\ntrap '' INT\n/usr/bin/sbatch \"$@\" >'{tmp_path}/id'\nsleep 1234 & exec sleep 1\n")
     sbatch.chmod(0o755)
-    with driver(tmp_path, slurm(), own.environment) as process:
+    with driver(tmp_path, slurm(), own_site.environment) as process:
         wait_until("the job is submitted", lambda: (tmp_path / "id").exists() and (tmp_path / "id").read_text())
         HOW[how](process)
-        wait_until("it is gone", lambda: list_active_jobs(own) == [], GONE_S + 5)
+        wait_until("it is gone", lambda: list_active_jobs(own_site) == [], GONE_S + 5)
 
 
 def test_keepalive_step_ends_a_session_without_watchdog(pair: Site, tmp_path: Path) -> None:
     """The keep-alive step ends a session after its pytest, watchdog and sruns were all killed."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
-        process.until("ran")
+        process.wait_for("ran")
         os.kill(watchdog_of(process), KILL)
         sruns = children(process.process.pid, "srun")
         process.process.kill()
@@ -152,7 +152,7 @@ def vanish_with(process: Driver, site: Site) -> None:
 def test_stopped_srun_does_not_outlive_pytest(pair: Site, tmp_path: Path) -> None:
     """A pytest that is killed while its sruns stand still leaves neither them nor its job."""
     with driver(tmp_path, slurm(), pair.environment) as process:
-        process.until("ran")
+        process.wait_for("ran")
         sruns = sruns_of(process)
         for srun in sruns:
             os.kill(srun, signal.SIGSTOP)
@@ -161,42 +161,42 @@ def test_stopped_srun_does_not_outlive_pytest(pair: Site, tmp_path: Path) -> Non
         wait_until_ended(sruns, GONE_S)
 
 
-def test_srun_does_not_outlive_pytest_and_slurm(own: Site, tmp_path: Path) -> None:
+def test_srun_does_not_outlive_pytest_and_slurm(own_site: Site, tmp_path: Path) -> None:
     """sruns of a pytest that is killed while Slurm is down, which wait for its controller, are ended."""
-    with driver(tmp_path, slurm(), own.environment) as process:
-        process.until("ran")
+    with driver(tmp_path, slurm(), own_site.environment) as process:
+        process.wait_for("ran")
         sruns = sruns_of(process)
-        vanish_with(process, own)
+        vanish_with(process, own_site)
         wait_until_ended(sruns)
 
 
-def test_srun_does_not_outlive_pytest_in_an_existing_job(own: Site, tmp_path: Path) -> None:
+def test_srun_does_not_outlive_pytest_in_an_existing_job(own_site: Site, tmp_path: Path) -> None:
     """sruns in a job that existed before pytest, which has no watchdog, end with pytest."""
-    inside = {**own.environment, "SLURM_JOB_ID": busy(own), "SLURM_JOB_NODELIST": "n[1-2]"}
+    inside = {**own_site.environment, "SLURM_JOB_ID": submit_blocking_job(own_site), "SLURM_JOB_NODELIST": "n[1-2]"}
     with driver(tmp_path, slurm(), inside) as process:
-        process.until("ran")
+        process.wait_for("ran")
         (srun,) = children(process.process.pid, "srun --jobid")
-        vanish_with(process, own)
+        vanish_with(process, own_site)
         wait_until_ended([srun])
 
 
-def test_next_session_ends_sruns_without_a_watchdog(own: Site, new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+def test_next_session_ends_sruns_without_a_watchdog(own_site: Site, new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
     """An allocation on this machine ends the sruns of a dead session, of any Slurm, and no srun of a living one."""
-    with driver(tmp_path, slurm(), own.environment) as process:
-        process.until("ran")
+    with driver(tmp_path, slurm(), own_site.environment) as process:
+        process.wait_for("ran")
         sruns = sruns_of(process)
         os.kill(watchdog_of(process), KILL)
-        vanish_with(process, own)
+        vanish_with(process, own_site)
     other = new_site(nodes=4)
     log_in(other)
     (tmp_path / "other").mkdir()
     with driver(tmp_path / "other", slurm(), other.environment) as at_work:
-        at_work.until("ran")
+        at_work.wait_for("ran")
         wait_until_ended(sruns, GONE_S)
         its_own = sruns_of(at_work)
         with named.open_cluster(slurm()).allocate(Resources(devices=2)):
             assert sruns_of(at_work) == its_own
-        at_work.until("ran")
+        at_work.wait_for("ran")
 
 
 def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
@@ -225,35 +225,35 @@ def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
 def test_session_stopped_beyond_its_heartbeat_timeout_reports_it(pair: Site, tmp_path: Path) -> None:
     """A pytest that is stopped for longer than its time-out loses its nodes, and reports that when it continues."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
-        process.until("ran")
+        process.wait_for("ran")
         (job,) = pair.jobs()
         process.process.send_signal(signal.SIGSTOP)
         wait_until_gone(pair)
         process.process.send_signal(signal.SIGCONT)
-        failed = process.until("failed")
+        failed = process.wait_for("failed")
     assert f"Slurm job {job} ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
 
 
-def test_job_ends_if_no_keepalive_step_starts(own: Site) -> None:
+def test_job_ends_if_no_keepalive_step_starts(own_site: Site) -> None:
     """A job is ended if its pytest and watchdog die before they start the keep-alive step."""
     argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
     script = job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1")
     assert script != job_keepalive.JOB_SCRIPT
-    (own.folder / "holder").write_text(script)
-    own.run(*argv, str(own.folder / "holder"))
-    wait_until("it has ended", lambda: list_active_jobs(own) == [])
-    assert "COMPLETED" in own.run("squeue", "--noheader", "--states=all", "--format=%T")
+    (own_site.folder / "holder").write_text(script)
+    own_site.run(*argv, str(own_site.folder / "holder"))
+    wait_until("it has ended", lambda: list_active_jobs(own_site) == [])
+    assert "COMPLETED" in own_site.run("squeue", "--noheader", "--states=all", "--format=%T")
 
 
-def test_keepalive_step_that_cannot_be_started(own: Site) -> None:
+def test_keepalive_step_that_cannot_be_started(own_site: Site) -> None:
     """A job without a startable process on its first node is an error with the node and srun's message, and is cancelled."""
-    srun = own.folder / "bin" / "srun"
+    srun = own_site.folder / "bin" / "srun"
     srun.write_text("#!/bin/sh\nexec /usr/bin/srun --jobid=4711 true\n")
     srun.chmod(0o755)
     words = r"^the keep-alive step on n1 could not be started\n    \| srun: error: .*4711: Invalid job id specified"
     with pytest.raises(AllocationError, match=words), named.open_cluster(slurm()).allocate(Resources(devices=2)):
         pass
-    wait_until_gone(own)
+    wait_until_gone(own_site)
 
 
 def test_watchdog_exits_with_its_job(pair: Site) -> None:

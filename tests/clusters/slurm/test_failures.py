@@ -27,7 +27,7 @@ KILL = signal.SIGKILL
 
 
 @pytest.fixture(scope="module", autouse=True)
-def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def timed_out_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Start a session with a job that will reach its time limit, before all others, because Slurm takes 1.5 minutes for it."""
     if reason := why_not():
         pytest.skip(reason)
@@ -93,10 +93,10 @@ TASKS: dict[str, tuple[Callable[[Scene], object], str]] = {
 
 
 @pytest.mark.parametrize("end", TASKS)
-def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) -> None:
+def test_failing_task_fails_the_test(login_site: Site, tmp_path: Path, end: str) -> None:
     """A run fails with the end and the node of a failed task, and the same agents carry out the next run."""
     plan, words = TASKS[end]
-    with scene(on_site, tmp_path) as stage:
+    with scene(login_site, tmp_path) as stage:
         session = stage.session
         plan(stage)
         with pytest.raises(TaskFailed, match=words):
@@ -104,7 +104,7 @@ def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) ->
         stage.stage.forget()
         assert len(stage.stage.run(steps=2).step_s) == 2
         assert stage.session == session
-    wait_until_all_is_gone(on_site, [session])
+    wait_until_all_is_gone(login_site, [session])
 
 
 # -- failures of the cluster, which fail no test
@@ -160,10 +160,10 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_lost_allocation_is_an_infrastructure_error(on_site: Site, tmp_path: Path, loss: str) -> None:
+def test_lost_allocation_is_an_infrastructure_error(login_site: Site, tmp_path: Path, loss: str) -> None:
     """A run on a lost allocation ends with Slurm's reason in its first line; nothing is left, and new nodes work."""
     row = LOSSES[loss]
-    with scene(on_site, tmp_path, slurm(heartbeat_timeout_s=5)) as stage:
+    with scene(login_site, tmp_path, slurm(heartbeat_timeout_s=5)) as stage:
         session = stage.session
         if row.tasks:
             stage.stage.script("worker:1", at="step", do=row.tasks)
@@ -171,10 +171,10 @@ def test_lost_allocation_is_an_infrastructure_error(on_site: Site, tmp_path: Pat
             run_and_strike(stage, row.blow)
     first = str(error.value).splitlines()[0]
     assert re.match(f"the agent on n[12] (is gone: )?{row.words}", first), first
-    row.repair(on_site)
-    wait_until_all_is_gone(on_site, [session])
-    wait_until("all nodes are idle", lambda: set(on_site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"})
-    expect_good_run(on_site, tmp_path)
+    row.repair(login_site)
+    wait_until_all_is_gone(login_site, [session])
+    wait_until("all nodes are idle", lambda: set(login_site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"})
+    expect_good_run(login_site, tmp_path)
 
 
 def test_preempted_job(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
@@ -332,11 +332,11 @@ def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
 # -- at its time limit
 
 
-def test_time_limit(timed_out: Driver) -> None:
+def test_time_limit(timed_out_driver: Driver) -> None:
     """A job that reaches its time limit reports that, and how to raise it."""
-    failed = timed_out.until("failed")
+    failed = timed_out_driver.wait_for("failed")
     assert failed["kind"] in ("HostLost", "AllocationOver")
     assert re.search(
         r"Slurm job 1 reached its time limit of \S+ \(TIMEOUT\): raise time_limit in clusters.toml", failed["words"]
     )
-    assert timed_out.process.wait(PATIENCE_S) == 0
+    assert timed_out_driver.process.wait(PATIENCE_S) == 0

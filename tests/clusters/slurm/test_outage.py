@@ -41,7 +41,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])
-def test_submission_with_a_lost_answer_makes_one_job(on_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+def test_submission_with_a_lost_answer_makes_one_job(login_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
     """A submission without an answer makes one job, whether or not the controller had accepted it."""
 
     class LosesTheAnswer(SlurmClient):
@@ -58,7 +58,7 @@ def test_submission_with_a_lost_answer_makes_one_job(on_site: Site, monkeypatch:
     monkeypatch.setattr(cluster, "SlurmClient", LosesTheAnswer)
     with named.open_cluster(ONE_NODE).allocate(Resources(devices=1)) as allocation:
         assert len(allocation.hosts) == 1
-        assert len(on_site.jobs()) == 1
+        assert len(login_site.jobs()) == 1
     assert LosesTheAnswer.asked == (1 if taken else 2)
 
 
@@ -72,7 +72,7 @@ def test_unknown_output_of_squeue_is_a_cluster_error(tmp_path: Path, monkeypatch
         SlurmClient().list_jobs()
 
 
-def test_machine_without_slurm_is_refused_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_slurm_is_refused_at_once(login_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm commands without a configuration are an error at once, not an outage, if they never found one."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text(

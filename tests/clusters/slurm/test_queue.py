@@ -237,13 +237,13 @@ def test_queue_file_from_the_future_is_old(tmp_path: Path) -> None:
     assert job.state == "RUNNING"
 
 
-def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
+def test_works_without_sacct(login_site: Site, tmp_path: Path) -> None:
     """A job that ended long ago is unknown, with no accounting and with no sacct."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "scontrol").symlink_to("/usr/bin/scontrol")
     assert SlurmClient().find_job("4711") is None
-    assert SlurmClient({**on_site.environment, "PATH": str(folder)}).find_job("4711") is None
+    assert SlurmClient({**login_site.environment, "PATH": str(folder)}).find_job("4711") is None
 
 
 @pytest.mark.parametrize("what", ["closed to this user", "no folder"])
@@ -263,20 +263,20 @@ def test_missing_commands_are_reported(tmp_path: Path, what: str) -> None:
     assert SlurmClient({"PATH": f"{tmp_path}:{path}"}).find_job("4711") is None
 
 
-def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
+def test_many_ask_once(login_site: Site, tmp_path: Path) -> None:
     """Processes that wait at the same time share each answer of squeue's."""
     calls = tmp_path / "calls"
     squeue = tmp_path / "squeue"
     squeue.write_text(f'#!/bin/sh\necho >>"{calls}"\nexec /usr/bin/squeue "$@"\n')
     squeue.chmod(0o755)
-    job = on_site.run("sbatch", "--parsable", "--wrap=sleep 1234", "--output=/dev/null").strip()
-    wait_until("it runs", lambda: on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "RUNNING")
+    job = login_site.run("sbatch", "--parsable", "--wrap=sleep 1234", "--output=/dev/null").strip()
+    wait_until("it runs", lambda: login_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "RUNNING")
     # The answer that the first of them gets is new enough for all: they accept older ones.
     since = time.time() - READS - 1
-    environment = {**on_site.environment, "PATH": f"{tmp_path}:{on_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
+    environment = {**login_site.environment, "PATH": f"{tmp_path}:{login_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", READER, str(tmp_path), str(since), job]
     readers = [subprocess.Popen(command, env=environment) for _ in range(READERS)]
     assert [reader.wait() for reader in readers] == [0] * READERS
     assert len(calls.read_text().splitlines()) == 1
     SharedQueue(SlurmClient(), tmp_path).find(job, not_before=time.time())
-    on_site.run("scancel", job)
+    login_site.run("scancel", job)

@@ -95,7 +95,7 @@ def kill_at_random(site: Site, driver: Driver, dice: random.Random) -> str:
 def wait_for_outcome(driver: Driver) -> str | None:
     """Wait until the process has ended, and return its message, or until it has run for a while after the kill."""
     killed = time.monotonic()
-    while driver.ready(PATIENCE_S) and (saying := driver.next()):
+    while driver.has_output(PATIENCE_S) and (saying := driver.next()):
         if saying["what"] == "failed":
             driver.process.wait(PATIENCE_S)
             return saying["words"]
@@ -137,7 +137,7 @@ def test_killed_session_leaves_nothing(two_nodes: Site, tmp_path: Path, number: 
     dice = random.Random(SEED * 1000 + number)
     with driver(tmp_path, CONFIG, two_nodes.environment) as session:
         if dice.random() < 0.6:
-            session.until("ran")
+            session.wait_for("ran")
         time.sleep(dice.uniform(0.0, 0.8))
         kind = kill_at_random(two_nodes, session, dice)
         words = wait_for_outcome(session)

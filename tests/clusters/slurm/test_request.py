@@ -400,7 +400,7 @@ class Job:
 
 
 @contextmanager
-def running(site: Site, argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def start_process(site: Site, argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A command that runs until the end of the block."""
     with site.popen(*argv) as process:
         yield process
@@ -425,7 +425,7 @@ def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> N
     keepalive = request.make_keepalive_step(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
     sweep = request.make_sweep_command(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
     cores = min(2, len(os.sched_getaffinity(0))) if backend_keys.get("exclusive", True) else 1
-    with running(site, hanging) as first, running(site, keepalive) as second:
+    with start_process(site, hanging) as first, start_process(site, keepalive) as second:
         lines = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()
         assert sorted(site.run(*sweep).split()) == job.nodes
         assert (first.poll(), second.poll()) == (None, None)

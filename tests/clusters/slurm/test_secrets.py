@@ -14,7 +14,7 @@ from tests.clusters.slurm.site import Site
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "CANARY")
 
 
-def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_secret_reaches_slurm(login_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A secret variable is in no process or file of the site and in no answer of Slurm; requested variables are."""
     canary, wanted = uuid.uuid4().hex, uuid.uuid4().hex
     for name in SECRETS:
@@ -27,13 +27,13 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
         assert parrots.receive_answers("environment CANARY") == [b"(unset)"] * 2
         assert parrots.receive_answers("environment WANTED_HERE") == [wanted.encode()] * 2
         assert parrots.receive_answers("environment SAID") == [b"so"] * 2
-        assert on_site.processes(wanted)
-        assert on_site.processes(canary) == []
-        (job,) = on_site.jobs()
-        shown = on_site.run("scontrol", "show", "job", "-dd", job) + on_site.run("scontrol", "write", "batch_script", job, "-")
+        assert login_site.processes(wanted)
+        assert login_site.processes(canary) == []
+        (job,) = login_site.jobs()
+        shown = login_site.run("scontrol", "show", "job", "-dd", job) + login_site.run("scontrol", "write", "batch_script", job, "-")
         assert "the keep-alive step" in shown
         assert canary not in shown
-        kept = {path: path.read_bytes() for path in on_site.folder.rglob("*") if path.is_file()}
+        kept = {path: path.read_bytes() for path in login_site.folder.rglob("*") if path.is_file()}
         kept |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         assert any(wanted.encode() in content for content in kept.values())  # the controller's state is among them
         assert [str(path) for path, content in kept.items() if canary.encode() in content] == []

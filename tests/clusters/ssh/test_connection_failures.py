@@ -491,7 +491,7 @@ def test_here_an_option_that_does_not_exist(config: Config) -> None:
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+def run_server(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """Accept connections on a port without an sshd, until the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as taken:
 
@@ -519,7 +519,7 @@ def reset(connection: socket.socket) -> None:
 @pytest.mark.parametrize("answer", [socket.socket.close, reset], ids=["closed", "reset"])
 def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Callable[[socket.socket], object]) -> None:
     """A connection that is closed or reset at once is a transient failure."""
-    with answering(answer) as port:
+    with run_server(answer) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
     assert re.match(r"m1 (closed|reset) the connection (at once|before the login): ", failure.message), failure.message
     assert failure.is_transient
@@ -527,7 +527,7 @@ def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Ca
 
 def test_here_a_silent_port(config: Config) -> None:
     """A silent port takes no longer than the time limit, and is reported."""
-    with answering(lambda connection: None) as port:
+    with run_server(lambda connection: None) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)), connect_s=1.0)
     assert failure.message.startswith("m1 takes connections, but did not answer in time: ")
     assert not failure.is_transient

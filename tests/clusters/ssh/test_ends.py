@@ -37,7 +37,7 @@ class Driver:
         self.process = process
         self._output = output
 
-    def until(self, word: str) -> None:
+    def wait_for(self, word: str) -> None:
         while True:
             assert select.select([self._output], [], [], PATIENCE_S)[0], f"it has not printed {word!r}"
             line = self._output.readline().decode()
@@ -102,7 +102,7 @@ def while_training(given: Fixtures, how: str) -> None:
     """End a controller while tasks train, and check that agents, tasks and daemons of tasks end on all hosts."""
     lab = given.lab
     with driver(toys(lab)) as each:
-        each.until("training")
+        each.wait_for("training")
         lines = each.lines()
         assert len(lines) == 2
         assert all(one.processes("node.agent") for one in lab.machines)
@@ -170,7 +170,7 @@ def test_end(lab: Lab, new_lab: NewLab, tmp_path: Path, when: str, how: str) -> 
 def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
     """A controller that is killed while its ssh processes stand still leaves neither them nor anything on the hosts."""
     with driver(toys(lab)) as each:
-        each.until("training")
+        each.wait_for("training")
         lines = each.lines()
         for line in lines:
             os.kill(line, signal.SIGSTOP)

@@ -7,7 +7,7 @@ from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, TrainedP
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.watching import HistoryData
 from tests.report.page.hostile import EVIL
-from tests.report.site.made import event, point, series, session, whole
+from tests.report.site.made import event, point, series, session, make_history_data
 
 SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is taken for an address
 
@@ -28,7 +28,7 @@ def make_hostile_history() -> HistoryData:
     two = series([point(night, **row | {"hosts": 2, "fingerprint": "g"}) for night in nights[:4]])
     three = series([point(night, **row | {"hosts": 2}) for night in nights[5:]])
     changed = event(1, [one], 3, differences=[evil], kind=evil)
-    return whole(nights, [one, two, three], [changed], contents={"f": content, "g": other})
+    return make_history_data(nights, [one, two, three], [changed], contents={"f": content, "g": other})
 
 
 def make_harmless_history() -> HistoryData:
@@ -36,4 +36,4 @@ def make_harmless_history() -> HistoryData:
     nights = [session(night) for night in range(9)]
     one = series([point(night) for night in nights])
     two = series([point(night, hosts=2) for night in nights[:4]])
-    return whole(nights, [one, two], [event(1, [one], 3)])
+    return make_history_data(nights, [one, two], [event(1, [one], 3)])

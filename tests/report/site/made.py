@@ -65,7 +65,7 @@ def make_measurement_rows(session: Row) -> list[Row]:
     return [point(session) | rest]
 
 
-def whole(
+def make_history_data(
     sessions: Sequence[Row],
     all_series: Sequence[Series] = (),
     events: Sequence[Row] = (),

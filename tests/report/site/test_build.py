@@ -23,7 +23,7 @@ from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
 from tests.report.page.test_html import parse_html
-from tests.report.site.made import CONTENT, event, point, series, session, whole
+from tests.report.site.made import CONTENT, event, point, series, session, make_history_data
 from tests.report.site.samples import enter_history, get_address, make_trainings, write_night, write_nights
 
 LIMIT = 1_000_000  # bytes of a page
@@ -38,7 +38,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known(results: Path) -> HistoryData:
+def history_data(results: Path) -> HistoryData:
     """Return a history with one session without its folder."""
     from pytest_dtfperf.records.session import session_folders
 
@@ -48,9 +48,9 @@ def known(results: Path) -> HistoryData:
 
 
 @pytest.fixture(scope="module")
-def site(known: HistoryData, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(history_data: HistoryData, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("site")
-    build_site(known, out, results=results)
+    build_site(history_data, out, results=results)
     return out
 
 
@@ -105,7 +105,7 @@ def test_overview_has_the_state_of_each_training(site: Path) -> None:
     assert whole_text.count("no change") == 9 - 3 - 1  # all of the first system, one of the second
 
 
-def test_training_page_has_rates_changes_and_baselines(site: Path, known: HistoryData) -> None:
+def test_training_page_has_rates_changes_and_baselines(site: Path, history_data: HistoryData) -> None:
     """A training's page has a chart for each system with all nights, baselines and changes, and a table."""
     assert len(list((site / "trainings").iterdir())) == EACH
     (path,) = (site / "trainings").glob("inception3-*")
@@ -114,11 +114,11 @@ def test_training_page_has_rates_changes_and_baselines(site: Path, known: Histor
     assert [dot.count("h0") for dot in dots] == [NIGHTS] * 3
     assert len(re.findall(r'class="intervals"', text)) == len(re.findall(r'class="baseline"', text)) == 3
     assert len(re.findall(r'class="marks"', text)) == len(
-        [e for e in known.events if any("inception3" in m["label"] for m in e["members"])]
+        [e for e in history_data.events if any("inception3" in m["label"] for m in e["members"])]
     )
     rows = parse_html(text).findall(".//{http://www.w3.org/1999/xhtml}tbody/{http://www.w3.org/1999/xhtml}tr")
     assert len(rows) == 3 * NIGHTS
-    last = known.all_series[0].points[-1]
+    last = history_data.all_series[0].points[-1]
     assert last["runs"] == 2
     assert f"{last['images_per_sec']:.2f}" in text or f"{last['images_per_sec']:.1f}" in text
 
@@ -130,9 +130,9 @@ def test_training_page_has_the_judged_change() -> None:
     assert part.facts[0].text.endswith("(-4.1 % against 100.0)")
 
 
-def test_session_page_has_the_report(site: Path, known: HistoryData) -> None:
+def test_session_page_has_the_report(site: Path, history_data: HistoryData) -> None:
     """A session's page has the content of report.html; without its folder it has that of the history."""
-    last, gone = (site / "sessions" / f"{known.sessions[i]['id']}.html" for i in (-1, 3))
+    last, gone = (site / "sessions" / f"{history_data.sessions[i]['id']}.html" for i in (-1, 3))
     text = last.read_text(encoding="utf-8")
     assert all(
         words in text for words in ("Each measurement", "In earlier sessions", "To run it again", "What the numbers are")
@@ -143,15 +143,15 @@ def test_session_page_has_the_report(site: Path, known: HistoryData) -> None:
     assert "Each measurement" not in short
 
 
-def test_build_without_new_data_writes_nothing(site: Path, known: HistoryData, results: Path) -> None:
+def test_build_without_new_data_writes_nothing(site: Path, history_data: HistoryData, results: Path) -> None:
     """A build without new data writes no page."""
     before = read_state(site)
-    built = build_site(known, site, results=results)
+    built = build_site(history_data, site, results=results)
     assert (built.written, built.removed) == ([], [])
     assert read_state(site) == before
 
 
-def test_new_night_writes_only_changed_pages(known: HistoryData, results: Path, tmp_path: Path) -> None:
+def test_new_night_writes_only_changed_pages(history_data: HistoryData, results: Path, tmp_path: Path) -> None:
     """A new session writes its page, its trainings, the lists and feeds, and no others."""
     out, night = tmp_path / "site", tmp_path / "night"
     own = tmp_path / "history"
@@ -169,7 +169,7 @@ def test_new_night_writes_only_changed_pages(known: HistoryData, results: Path, 
     }  # fmt: skip
 
 
-def test_damaged_pages_are_made_again(site: Path, known: HistoryData, results: Path, tmp_path: Path) -> None:
+def test_damaged_pages_are_made_again(site: Path, history_data: HistoryData, results: Path, tmp_path: Path) -> None:
     """Truncated, changed and removed pages are made again, and no others."""
     out = tmp_path / "site"
     shutil.copytree(site, out)
@@ -178,7 +178,7 @@ def test_damaged_pages_are_made_again(site: Path, known: HistoryData, results: P
     broken[0].write_bytes(broken[0].read_bytes()[:500])
     broken[1].write_text("changed")
     broken[2].unlink()
-    built = build_site(known, out, results=results)
+    built = build_site(history_data, out, results=results)
     assert sorted(built.written) == sorted(path.relative_to(out).as_posix() for path in broken)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == whole_site
 
@@ -228,9 +228,9 @@ def test_pages_of_pruned_sessions_are_removed(tmp_path: Path) -> None:
     """Pages of removed sessions and trainings are removed, and no other files."""
     nights = [session(night) for night in range(3)]
     kept, other = series([point(night) for night in nights]), series([point(nights[0], 1)])
-    build_site(whole(nights, [kept, other]), tmp_path, results=tmp_path)
+    build_site(make_history_data(nights, [kept, other]), tmp_path, results=tmp_path)
     (tmp_path / "CNAME").write_text("perf.example.org")
-    built = build_site(whole(nights[1:], [kept]), tmp_path, results=tmp_path)
+    built = build_site(make_history_data(nights[1:], [kept]), tmp_path, results=tmp_path)
     assert len(built.removed) == 2
     assert {name.partition("/")[0] for name in built.removed} == {"sessions", "trainings"}
     assert (tmp_path / "CNAME").read_text() == "perf.example.org"
@@ -256,13 +256,13 @@ def test_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
     out.mkdir()
     names = ["../precious.html", str(other), "sessions/../../precious.html"]
     (out / MANIFEST).write_text(json.dumps({"dtfperf_site": 1, "pages": {name: {} for name in names}}))
-    assert build_site(whole([]), out, results=tmp_path).removed == []
+    assert build_site(make_history_data([]), out, results=tmp_path).removed == []
     assert other.read_text() == "mine"
 
 
 def test_empty_history_has_valid_pages(tmp_path: Path) -> None:
     """An empty history has valid pages, which have the command to import sessions."""
-    build_site(whole([]), tmp_path, results=tmp_path)
+    build_site(make_history_data([]), tmp_path, results=tmp_path)
     for path in list_pages(tmp_path):
         parse_html(path.read_text())
     assert [path.name for path in list_pages(tmp_path)] == ["changes.html", "index.html", "sessions.html"]
@@ -273,7 +273,7 @@ def test_empty_history_has_valid_pages(tmp_path: Path) -> None:
 def test_single_night_has_a_chart(tmp_path: Path) -> None:
     """A single point has a chart with one dot, without a trend or an interval."""
     night = session(0)
-    build_site(whole([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
+    build_site(make_history_data([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
     text = path.read_text()
     parse_html(text)
@@ -290,7 +290,7 @@ def test_pages_have_a_limited_size(tmp_path: Path) -> None:
     long = [series([point(n, rate=rate, hosts=hosts) for n, rate in zip(nights, rates, strict=True)]) for hosts in (1, 2)]
     many = [series([point(n, number % 50 + 1, hosts=number) for n in nights[-20:]]) for number in range(1, 450)]
     events = [event(number, many, 5 + number % 10) for number in range(1, 61)]
-    found = whole(nights[-20:], [*long, *many], events)
+    found = make_history_data(nights[-20:], [*long, *many], events)
     built = build_site(found, tmp_path, results=tmp_path)
     assert built.largest == max(path.stat().st_size for path in tmp_path.rglob("*") if path.name != MANIFEST)
     assert built.largest < LIMIT
@@ -307,7 +307,7 @@ def test_new_series_has_the_reason(tmp_path: Path) -> None:
     nights = [session(night) for night in range(4)]
     more = Fingerprint(hardware=Hardware(cpu="any", cores=4))
     one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
-    build_site(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
+    build_site(make_history_data(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
     assert "cores: 2 before, 4 after" in path.read_text()
 
@@ -315,12 +315,12 @@ def test_new_series_has_the_reason(tmp_path: Path) -> None:
 def test_site_command_reports_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`dtfperf site` prints the written pages and the first one; a wrong address or folder is exit code 2."""
     results, out = tmp_path / "results", tmp_path / "site"
-    known = enter_history(write_nights(results, 2, each=EACH), tmp_path)
+    history_data = enter_history(write_nights(results, 2, each=EACH), tmp_path)
     arguments = ["site", f"--history={get_address(tmp_path)}", f"--results={results}"]
     assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours"]) == 0
-    count = len(known.sessions) + EACH + 3 + 2
+    count = len(history_data.sessions) + EACH + 3 + 2
     assert capsys.readouterr().out == (
-        f"dtfperf: {len(known.sessions)} sessions in {count} pages: {count} written, 0 as they were. "
+        f"dtfperf: {len(history_data.sessions)} sessions in {count} pages: {count} written, 0 as they were. "
         f"Begin at {out / 'index.html'}\n"
     )
     assert "<h1>Ours</h1>" in (out / "index.html").read_text()

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.hostile import EVIL
-from tests.report.site.made import event, point, series, session, whole
+from tests.report.site.made import event, point, series, session, make_history_data
 
 feedparser = pytest.importorskip("feedparser", reason="feedparser is not installed: ci/setup test")
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -20,7 +20,7 @@ URL = "https://example.org/perf"
 def build_feeds(out: Path, events: list[Row], url: str = URL) -> tuple[Any, Any]:
     """Return both feeds."""
     nights = [session(night) for night in range(9)]
-    build_site(whole(nights, [series([point(night) for night in nights])], events), out, results=out, url=url)
+    build_site(make_history_data(nights, [series([point(night) for night in nights])], events), out, results=out, url=url)
     atom, feed = (out / "changes.atom").read_bytes(), json.loads((out / "changes.json").read_text())
     return feedparser.parse(atom), feed
 
@@ -81,7 +81,7 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     nights = [session(night) for night in range(9)]
     evil = series([point(night, label=EVIL, system=EVIL) for night in nights])
     build_site(
-        whole(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL
+        make_history_data(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL
     )
     raw = (tmp_path / "changes.atom").read_text()
     assert not feedparser.parse(raw).bozo

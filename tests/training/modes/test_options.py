@@ -15,37 +15,37 @@ RELAXED: Mapping[str, Any] = {"variable_update": "replicated", "gpus": 2, "varia
 
 
 @pytest.fixture(scope="module")
-def plain(tiny: Spec) -> Spec:
+def plain_spec(tiny: Spec) -> Spec:
     """Gradients alone move the variables."""
     return tiny.replace(batch_size=4, weight_decay=0.0)
 
 
-def test_relaxed_steps_apply_the_gradients_of_the_step_before(run_training: RunTraining, plain: Spec, tmp_path: Path) -> None:
+def test_relaxed_steps_apply_the_gradients_of_the_step_before(run_training: RunTraining, plain_spec: Spec, tmp_path: Path) -> None:
     """Two relaxed steps lead where the first strong one does: the first of them had nothing to apply yet."""
-    run_training(plain.replace(batch_size=8, steps=1), checkpoint=str(tmp_path / "strong.npz"))
-    run_training(plain.replace(**RELAXED, steps=2), checkpoint=str(tmp_path / "relaxed.npz"))
+    run_training(plain_spec.replace(batch_size=8, steps=1), checkpoint=str(tmp_path / "strong.npz"))
+    run_training(plain_spec.replace(**RELAXED, steps=2), checkpoint=str(tmp_path / "relaxed.npz"))
     assert_same_variables(tmp_path / "relaxed.npz", tmp_path / "strong.npz", rtol=1e-5, atol=1e-7)
 
 
 def test_relaxed_steps_read_the_variables_before_they_change_them(
-    run_training: RunTraining, plain: Spec, tmp_path: Path
+    run_training: RunTraining, plain_spec: Spec, tmp_path: Path
 ) -> None:
     """The first two relaxed gradients on constant images are of the first variables: one strong step of twice the rate.
 
     Also repacked, reduced in a ring and left in staging areas, each gradient is applied to its variable.
     """
-    constant = plain.replace(data="synthetic", data_dir=None, variable_update="replicated", gpus=2)
-    run_training(constant.replace(steps=1, learning_rate=2 * plain.learning_rate), checkpoint=str(tmp_path / "strong.npz"))
+    constant = plain_spec.replace(data="synthetic", data_dir=None, variable_update="replicated", gpus=2)
+    run_training(constant.replace(steps=1, learning_rate=2 * plain_spec.learning_rate), checkpoint=str(tmp_path / "strong.npz"))
     relaxed = constant.replace(**RELAXED, steps=3, gradient_repacking=3, all_reduce_spec="xring")
     run_training(relaxed, checkpoint=str(tmp_path / "relaxed.npz"))
     assert_same_variables(tmp_path / "relaxed.npz", tmp_path / "strong.npz", rtol=1e-5, atol=1e-7)
 
 
-def test_first_relaxed_step_applies_weight_decay_alone(run_training: RunTraining, plain: Spec, tmp_path: Path) -> None:
+def test_first_relaxed_step_applies_weight_decay_alone(run_training: RunTraining, plain_spec: Spec, tmp_path: Path) -> None:
     """The first relaxed step applies weight decay, which is not part of the delayed gradients."""
-    run_training(plain.replace(steps=1, learning_rate=0.0), checkpoint=str(tmp_path / "start.npz"))
+    run_training(plain_spec.replace(steps=1, learning_rate=0.0), checkpoint=str(tmp_path / "start.npz"))
     run_training(
-        plain.replace(**RELAXED, steps=1, learning_rate=0.5, weight_decay=0.5), checkpoint=str(tmp_path / "decayed.npz")
+        plain_spec.replace(**RELAXED, steps=1, learning_rate=0.5, weight_decay=0.5), checkpoint=str(tmp_path / "decayed.npz")
     )
     with np.load(tmp_path / "start.npz") as start, np.load(tmp_path / "decayed.npz") as decayed:
         for name in start:
@@ -72,18 +72,18 @@ def test_each_ring_carries_about_a_megabyte_per_device(size_bytes: int, devices:
 
 
 @pytest.mark.parametrize("mode", ["collective_all_reduce", "distributed_all_reduce"])
-def test_more_shards_learn_the_same(run_training: RunTraining, plain: Spec, tmp_path: Path, mode: str) -> None:
+def test_more_shards_learn_the_same(run_training: RunTraining, plain_spec: Spec, tmp_path: Path, mode: str) -> None:
     """Three rings over two workers of two devices end where one process does."""
     algorithm = "collective#3" if mode == "collective_all_reduce" else "xring#3"
-    spec = plain.replace(batch_size=2, gpus=4, variable_update=mode, all_reduce_spec=algorithm)
+    spec = plain_spec.replace(batch_size=2, gpus=4, variable_update=mode, all_reduce_spec=algorithm)
     run_training(spec, workers=2, checkpoint=str(tmp_path / "together.npz"))
-    run_training(plain.replace(batch_size=8), checkpoint=str(tmp_path / "alone.npz"))
+    run_training(plain_spec.replace(batch_size=8), checkpoint=str(tmp_path / "alone.npz"))
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
 
 
-def test_worker_without_a_session_of_its_own_reports_no_steps(run_training: RunTraining, plain: Spec) -> None:
+def test_worker_without_a_session_of_its_own_reports_no_steps(run_training: RunTraining, plain_spec: Spec) -> None:
     """The chief's report has all towers, and that of the worker with allocated devices has its start-up and no steps."""
-    chief, worker = run_training(plain.replace(gpus=2, variable_update="distributed_all_reduce"), workers=2)
+    chief, worker = run_training(plain_spec.replace(gpus=2, variable_update="distributed_all_reduce"), workers=2)
     assert [device.split("/device")[0][-6:] for device in chief.devices] == ["task:0", "task:1"]
     assert len(chief.step_s) == 3
     assert not worker.step_s
@@ -91,9 +91,9 @@ def test_worker_without_a_session_of_its_own_reports_no_steps(run_training: RunT
     assert worker.startup_s.keys() >= {"server", "build", "session"}
 
 
-def test_nccl_is_refused_where_there_are_no_gpus(run_tasks: RunTasks, plain: Spec) -> None:
+def test_nccl_is_refused_where_there_are_no_gpus(run_tasks: RunTasks, plain_spec: Spec) -> None:
     """The task ends with what may be taken instead."""
-    with orders_of(plain.replace(gpus=2, variable_update="replicated", all_reduce_spec="nccl"), workers=1) as orders:
+    with orders_of(plain_spec.replace(gpus=2, variable_update="replicated", all_reduce_spec="nccl"), workers=1) as orders:
         (outcome,) = run_tasks(orders)
     error = outcome["events"][-1]
     assert (error["kind"], error["error"]) == ("error", "SpecError")

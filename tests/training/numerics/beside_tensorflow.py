@@ -44,7 +44,7 @@ def run(operation: Any, fed: tf.Tensor, fetched: Any, gradients: Sequence[Any]) 
         return seen
 
 
-def ours(
+def run_own_updates(
     spec: Spec,
     gradients: Sequence[Any] = GRADIENTS,
     *,
@@ -59,7 +59,7 @@ def ours(
         return np.stack(run(operation, gradient, variable, gradients)).tolist()
 
 
-def theirs(optimizer: Callable[[], Any]) -> Any:
+def run_tensorflow_updates(optimizer: Callable[[], Any]) -> Any:
     with one_variable() as (variable, gradient):
         operation = optimizer().apply_gradients([(gradient, variable)])
         return np.stack(run(operation, gradient, variable, GRADIENTS)).tolist()
@@ -75,7 +75,7 @@ def optimizers() -> dict[str, Any]:
         "adam": lambda: t.AdamOptimizer(rate, 0.8, 0.95, 1e-3),
     }
     return {
-        name: {"ours": ours(BASE.replace(optimizer=name, **HYPERPARAMETERS[name])), "theirs": theirs(optimizer)}
+        name: {"ours": run_own_updates(BASE.replace(optimizer=name, **HYPERPARAMETERS[name])), "theirs": run_tensorflow_updates(optimizer)}
         for name, optimizer in of_tensorflow.items()
     }
 
@@ -94,9 +94,9 @@ def compiled_updates() -> dict[str, dict[str, Any]]:
     for name in OPTIMIZERS:
         changing = {"piecewise_learning_rate_schedule": "0.1;0.000001;0.05", "weight_decay": 0.5, "gradient_clip": 1.5}
         spec = BASE.replace(optimizer=name, **HYPERPARAMETERS[name], **changing)
-        found[name] = {"plain": ours(spec), "mean": ours(spec, shares=TWO)}
+        found[name] = {"plain": run_own_updates(spec), "mean": run_own_updates(spec, shares=TWO)}
         with compiling_all():
-            found[name] |= {"compiled": ours(spec), "compiled mean": ours(spec, shares=TWO)}
+            found[name] |= {"compiled": run_own_updates(spec), "compiled mean": run_own_updates(spec, shares=TWO)}
     return found
 
 
@@ -147,11 +147,11 @@ def main() -> None:
         "gradients": [gradient.tolist() for gradient in GRADIENTS],
         "optimizers": optimizers(),
         "compiled": compiled_updates(),
-        "decayed": ours(BASE.replace(weight_decay=0.5)),
-        "batch norm": ours(BASE.replace(weight_decay=0.5), name="batch_norm0/offset"),
-        "clipped": ours(BASE.replace(weight_decay=0.5, gradient_clip=1.5)),
-        "warming up": ours(warm, ones),
-        "warming up alone": ours(warm, ones, devices=1),
+        "decayed": run_own_updates(BASE.replace(weight_decay=0.5)),
+        "batch norm": run_own_updates(BASE.replace(weight_decay=0.5), name="batch_norm0/offset"),
+        "clipped": run_own_updates(BASE.replace(weight_decay=0.5, gradient_clip=1.5)),
+        "warming up": run_own_updates(warm, ones),
+        "warming up alone": run_own_updates(warm, ones, devices=1),
         "rates": rates(),
         "overflows": overflows(),
         "configs": configs(),

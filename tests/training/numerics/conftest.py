@@ -9,7 +9,7 @@ from tests.training.programs import run_program
 
 
 @pytest.fixture(scope="session")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the output of tests/training/numerics/beside_tensorflow.py."""
     module = "tests.training.numerics.beside_tensorflow"
     output = run_program(tmp_path_factory.mktemp("beside") / "log", "-m", module, CUDA_VISIBLE_DEVICES="")

@@ -26,21 +26,21 @@ def chief_of(reports: list[TaskReport]) -> TaskReport:
 
 
 @pytest.fixture(scope="module")
-def plain(run_training: RunTraining, tiny: Spec) -> TaskReport:
+def fp32_report(run_training: RunTraining, tiny: Spec) -> TaskReport:
     """Return the report of one process in fp32."""
     return chief_of(run_training(tiny))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_shorter_numbers_learn_the_same(run_training: RunTraining, tiny: Spec, plain: TaskReport, precision: str) -> None:
+def test_shorter_numbers_learn_the_same(run_training: RunTraining, tiny: Spec, fp32_report: TaskReport, precision: str) -> None:
     """Losses are those of float32 to the precision of the numbers, and not equal to them."""
     short = chief_of(run_training(tiny.replace(precision=precision)))
-    assert plain.loss != short.loss
-    np.testing.assert_allclose(short.loss, plain.loss, rtol=0.01)
+    assert fp32_report.loss != short.loss
+    np.testing.assert_allclose(short.loss, fp32_report.loss, rtol=0.01)
 
 
 @pytest.fixture(scope="module")
-def by_two(tiny: Spec) -> Spec:
+def two_workers_spec(tiny: Spec) -> Spec:
     """200 steps on the digits, by two workers that wait for each other."""
     return tiny.replace(
         variable_update="collective_all_reduce", gpus=2, batch_size=32, optimizer="momentum", steps=200, evaluate=True
@@ -48,28 +48,28 @@ def by_two(tiny: Spec) -> Spec:
 
 
 @pytest.fixture(scope="module")
-def whole(run_training: RunTraining, by_two: Spec) -> TaskReport:
+def two_workers_report(run_training: RunTraining, two_workers_spec: Spec) -> TaskReport:
     """Return the report of two workers in fp32, which is the same in each mode (tests/training/test_conformance.py)."""
-    return chief_of(run_training(by_two, workers=2))
+    return chief_of(run_training(two_workers_spec, workers=2))
 
 
 @pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_short_numbers_on_the_wire_answer_as_well(
-    run_training: RunTraining, by_two: Spec, whole: TaskReport, mode: str
+    run_training: RunTraining, two_workers_spec: Spec, two_workers_report: TaskReport, mode: str
 ) -> None:
     """Two workers that send bf16 reach the accuracy of fp32 after 200 steps, within two standard errors.
 
     Their losses begin as those of fp32, before rounding has led to other weights, and end within the range of other seeds.
     """
     num_ps = 2 if VARIABLE_UPDATES[mode].parameter_servers else 0
-    short = chief_of(run_training(by_two.replace(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2))
-    assert whole.loss != short.loss
-    scores = [report.evaluations[-1].score for report in (whole, short)]
+    short = chief_of(run_training(two_workers_spec.replace(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2))
+    assert two_workers_report.loss != short.loss
+    scores = [report.evaluations[-1].score for report in (two_workers_report, short)]
     # Of 297 images, one CPU's rounding moved six, and another's none: chance alone moves twelve.
     error = math.sqrt(sum(score.top_1 * (1 - score.top_1) / score.images for score in scores))
     assert scores[1].top_1 > max(0.85, scores[0].top_1 - 2 * error)
-    curves = [np.mean(np.reshape(report.loss, (5, 40)), axis=1) for report in (whole, short)]
+    curves = [np.mean(np.reshape(report.loss, (5, 40)), axis=1) for report in (two_workers_report, short)]
     np.testing.assert_allclose(curves[1][0], curves[0][0], rtol=0.02)
     # Of four seeds in fp32 the last 40 steps had 0.18 to 0.25; steps 41 to 80, where it begins to learn, 1.0 to 1.7.
     np.testing.assert_allclose(curves[1][-1], curves[0][-1], rtol=0, atol=0.1)
@@ -103,11 +103,11 @@ def test_overflow_is_skipped_by_all_alike(run_training: RunTraining, tiny: Spec,
     assert_same_variables(tmp_path / "adaptive.npz", tmp_path / "fixed.npz", rtol=1e-3, atol=1e-5)
 
 
-def test_a_compiled_step_trains_the_same(run_training: RunTraining, tiny: Spec, plain: TaskReport) -> None:
+def test_a_compiled_step_trains_the_same(run_training: RunTraining, tiny: Spec, fp32_report: TaskReport) -> None:
     """Compiled as a whole, steps have the same losses to the tolerance of fused sums, and their device is still known."""
     compiled = chief_of(run_training(tiny.replace(xla_compile=True)))
-    np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
-    assert compiled.devices == plain.devices
+    np.testing.assert_allclose(compiled.loss, fp32_report.loss, rtol=1e-4)
+    assert compiled.devices == fp32_report.devices
 
 
 def test_moving_averages_move_within_a_compiled_step(run_training: RunTraining, tiny: Spec) -> None:

@@ -45,14 +45,14 @@ def softmax(images: Any) -> Any:
 softmax.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def layered(images: Any) -> Any:
+def keras_layers(images: Any) -> Any:
     """A function of Keras' layers."""
     from keras import layers
 
     return layers.Dense(10)(layers.Flatten()(images))
 
 
-layered.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+keras_layers.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def with_transposed_product(images: Any) -> Any:
@@ -103,7 +103,7 @@ def two_headed() -> Any:
     return Model(images, [layers.Dense(10)(flat), layers.Dense(2)(flat)])
 
 
-def of_vectors() -> Any:
+def vector_input() -> Any:
     from keras import Input, Sequential, layers
 
     return Sequential([Input((784,)), layers.Dense(10)])
@@ -123,11 +123,11 @@ def broken() -> Any:
     raise OSError("no weights.h5 here")
 
 
-def eager(images: Any) -> Any:
+def numpy_call(images: Any) -> Any:
     return images.numpy()
 
 
-eager.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+numpy_call.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def sizeless(images: Any) -> Any:
@@ -143,13 +143,13 @@ def constant(images: Any) -> Any:
 constant.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def averaged(images: Any) -> Any:
+def moving_mean(images: Any) -> Any:
     import tensorflow as tf
 
     return tf.reshape(images, [-1, 784])[:, :10] + tf.Variable(0.0, trainable=False, name="mean")
 
 
-averaged.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+moving_mean.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def image_to_image(images: Any) -> Any:
@@ -167,7 +167,7 @@ def in_float32() -> Any:
     return Sequential([Input((28, 28, 1)), layers.Flatten(), layers.Dense(10, dtype="float32")])
 
 
-def derived() -> Any:
+def keras_subclass() -> Any:
     """A class of Keras' that is not built before it is called, with layers within others."""
     from keras import Model, Sequential, layers
 
@@ -183,10 +183,10 @@ def derived() -> Any:
     return Derived()
 
 
-derived.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+keras_subclass.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def embedded(images: Any) -> Any:
+def embedding(images: Any) -> Any:
     """Its gradient of a table is of a few rows, and of another variable there is none."""
     import tensorflow as tf
 
@@ -196,7 +196,7 @@ def embedded(images: Any) -> Any:
     return tf.gather(table, rows)
 
 
-embedded.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+embedding.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def recurrent() -> Any:
@@ -211,28 +211,28 @@ def without_defaults(image_shape: tuple[int, int, int], classes: int) -> Any:
     return small_cnn(image_shape, classes)
 
 
-def _scaled(images: Any, scale: float) -> Any:
+def _scale_logits(images: Any, scale: float) -> Any:
     return softmax(images) * scale
 
 
-SIZELESS = partial(_scaled, scale=2.0)
+SIZELESS = partial(_scale_logits, scale=2.0)
 
 
-def flat(images: Any) -> Any:
+def flat_shape(images: Any) -> Any:
     return images
 
 
-flat.image_shape = (28, 28)  # type: ignore[attr-defined]
+flat_shape.image_shape = (28, 28)  # type: ignore[attr-defined]
 
 
-def whole(images: Any) -> Any:
+def scalar_shape(images: Any) -> Any:
     return images
 
 
-whole.image_shape = 28  # type: ignore[attr-defined]
+scalar_shape.image_shape = 28  # type: ignore[attr-defined]
 
 
-def dropped(images: Any, training: bool = False) -> Any:
+def dropout(images: Any, training: bool = False) -> Any:
     """Of Keras' layers, of which one is there only while it is trained."""
     from keras import layers
 
@@ -242,7 +242,7 @@ def dropped(images: Any, training: bool = False) -> Any:
     return layers.Dense(10)(flat)
 
 
-dropped.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+dropout.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def with_training_argument(images: Any, training: bool) -> Any:
@@ -255,7 +255,7 @@ def with_training_argument(images: Any, training: bool) -> Any:
 with_training_argument.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
-def of_weights() -> Any:
+def bare_weights() -> Any:
     """A class of Keras' without a layer."""
     from keras import Model, ops
 
@@ -269,7 +269,7 @@ def of_weights() -> Any:
     return OfWeights()
 
 
-of_weights.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+bare_weights.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
 
 
 def weightless() -> Any:
@@ -278,7 +278,7 @@ def weightless() -> Any:
     return Sequential([Input((28, 28, 1)), layers.Flatten(), layers.ReLU()])
 
 
-def reused(images: Any) -> Any:
+def shared_weights(images: Any) -> Any:
     """Both halves of an image go through one variable."""
     import tensorflow as tf
 
@@ -290,4 +290,4 @@ def reused(images: Any) -> Any:
     return product(flat[:, :392]) + product(flat[:, 392:])
 
 
-reused.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+shared_weights.image_shape = (28, 28, 1)  # type: ignore[attr-defined]

@@ -126,7 +126,7 @@ def images(digit_files: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
+def learn_on_one_device(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
     """Return the variables that one device learns of a model."""
 
     @cache
@@ -142,14 +142,14 @@ def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.with_transposed_product], ids=["keras", "function"])
 def test_several_devices_learn_as_one(
-    train: Train, one: Callable[[Any], Path], images: dict[str, Any], tmp_path: Path, model: Any, mode: str, layout: Layout,
-    option: dict[str, Any],
+    train: Train, learn_on_one_device: Callable[[Any], Path], images: dict[str, Any], tmp_path: Path, model: Any, mode: str,
+    layout: Layout, option: dict[str, Any],
 ) -> None:  # fmt: skip
     """Each device's gradients count once and equally, placed, packed, cut or compiled in any way."""
     several = tmp_path / "several.npz"
     sizes = {"gpus": layout.gpus, "num_ps": layout.num_ps, "batch_size": 12 // layout.gpus}
     train(model, workers=layout.workers, variable_update=mode, **sizes, **images, **option, order={"checkpoint": str(several)})
-    assert_same_variables(several, one(model), rtol=1e-4, atol=1e-6)
+    assert_same_variables(several, learn_on_one_device(model), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.campaign(part=4)
@@ -199,7 +199,7 @@ def test_function_gets_the_size_of_its_images(train: Train, images: dict[str, An
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "model",
-    [models.derived, models.embedded, models.layered, models.with_training_argument, models.of_weights, models.reused],
+    [models.keras_subclass, models.embedding, models.keras_layers, models.with_training_argument, models.bare_weights, models.shared_weights],
     ids=lambda model: model.__name__,
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
@@ -222,10 +222,10 @@ def test_forward_only(train: Train) -> None:
         (models.small_cnn, 13 * 13 * 4 * 9 + 144 * 10, 4 * 9 + 4 + 4 * 4 + 144 * 10 + 10 + 2),
         (models.plain_cnn, 13 * 13 * 4 * 9 + 676 * 10, 4 * 9 + 4 + 676 * 10 + 10),
         (models.softmax, 7840, 7850),
-        (models.layered, 7840, 7850),
+        (models.keras_layers, 7840, 7850),
         (models.Dense, 7840, 7850),
-        (models.dropped, 7840, 7850 + 2),
-        (models.reused, 7840, 3920),
+        (models.dropout, 7840, 7850 + 2),
+        (models.shared_weights, 7840, 3920),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -247,19 +247,19 @@ def test_uncounted_arithmetic_has_a_reason(train: Train) -> None:
 def refusals() -> Iterator[Any]:
     for model, wanted, words in (
         (models.two_headed, {}, "has 1 inputs and 2 outputs: images go in, and logits come out"),
-        (models.of_vectors, {}, "looks at inputs of shape (784,): images are (height, width, channels)"),
+        (models.vector_input, {}, "looks at inputs of shape (784,): images are (height, width, channels)"),
         (models.shapeless, {}, "does not define its image shape: begin it with keras.Input((height, width, channels))"),
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
-        (models.eager, {}, "cannot be computed within a graph: "),
+        (models.numpy_call, {}, "cannot be computed within a graph: "),
         (models.without_defaults, {}, "makes no model: TypeError: without_defaults() missing 2 required positional arguments"),
         (models.weightless, {}, "has no variables to train"),
-        (models.flat, {}, "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
-        (models.whole, {}, "has image_shape = 28: it must be (height, width, channels), three whole numbers"),
+        (models.flat_shape, {}, "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
+        (models.scalar_shape, {}, "has image_shape = 28: it must be (height, width, channels), three whole numbers"),
         (models.SIZELESS, {}, "SIZELESS.image_shape = (height, width, channels)"),
         (models.sizeless, {}, "sizeless.image_shape = (height, width, channels)"),
         (models.constant, {}, "makes no variables by tf.Variable or tf.compat.v1.get_variable"),
-        (models.averaged, {}, "makes a variable that is not trained, 'mean'"),
+        (models.moving_mean, {}, "makes a variable that is not trained, 'mean'"),
         (models.image_to_image, {}, "makes [1, 28, 28, 1] of an image: it must be (batch, classes)"),
         (models.in_float32, {"precision": "bf16"}, "has layers that compute in float32, precision=bf16"),
         (models.plain_cnn, {"data": "cifar10", "data_dir": "/"}, "looks at images of (28, 28, 1)"),

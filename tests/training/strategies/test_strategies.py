@@ -25,7 +25,7 @@ MODES: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.fixture(scope="module")
-def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
+def same_images_spec(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     """Return a spec of a network with a constant gradient on images of one label: each batch adds the same to its last bias."""
     folder = tmp_path_factory.mktemp("alike")
     pixels = bytes(IMAGES * 28 * 28)
@@ -38,11 +38,11 @@ def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 def test_each_batch_that_is_counted_is_applied_once(
-    run_training: RunTraining, alike: Spec, tmp_path: Path, num_ps: int
+    run_training: RunTraining, same_images_spec: Spec, tmp_path: Path, num_ps: int
 ) -> None:
     """parameter_server_v2: after all windows of steps, the bias has moved by as many gradients as devices had batches."""
     changes, workers = MODES["parameter_server_v2"]
-    spec = alike.replace(**changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
+    spec = same_images_spec.replace(**changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
     *_, chief, other = run_training(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     assert len(chief.step_s) == len(chief.loss) == 23
     assert [evaluation.step for evaluation in chief.evaluations] == [17, 25]

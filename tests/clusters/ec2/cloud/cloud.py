@@ -16,7 +16,7 @@ REGIONS = ("us-east-1", "us-west-2", "eu-central-1")
 
 
 @dataclass(frozen=True)
-class Left:
+class CloudResources:
     """Everything in the account that costs money or was made by a user. False when there is nothing."""
 
     instances: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Left:
         return any(getattr(self, field.name) for field in fields(self))
 
 
-NOTHING = Left()
+NOTHING = CloudResources()
 
 
 class Cloud:
@@ -75,10 +75,10 @@ class Cloud:
     def names(self) -> list[str]:
         return [call.action for call in self.calls]
 
-    def sent(self, action: str) -> list[Call]:
+    def list_calls(self, action: str) -> list[Call]:
         return [call for call in self.calls if call.action == action]
 
-    def left(self) -> Left:
+    def list_resources(self) -> CloudResources:
         """Return everything that exists now, in all regions, without a call to the API."""
         self.world.catch_up()
         backends = [ec2_backends[guard.ACCOUNT][region] for region in REGIONS]
@@ -86,7 +86,7 @@ class Cloud:
         alive = [i for i in self.world.instances() if i.state != "terminated"]
         interfaces = [eni for b in backends for eni in b.enis.values()]
         groups = [g for b in backends for vpc in b.groups.values() for g in vpc.values()]
-        return Left(
+        return CloudResources(
             instances=tuple(i.id for i in alive),
             security_groups=tuple(g.name for g in groups if g.name != "default"),
             placement_groups=tuple(g["GroupName"] for g in self.world.placement_groups.values()),

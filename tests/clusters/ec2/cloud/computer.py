@@ -61,7 +61,7 @@ class Computer(Machine):
 
     def _listens(self) -> bool:
         """Return whether its sshd runs; its security groups may refuse a connection from this process."""
-        return self.ended() is None and (self.files / "run/sshd.pid").exists()
+        return self.poll() is None and (self.files / "run/sshd.pid").exists()
 
     def _choose_user(self) -> str:
         return self._login

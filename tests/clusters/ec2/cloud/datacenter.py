@@ -82,16 +82,16 @@ class DataCenter(Cloud):
         end = datetime.now(UTC) + timedelta(seconds=notice_s)
         notice = f'{{"action": "terminate", "time": "{end:%Y-%m-%dT%H:%M:%SZ}"}}'
         self.machines[instance_id].give_notice(notice)
-        self.world.after(notice_s, lambda: super(DataCenter, self).interrupt_spot(instance_id))
+        self.world.schedule(notice_s, lambda: super(DataCenter, self).interrupt_spot(instance_id))
 
     def wait_for_machines(self, count: int) -> Sequence[Computer]:
         """Wait for so many running machines, and return them."""
 
-        def up() -> list[Computer]:
-            return [m for m in list(self.machines.values()) if m.ended() is None and m.instance.state == "running"]
+        def list_running() -> list[Computer]:
+            return [m for m in list(self.machines.values()) if m.poll() is None and m.instance.state == "running"]
 
-        wait_until(f"{count} machines are up", lambda: len(up()) == count)
-        return up()
+        wait_until(f"{count} machines are up", lambda: len(list_running()) == count)
+        return list_running()
 
     # Events during a test.
 
@@ -120,7 +120,7 @@ class DataCenter(Cloud):
 
     def _set_doors(self) -> None:
         for computer in self.machines.values():
-            if computer.ended() is None and computer.instance.state == "running":
+            if computer.poll() is None and computer.instance.state == "running":
                 computer.set_doors()
 
     def _tick(self) -> None:
@@ -132,6 +132,6 @@ class DataCenter(Cloud):
                     self._inspect(computer)
 
     def _inspect(self, computer: Computer) -> None:
-        if computer.ended() == machine.SWITCHED_OFF and computer.instance.state == "running":
+        if computer.poll() == machine.SWITCHED_OFF and computer.instance.state == "running":
             with self.world.lock:
                 ending.power_off(computer.instance)

@@ -29,7 +29,7 @@ PRIVATE = ("private_ip_address", "private_dns_name", "public_ip_address", "publi
 
 class Describing(InstanceResponse):
     def describe_instances(self) -> Any:
-        here, asked = world.now(), set(self._get_param("InstanceIds", []))
+        here, asked = world.get_world(), set(self._get_param("InstanceIds", []))
         hidden_s = here.visible_after_s
         if here.blind_calls > 0:
             here.blind_calls -= 1
@@ -52,7 +52,7 @@ class Describing(InstanceResponse):
     def get_console_output(self) -> ActionResult:
         instance_id = self._get_param("InstanceId")
         self.ec2_backend.get_instance(instance_id)
-        output = Base64EncodedString.from_raw_string(world.now().console.get(instance_id, ""))
+        output = Base64EncodedString.from_raw_string(world.get_world().console.get(instance_id, ""))
         return ActionResult({"InstanceId": instance_id, "Timestamp": utcnow(), "Output": output})
 
 
@@ -71,7 +71,7 @@ class _Seen:
 
 
 def _hide_addresses(instance: Instance) -> Instance:
-    here = world.now()
+    here = world.get_world()
     young = time.monotonic() - here.born.get(instance.id, 0.0) < here.addressed_after_s
     if young or instance.state == "terminated":
         return _Seen(instance, PRIVATE)  # type: ignore[return-value] # the serialiser takes whatever has the attributes

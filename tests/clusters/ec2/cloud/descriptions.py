@@ -19,7 +19,7 @@ _names: dict[str, str] = {}  # of an event, as it was called -> as it is called
 
 
 @contextmanager
-def shared() -> Iterator[None]:
+def share_descriptions() -> Iterator[None]:
     """Let all sessions that begin within the block share descriptions, classes of clients and aliases."""
     creator: Any = ClientCreator  # whose method is its own affair
     create_class, begin = creator._create_client_class, EventAliaser.__init__

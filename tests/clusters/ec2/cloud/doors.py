@@ -39,6 +39,6 @@ def _list_rules(group: SecurityGroup) -> Iterator[str]:
 
 def _members(group_id: str) -> list[str]:
     """The private addresses of the instances in a group."""
-    alive = [i for i in world.now().instances() if i.state in ("pending", "running")]
+    alive = [i for i in world.get_world().instances() if i.state in ("pending", "running")]
     nics = [nic for i in alive for nic in i.nics.values() if group_id in {g.id for g in nic.group_set}]
     return [str(nic.private_ip_address) for nic in nics]

@@ -42,7 +42,7 @@ def _change(instance: Instance, previous: str) -> dict[str, object]:
 
 def shut_down(instance: Instance, code: str, why: str) -> None:
     """Shut an instance down and terminate it later, unless it has ended."""
-    here = world.now()
+    here = world.get_world()
     if instance.state in world.ENDED:
         return
     if here.on_power_off:
@@ -58,7 +58,7 @@ def shut_down(instance: Instance, code: str, why: str) -> None:
         here.gone[instance.id] = time.monotonic()
         spot.close_requests(instance)
 
-    here.after(here.pending_s, terminate)
+    here.schedule(here.pending_s, terminate)
 
 
 def interrupt(instance: Instance) -> None:

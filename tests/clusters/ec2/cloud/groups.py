@@ -16,21 +16,21 @@ class Groups(SecurityGroups):
         key = self._key()
         self.error_on_dryrun()
         name = self._get_param("GroupName")
-        if key in world.now().placement_groups:
+        if key in world.get_world().placement_groups:
             raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
         tags = self._parse_tag_specification("placement-group").get("placement-group", {})
         group: dict[str, Any] = {
             "GroupName": name,
-            "GroupId": f"pg-{next(world.now().ids):017x}",
+            "GroupId": f"pg-{next(world.get_world().ids):017x}",
             "State": "available",
             "Strategy": self._get_param("Strategy"),
             "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
         }
-        world.now().placement_groups[key] = group
+        world.get_world().placement_groups[key] = group
         return ActionResult({"PlacementGroup": group})
 
     def describe_placement_groups(self) -> ActionResult:
-        here = {k: g for k, g in world.now().placement_groups.items() if k.startswith(f"{self.region}/")}
+        here = {k: g for k, g in world.get_world().placement_groups.items() if k.startswith(f"{self.region}/")}
         names = self._get_param("GroupNames", [])
         for name in names:
             self._find(name)
@@ -42,11 +42,11 @@ class Groups(SecurityGroups):
         name = self._get_param("GroupName")
         self._find(name)
         self.error_on_dryrun()
-        members = [i for i in world.now().instances() if i.placement.group_name == name and i.state != "terminated"]
-        if members and not world.now().blind_calls:
+        members = [i for i in world.get_world().instances() if i.placement.group_name == name and i.state != "terminated"]
+        if members and not world.get_world().blind_calls:
             message = f"The placement group '{name}' is in use and may not be deleted."
             raise EC2ClientError("InvalidPlacementGroup.InUse", message)
-        del world.now().placement_groups[self._key()]
+        del world.get_world().placement_groups[self._key()]
         return EmptyResult()
 
     def delete_security_group(self) -> ActionResult:
@@ -64,13 +64,13 @@ class Groups(SecurityGroups):
         return _apply_new_rules(super().revoke_security_group_ingress())
 
     def _is_held(self) -> bool:
-        with world.now().lock:
-            world.now().held_calls -= (held := world.now().held_calls > 0)
+        with world.get_world().lock:
+            world.get_world().held_calls -= (held := world.get_world().held_calls > 0)
         return held
 
     def _list_holders(self) -> list[Any]:
         """Return instances with existing interfaces, which remain for a while after the termination."""
-        here, since = world.now(), time.monotonic() - world.now().linger_s
+        here, since = world.get_world(), time.monotonic() - world.get_world().linger_s
         if here.blind_calls:
             return []
         return [i for i in here.instances() if i.state != "terminated" or here.gone.get(i.id, 0.0) > since]
@@ -79,7 +79,7 @@ class Groups(SecurityGroups):
         return f"{self.region}/{self._get_param('GroupName')}"
 
     def _find(self, name: str) -> None:
-        if f"{self.region}/{name}" not in world.now().placement_groups:
+        if f"{self.region}/{name}" not in world.get_world().placement_groups:
             raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
 
 
@@ -88,6 +88,6 @@ FILTERS = {"group-name": "GroupName", "state": "State", "strategy": "Strategy"}
 
 def _apply_new_rules(answer: ActionResult) -> ActionResult:
     """Apply new rules to the machines at once."""
-    if on_new_rules := world.now().on_new_rules:
+    if on_new_rules := world.get_world().on_new_rules:
         on_new_rules()
     return answer

@@ -24,7 +24,7 @@ OVERFULL = (
 
 class Launching(InstanceResponse):
     def run_instances(self) -> ActionResult:
-        here, token, request = world.now(), self._get_param("ClientToken"), self._signature()
+        here, token, request = world.get_world(), self._get_param("ClientToken"), self._signature()
         if token and (earlier := here.tokens.get(token)):
             return ActionResult(_repeat_launch(*earlier, request))
         kind, zone = self._get_param("InstanceType", "m1.small"), self._zone()
@@ -67,23 +67,23 @@ class Launching(InstanceResponse):
         quotas.check(self, kind, int(self._get_param("MinCount", 1)))
 
     def _check_group(self, name: str, kind: str, zone: str) -> None:
-        group = world.now().placement_groups.get(f"{self.region}/{name}")
+        group = world.get_world().placement_groups.get(f"{self.region}/{name}")
         if not group:
             raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
         if group["Strategy"] not in INSTANCE_TYPES[kind]["PlacementGroupInfo"]["SupportedStrategies"]:
             message = f"{group['Strategy'].title()} placement groups are not supported by the '{kind}' instance type."
             raise EC2ClientError("InvalidParameterCombination", message)
-        members = [i for i in world.now().instances() if i.placement.group_name == name and i.state != "terminated"]
+        members = [i for i in world.get_world().instances() if i.placement.group_name == name and i.state != "terminated"]
         if group["Strategy"] == "cluster" and any(i.placement.zone != zone for i in members):
             message = f"The placement group '{name}' is in use and cannot span Availability Zones."
             raise EC2ClientError("InvalidPlacementGroup.InUse", message)
 
     def _count(self, kind: str, zone: str) -> int:
-        here = world.now()
+        here = world.get_world()
         least, most = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
         if least > most:
             raise EC2ClientError("InvalidParameterValue", f"Minimum count ({least}) is greater than maximum count ({most})")
-        free = here.capacity.get((zone, kind), most + here.used(zone, kind)) - here.used(zone, kind)
+        free = here.capacity.get((zone, kind), most + here.count_used(zone, kind)) - here.count_used(zone, kind)
         if free < least:
             raise EC2ClientError("InsufficientInstanceCapacity", OVERFULL.format(kind=kind, zone=zone))
         return min(most, free)
@@ -95,7 +95,7 @@ class Launching(InstanceResponse):
             interface["DeviceIndex"] = index
 
     def _be_born(self, instance: Instance) -> None:
-        here, tags = world.now(), self._parse_tag_specification()
+        here, tags = world.get_world(), self._parse_tag_specification()
         world.become(instance, world.PENDING)
         instance.placement.group_name = self._group_name()
         instance.disable_api_termination = bool(self._get_param("DisableApiTermination"))
@@ -108,7 +108,7 @@ class Launching(InstanceResponse):
             options = (self._get_param("InstanceMarketOptions") or {}).get("SpotOptions") or {}
             spot.add_request(instance, options, tags.get("spot-instances-request", {}))
         here.born[instance.id] = time.monotonic()
-        here.after(here.pending_s, lambda: _come_up(instance))
+        here.schedule(here.pending_s, lambda: _come_up(instance))
 
     def _interfaces(self) -> list[dict[str, Any]]:
         interfaces: list[dict[str, Any]] = self._get_param("NetworkInterfaces") or []
@@ -143,7 +143,7 @@ def _repeat_launch(first: str, reservation: Reservation, request: str) -> Reserv
 
 
 def _come_up(instance: Instance) -> None:
-    here = world.now()
+    here = world.get_world()
     if instance.state != "pending":
         return
     if here.withdrawn > 0:

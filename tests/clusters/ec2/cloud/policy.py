@@ -60,7 +60,7 @@ class Policy:
         statements = document["Statement"]
         self._statements: Sequence[Mapping[str, Any]] = statements if isinstance(statements, list) else [statements]
 
-    def refused(self, call: Call) -> str | None:
+    def find_refused_action(self, call: Call) -> str | None:
         """Return the first action of the call that is not allowed on all of its resources."""
         return next((action for action in actions(call) if not self._allows(action, call)), None)
 
@@ -219,10 +219,10 @@ def _iterate_named_tags(call: Call, kind: str) -> Iterator[Mapping[str, str]]:
                     yield {t["key"]: t["value"] for t in key.get_tags()}
         case "placement-group":
             name = call.parameters.get("GroupName") or call.parameters.get("Placement.GroupName")
-            if group := world.now().placement_groups.get(f"{call.region}/{name}"):
+            if group := world.get_world().placement_groups.get(f"{call.region}/{name}"):
                 yield {t["Key"]: t["Value"] for t in group["Tags"]}
         case "spot-instances-request":
-            requests = world.now().spot_requests
+            requests = world.get_world().spot_requests
             for each in call.values("SpotInstanceRequestId"):
                 if each in requests:
                     yield {t["Key"]: t["Value"] for t in requests[each]["Tags"]}

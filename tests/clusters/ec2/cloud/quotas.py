@@ -43,7 +43,7 @@ def check(request: EC2BaseResponse, kind: str, count: int) -> None:
     """Refuse what goes beyond the quota, as RunInstances does."""
     spot = (request._get_param("InstanceMarketOptions") or {}).get("MarketType") == "spot"
     code = code_of(kind, spot)
-    alive = [i for i in world.now().instances() if i.state in ("pending", "running")]
+    alive = [i for i in world.get_world().instances() if i.state in ("pending", "running")]
     running = sum(_vcpus(i.instance_type) for i in alive if code_of(i.instance_type, i.lifecycle == "spot") == code)
     limit = limits.get(code, PLENTY)
     if running + count * _vcpus(kind) <= limit:

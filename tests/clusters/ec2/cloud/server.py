@@ -108,7 +108,7 @@ class Server:
 
     def _carry_out(self, environ: Environ, start: StartResponse) -> Answer:
         call = parse_request(environ)
-        if (policy := self.policies.get(call.key_id)) and (action := policy.refused(call)):
+        if (policy := self.policies.get(call.key_id)) and (action := policy.find_refused_action(call)):
             self.refused.append(action)
             return answer_error(
                 start, call, _get_refusal_code(call), f"You are not authorized to perform this operation: {action}"
@@ -123,8 +123,8 @@ class Server:
             return answer_text(start, USER_ID.sub(f"<UserId>{user_id(call.key_id)}</UserId>", body.decode()))
         if call.service != "ec2":
             return self._moto(environ, start)  # type: ignore[no-any-return] # moto's annotation is Any
-        with world.now().lock:  # moto's EC2 knows no threads
-            world.now().catch_up()
+        with world.get_world().lock:  # moto's EC2 knows no threads
+            world.get_world().catch_up()
             return self._ec2(environ, start)
 
     def _ec2(self, environ: Environ, start: StartResponse) -> Answer:
@@ -149,10 +149,10 @@ def _get_refusal_code(call: Call) -> str:
 
 
 @contextmanager
-def serving() -> Iterator[tuple[Server, str]]:
+def run_server() -> Iterator[tuple[Server, str]]:
     """A server and its address. One at a time in a process: moto's state is global."""
     moto.ec2.urls.url_paths = {"{0}/": PretendEC2.dispatch}
-    vars(elastic_network_interfaces)["random_public_ip"] = lambda: world.now().public_address()
+    vars(elastic_network_interfaces)["random_public_ip"] = lambda: world.get_world().public_address()
     settings.ENABLE_AMI_VALIDATION = settings.EC2_ENABLE_INSTANCE_TYPE_VALIDATION = True
     settings.ec2_load_default_amis = lambda: False  # a thousand unused images, made anew for every test
     application = Server()
@@ -160,7 +160,7 @@ def serving() -> Iterator[tuple[Server, str]]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="pretend Amazon")
     thread.start()
     try:
-        with descriptions.shared():
+        with descriptions.share_descriptions():
             yield application, f"http://127.0.0.1:{server.port}"
     finally:
         application.faults.clear()

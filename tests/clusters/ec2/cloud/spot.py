@@ -24,7 +24,7 @@ ZONE_FACTORS = {"a": 1.0, "b": 1.25, "c": 0.8}  # prices differ from zone to zon
 
 class Spot(SpotInstances):
     def describe_spot_instance_requests(self) -> ActionResult:
-        requests = world.now().spot_requests
+        requests = world.get_world().spot_requests
         wanted = self._get_param("SpotInstanceRequestIds", []) or list(requests)
         for request_id in wanted:
             _get_request(request_id)
@@ -68,7 +68,7 @@ def _price(kind: str, zone: str, description: str) -> float:
 
 
 def _get_request(request_id: str) -> dict[str, Any]:
-    requests = world.now().spot_requests
+    requests = world.get_world().spot_requests
     if request_id not in requests:
         message = f"The spot instance request ID '{request_id}' does not exist"
         raise EC2ClientError("InvalidSpotInstanceRequestID.NotFound", message)
@@ -77,9 +77,9 @@ def _get_request(request_id: str) -> dict[str, Any]:
 
 def add_request(instance: Instance, options: dict[str, Any], tags: dict[str, str]) -> None:
     """Add the request of a spot instance."""
-    request_id = f"sir-{next(world.now().ids):08x}"
+    request_id = f"sir-{next(world.get_world().ids):08x}"
     instance.spot_instance_request_id = request_id  # type: ignore[attr-defined] # moto's instances of a fleet have it
-    world.now().spot_requests[request_id] = {
+    world.get_world().spot_requests[request_id] = {
         "SpotInstanceRequestId": request_id,
         "InstanceId": instance.id,
         "State": "active",
@@ -92,6 +92,6 @@ def add_request(instance: Instance, options: dict[str, Any], tags: dict[str, str
 
 def close_requests(instance: Instance) -> None:
     """Close the one-time requests of an ended instance; open persistent ones again, which would launch another."""
-    for request in world.now().spot_requests.values():
+    for request in world.get_world().spot_requests.values():
         if request["InstanceId"] == instance.id and request["State"] == "active":
             request["State"] = "closed" if request["Type"] == "one-time" else "open"

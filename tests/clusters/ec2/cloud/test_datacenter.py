@@ -38,8 +38,8 @@ HOLDING_A_MACHINE = """
 import os, sys, time
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import launch
-from tests.clusters.ec2.cloud.server import serving
-with serving() as (server, url):
+from tests.clusters.ec2.cloud.server import run_server
+with run_server() as (server, url):
     os.environ["AWS_ENDPOINT_URL"] = url
     with DataCenter(server, url) as cloud:
         launch(cloud, 2)
@@ -156,7 +156,7 @@ def test_machine_shuts_itself_down(user: User) -> None:
     user.ssh(one, "sudo -n shutdown -h +1")
     wait_for("terminated", one)
     assert describe(one)[one]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-    assert user.cloud.left().instances == ()
+    assert user.cloud.list_resources().instances == ()
 
 
 def test_terminated_machine_is_gone(user: User) -> None:
@@ -190,7 +190,7 @@ def test_crashed_machine_is_running_to_ec2(user: User) -> None:
     assert state(one) == "running"
     client().terminate_instances(InstanceIds=[one])
     wait_for("terminated", one)
-    assert user.cloud.left().instances == NOTHING.instances
+    assert user.cloud.list_resources().instances == NOTHING.instances
 
 
 def test_data_centres_are_independent(user: User, tmp_path: Path) -> None:

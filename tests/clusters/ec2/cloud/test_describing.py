@@ -11,7 +11,7 @@ def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
     ids = launch(cloud, 2, ClientToken="t")
     assert describe() == describe(client_token="t") == {}
     assert get_refusal(lambda: describe(ids[0])) == ("InvalidInstanceID.NotFound", 400)
-    assert set(cloud.left().instances) == set(ids)
+    assert set(cloud.list_resources().instances) == set(ids)
     cloud.world.visible_after_s, cloud.world.blind_calls = 0, 2
     assert describe() == describe() == {}
     wait_until("they are seen", lambda: set(describe()) == set(ids))

@@ -17,12 +17,12 @@ def test_terminated_by_way_of_shutting_down(cloud: Cloud) -> None:
     answer = client().terminate_instances(InstanceIds=ids)["TerminatingInstances"]
     assert {each["CurrentState"]["Name"] for each in answer} == {"shutting-down"}
     assert {each["PreviousState"]["Name"] for each in answer} == {"running"}
-    assert set(cloud.left().instances) == set(ids)
+    assert set(cloud.list_resources().instances) == set(ids)
     cloud.world.hurry()
     assert {state(each) for each in ids} == {"terminated"}
     assert reason(ids[0]) == "Client.UserInitiatedShutdown"
     assert not {"PrivateIpAddress", "PublicIpAddress"} & describe(ids[0])[ids[0]].keys()
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_terminating_twice_is_no_error(cloud: Cloud) -> None:
@@ -55,7 +55,7 @@ def test_shut_down_from_within(cloud: Cloud) -> None:
     wait_for("terminated", mortal)
     assert state(stopping) == "stopped"
     assert reason(mortal) == reason(stopping) == "Client.InstanceInitiatedShutdown"
-    assert cloud.left().instances == (stopping,)
+    assert cloud.list_resources().instances == (stopping,)
 
 
 def test_spot_interruption(cloud: Cloud) -> None:
@@ -63,13 +63,13 @@ def test_spot_interruption(cloud: Cloud) -> None:
     (one,) = launch(cloud, 1, InstanceMarketOptions={"MarketType": "spot"})
     wait_for("running", one)
     request = describe(one)[one]["SpotInstanceRequestId"]
-    assert cloud.left().spot_requests == (request,)
+    assert cloud.list_resources().spot_requests == (request,)
     cloud.interrupt_spot(one)
     wait_for("terminated", one)
     assert reason(one) == "Server.SpotInstanceTermination"
     found = client().describe_spot_instance_requests(SpotInstanceRequestIds=[request])["SpotInstanceRequests"]
     assert [each["State"] for each in found] == ["closed"]
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_persistent_spot_request_outlives_its_instance(cloud: Cloud) -> None:
@@ -78,9 +78,9 @@ def test_persistent_spot_request_outlives_its_instance(cloud: Cloud) -> None:
     (one,) = launch(cloud, 1, InstanceMarketOptions=options)
     client().terminate_instances(InstanceIds=[one])
     wait_for("terminated", one)
-    (request,) = cloud.left().spot_requests
+    (request,) = cloud.list_resources().spot_requests
     client().cancel_spot_instance_requests(SpotInstanceRequestIds=[request])
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_kept_volume_is_left(cloud: Cloud) -> None:
@@ -88,5 +88,5 @@ def test_kept_volume_is_left(cloud: Cloud) -> None:
     disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8, "DeleteOnTermination": False}}
     (one,) = launch(cloud, 1, BlockDeviceMappings=[disk])
     client().terminate_instances(InstanceIds=[one])
-    wait_until("it is terminated", lambda: not cloud.left().instances)
-    assert len(cloud.left().volumes) == 1
+    wait_until("it is terminated", lambda: not cloud.list_resources().instances)
+    assert len(cloud.list_resources().volumes) == 1

@@ -16,7 +16,7 @@ def test_calls_are_throttled_the_set_number_of_times(cloud: Cloud) -> None:
     cloud.faults.throttle("RunInstances", times=2)
     for _ in range(2):
         assert get_refusal(lambda: launch(cloud, 1)) == ("RequestLimitExceeded", 503)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     launch(cloud, 1)
     cloud.faults.throttle("DescribeInstances", times=1)
     boto3.client("ec2").describe_instances()
@@ -52,11 +52,11 @@ def test_lost_answer_and_lost_request(cloud: Cloud) -> None:
     cloud.faults.lose_answer("RunInstances")
     with pytest.raises(ConnectionClosedError):
         launch(cloud, 2)
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     cloud.faults.lose_request("RunInstances")
     with pytest.raises(ConnectionClosedError):
         launch(cloud, 2)
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
 
 
 def test_withheld_answer(cloud: Cloud) -> None:
@@ -72,8 +72,8 @@ def test_withheld_answer(cloud: Cloud) -> None:
     thread = Thread(target=call)
     thread.start()
     hang.wait_until_executed()
-    assert len(cloud.left().instances) == 2
-    assert describe().keys() == set(cloud.left().instances)
+    assert len(cloud.list_resources().instances) == 2
+    assert describe().keys() == set(cloud.list_resources().instances)
     assert not broken
     hang.release()
     thread.join()
@@ -102,9 +102,9 @@ def test_record_of_calls(cloud: Cloud) -> None:
     """All calls are recorded with their parameters, of all services; `left` makes none."""
     launch(cloud, 2, ClientToken="t")
     client("sts").get_caller_identity()
-    cloud.left()
+    cloud.list_resources()
     assert cloud.names() == ["RunInstances", "GetCallerIdentity"]
-    (call,) = cloud.sent("RunInstances")
+    (call,) = cloud.list_calls("RunInstances")
     assert (call.service, call.region, call.parameters["ClientToken"], call.parameters["MaxCount"]) == (
         "ec2",
         "us-east-1",
@@ -115,7 +115,7 @@ def test_record_of_calls(cloud: Cloud) -> None:
 
 def test_each_test_has_an_empty_account(cloud: Cloud) -> None:
     """The account has nothing of earlier tests."""
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
     assert cloud.calls == []
     assert describe() == {}
     assert not client("s3").list_buckets()["Buckets"]

@@ -23,7 +23,7 @@ def test_placement_group(cloud: Cloud) -> None:
     wait_for("terminated", *ids)
     ec2.delete_placement_group(GroupName="close")
     assert get_refusal(lambda: ec2.delete_placement_group(GroupName="close"))[0] == "InvalidPlacementGroup.Unknown"
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_placement_group_stays_in_its_zone(cloud: Cloud) -> None:
@@ -52,7 +52,7 @@ def test_security_group_is_held_by_interfaces(cloud: Cloud) -> None:
     ec2.terminate_instances(InstanceIds=[one])
     wait_for("terminated", one)
     assert get_refusal(lambda: ec2.delete_security_group(GroupId=group)) == ("DependencyViolation", 400)
-    assert cloud.left().security_groups == ("ours",)
+    assert cloud.list_resources().security_groups == ("ours",)
     cloud.world.linger_s = 0.3
 
     def is_deleted() -> bool:
@@ -63,7 +63,7 @@ def test_security_group_is_held_by_interfaces(cloud: Cloud) -> None:
         return True
 
     wait_until("nothing holds it any more", is_deleted)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_rules_are_refused_twice(cloud: Cloud) -> None:

@@ -36,7 +36,7 @@ def test_same_token_is_the_same_launch(cloud: Cloud) -> None:
     first = launch(cloud, 2, ClientToken="once")
     wait_for("running", *first)
     assert launch(cloud, 2, ClientToken="once") == first
-    assert len(cloud.left().instances) == 2
+    assert len(cloud.list_resources().instances) == 2
     assert set(describe(client_token="once")) == set(first)
     assert launch(cloud, 2, ClientToken="twice") != first
 
@@ -79,7 +79,7 @@ def test_accepted_then_terminated(cloud: Cloud) -> None:
 def test_refused_requests(cloud: Cloud, request_: dict[str, Any], code: str) -> None:
     """An invalid request is refused with Amazon's code, and nothing is made."""
     assert get_refusal(lambda: launch(cloud, 2, **request_))[0] == code
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_public_address_and_many_interfaces_exclude_each_other(cloud: Cloud) -> None:
@@ -96,7 +96,7 @@ def test_public_address_and_many_interfaces_exclude_each_other(cloud: Cloud) -> 
     assert [nic["InterfaceType"] for nic in describe(one)[one]["NetworkInterfaces"]] == ["efa"] * 4
     client().terminate_instances(InstanceIds=[one])
     wait_for("terminated", one)
-    assert cloud.left() == NOTHING
+    assert cloud.list_resources() == NOTHING
 
 
 def test_quota(cloud: Cloud) -> None:

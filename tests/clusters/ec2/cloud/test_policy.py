@@ -34,7 +34,7 @@ def test_actions(cloud: Cloud, as_user: Any) -> None:
     assert get_refusal(lambda: client("s3").create_bucket(Bucket="bucket"))[0] == "AccessDenied"
     client("sts").get_caller_identity()  # anybody may
     assert cloud.refused == ["ec2:RunInstances", "pricing:GetProducts", "s3:CreateBucket"]
-    assert not cloud.left()
+    assert not cloud.list_resources()
 
 
 def test_tags_at_launch_need_a_permission_of_their_own(cloud: Cloud, as_user: Any) -> None:
@@ -75,26 +75,26 @@ def test_actions_may_require_a_tag(cloud: Cloud, as_user: Any) -> None:
         lambda: mine.delete_placement_group(GroupName="others"),
     ):
         assert get_refusal(call)[0] == "UnauthorizedOperation"
-    assert cloud.left().placement_groups == ("others",)
+    assert cloud.list_resources().placement_groups == ("others",)
 
 
 def test_everything_that_is_touched_must_be_allowed(cloud: Cloud, as_user: Any) -> None:
     """A call that touches several kinds of things needs all of them, and a condition may hold for some of them only."""
 
-    def on(kind: str, **condition: Mapping[str, object]) -> Mapping[str, Any]:
+    def make_statement(kind: str, **condition: Mapping[str, object]) -> Mapping[str, Any]:
         return {**allow("ec2:CreateSecurityGroup", "ec2:CreateTags", **condition), "Resource": f"arn:aws:ec2:*:*:{kind}/*"}
 
     def make(*tags: Mapping[str, str]) -> object:
         specification: Sequence[Any] = [{"ResourceType": "security-group", "Tags": tags}] if tags else []
         return client().create_security_group(GroupName="g", Description="g", VpcId=cloud.vpc, TagSpecifications=specification)
 
-    tagged = on("security-group", StringEquals={"aws:RequestTag/managed": "1"})
+    tagged = make_statement("security-group", StringEquals={"aws:RequestTag/managed": "1"})
     as_user(tagged)
     assert get_refusal(lambda: make(*TAG))[0] == "UnauthorizedOperation"
-    as_user(tagged, on("vpc"))
+    as_user(tagged, make_statement("vpc"))
     assert get_refusal(make)[0] == "UnauthorizedOperation"
     make(*TAG)
-    assert cloud.left().security_groups == ("g",)
+    assert cloud.list_resources().security_groups == ("g",)
 
 
 def test_actions_may_require_the_caller_as_owner(cloud: Cloud, as_user: Any) -> None:

@@ -59,7 +59,7 @@ class World:
     def instance(self, instance_id: str) -> Instance:
         return next(i for i in self.instances() if i.id == instance_id)
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
+    def schedule(self, seconds: float, what: Callable[[], None]) -> None:
         """Schedule an event: it happens at the first access to the world after that time, so that no thread waits."""
         self._later.append((time.monotonic() + seconds, next(self.ids), what))
 
@@ -77,7 +77,7 @@ class World:
             self._later = [(0.0, number, what) for _, number, what in self._later]
         self.catch_up()
 
-    def used(self, zone: str | None, kind: str) -> int:
+    def count_used(self, zone: str | None, kind: str) -> int:
         alive = [i for i in self.instances() if i.state in ("pending", "running")]
         return sum(1 for i in alive if i.placement.zone == zone and i.instance_type == kind)
 
@@ -85,17 +85,17 @@ class World:
         return f"{self.public_network}.{next(self.public)}"
 
 
-_now = World()
+_world = World()
 
 
-def now() -> World:
-    return _now
+def get_world() -> World:
+    return _world
 
 
 def begin(world: World) -> None:
     """Make this the world of the process."""
-    global _now  # as global as moto's state, which it stands beside
-    _now = world
+    global _world  # as global as moto's state, which it stands beside
+    _world = world
 
 
 def become(instance: Instance, state: tuple[str, int]) -> None:
