@@ -81,8 +81,8 @@ ALLOWED_FUNCTION_NAMES: Mapping[str, str] = {
 # Words and beginnings of names that tests do not have in names and docstrings.
 PRIVATE_WORDS = r"told|tells?|said|says?|nobody|whose|whoever|somebody|lent|meanwhile"
 QUESTIONS = ("test_what_", "test_who_", "test_where_", "test_how_", "test_if_", "test_of_")
-# Allowed names: tests that override one of the public suite of backends.
-ALLOWED_TEST_NAMES = frozenset(("test_what_a_dead_controller_left_is_swept",))
+# Folders with tests: the own ones, and the public suites of backends, inputs, models and exports.
+TEST_FOLDERS = ("tests/", "pytest_dtfperf/testing/")
 
 # Lines in which a replaced word is allowed: a part of the line, to the reason.
 ALLOWED_TEXTS: Mapping[str, str] = {}
@@ -125,8 +125,8 @@ def test_texts_are_of_the_glossary(folder: str) -> None:
 
 
 def test_names_and_docstrings_of_tests_are_plain() -> None:
-    """Tests and their helpers are named by subject and behaviour, and their docstrings have no private word."""
-    own = [path for path in list_files() if path.suffix == ".py" and get_relative_path(path).startswith("tests/")]
+    """Tests and their helpers, the public suites included, are named by subject and behaviour, and have no private word."""
+    own = [path for path in list_files() if path.suffix == ".py" and get_relative_path(path).startswith(TEST_FOLDERS)]
     found = [f"{get_relative_path(path)}:{line}" for path in own for line in find_private_words(path.read_text())]
     assert own
     assert not found, "\n".join(found)
@@ -152,7 +152,7 @@ def test_exceptions_are_needed() -> None:
     texts = [path.read_text(errors="replace") for path in list_files()]
     assert [part for part in ALLOWED_TEXTS if not any(part in text for text in texts)] == []
     names = {name for path in list_files() if path.suffix == ".py" for _, name, _ in list_names(path)}
-    assert sorted((ALLOWED_FUNCTION_NAMES.keys() | ALLOWED_TEST_NAMES) - names) == []
+    assert sorted(ALLOWED_FUNCTION_NAMES.keys() - names) == []
 
 
 NAME_CASES = {
@@ -283,7 +283,7 @@ def find_private_words(source: str) -> Iterator[str]:
             continue
         name, line = getattr(node, "name", "module"), getattr(node, "lineno", 1)
         has_word = any(re.fullmatch(PRIVATE_WORDS, word) for word in split_words(name))
-        if name not in ALLOWED_TEST_NAMES and (has_word or name.startswith(QUESTIONS)):
+        if has_word or name.startswith(QUESTIONS):
             yield f"{line}: {name}"
         if word := re.search(rf"(?i)\b({PRIVATE_WORDS})\b", ast.get_docstring(node) or ""):
             yield f"{line}: {name}: {word[0]}"

@@ -68,18 +68,18 @@ class ParrotChannel:
 
     def receive_lines(self, count: int) -> list[tuple[int, bytes | Lost]]:
         """Return the next lines of any host."""
-        heard: list[tuple[int, bytes | Lost]] = []
+        received: list[tuple[int, bytes | Lost]] = []
         deadline = time.monotonic() + PATIENCE_S
-        while len(heard) < count:
+        while len(received) < count:
             if line := self.channel.receive(0.5):
-                heard.append(line)
-            assert time.monotonic() < deadline, f"only {heard}"
-        return heard
+                received.append(line)
+            assert time.monotonic() < deadline, f"only {received}"
+        return received
 
     def receive_answers(self, order: str) -> list[bytes | Lost]:
         """Return the answers of the hosts to an order, in their order."""
         self.channel.send(order.encode())
-        return [line for _, line in sorted(self.receive_lines(self.hosts), key=lambda heard: heard[0])]
+        return [line for _, line in sorted(self.receive_lines(self.hosts), key=lambda received: received[0])]
 
     @property
     def session(self) -> str:
@@ -115,25 +115,25 @@ class BackendContract:
         with cluster.allocate(Resources(devices=1, separate_ps_hosts=1)) as allocation:
             assert len(allocation.hosts) == 2
 
-    def test_too_much_is_refused_with_the_numbers(self, cluster: Cluster) -> None:
-        """What the cluster cannot hold is an error with how much it has and how much was asked for."""
+    def test_too_many_devices_are_refused_with_the_numbers(self, cluster: Cluster) -> None:
+        """A request for too many devices is an error with the sizes of the cluster and of the request."""
         with pytest.raises(AllocationError, match=rf"2 host.*{TOO_MANY} device"), cluster.allocate(Resources(devices=TOO_MANY)):
             pass
 
     def test_every_host_knows_its_index_and_the_session(self, parrots: ParrotChannel) -> None:
-        """Each process has its place among the hosts and the id of its start in its environment; then nothing is received."""
+        """Each process has the index of its host and the session id in its environment. Without orders, no line is received."""
         assert parrots.receive_answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
         assert parrots.session != "(unset)"
         assert parrots.channel.receive(0.05) is None
 
     def test_environment_reaches_the_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
+        """Hosts get the environment of the controller, including blanks and quotes."""
         monkeypatch.setenv("DTFPERF_CONFORMS", value := """it's "so", $HOME; 7 = 7, a comma""")
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             assert parrots.receive_answers("environment DTFPERF_CONFORMS") == [value.encode()] * 2
 
-    def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Processes on a host get only the requested variables of the controller's environment; here they know all of it."""
+    def test_secrets_are_not_sent_to_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """If the backend keeps secrets, hosts get only the requested variables of the controller's environment."""
         monkeypatch.setenv("CANARY_TOKEN", canary := uuid.uuid4().hex)
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             seen = parrots.receive_answers("environment CANARY_TOKEN")
@@ -143,8 +143,8 @@ class BackendContract:
                 assert len(there) >= 2
                 assert not any(canary.encode() in each for each in there)
 
-    def test_started_again(self, cluster: Cluster) -> None:
-        """Once a channel is closed, another can be opened on the same hosts, with new processes."""
+    def test_channel_is_opened_again(self, cluster: Cluster) -> None:
+        """After a channel is closed, another one can be opened on the same hosts, with new processes."""
         with cluster.allocate(Resources(devices=2)) as allocation:
             with start_parrots(allocation) as parrots:
                 first = parrots.session
@@ -154,7 +154,7 @@ class BackendContract:
         assert self.list_processes(first) == []
 
     def test_program_in_a_folder_with_a_blank(self, cluster: Cluster, tmp_path: Path) -> None:
-        """Programs and arguments are handed on as they are, whatever is in their names."""
+        """Programs and arguments are passed unchanged, including blanks and quotes."""
         program = tmp_path / "a folder's" / "par rot"
         program.parent.mkdir()
         program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && exec {shlex.join(PARROT_COMMAND)}\n')
@@ -165,32 +165,32 @@ class BackendContract:
             channel.close()
 
     def test_lines_go_both_ways_whole(self, parrots: ParrotChannel) -> None:
-        """Short and very long lines arrive as they were sent, in order, on every host."""
+        """Short and very long lines arrive unchanged and in order, on every host."""
         long = "y" * 300_000
         assert parrots.receive_answers(f"echo {long}") == [long.encode()] * 2
         assert parrots.receive_answers("shout 300000") == [b"x" * 300_000] * 2
         for i in range(100):
             parrots.channel.send(f"echo {i}".encode())
-        heard = parrots.receive_lines(200)
-        assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
+        received = parrots.receive_lines(200)
+        assert [line for host, line in received if host == 1] == [str(i).encode() for i in range(100)]
 
     @pytest.mark.parametrize("end", ["exit", "kill"])
-    def test_lost_host_is_told_once(self, parrots: ParrotChannel, end: str) -> None:
-        """A host with a process that ends is reported once, after its last output, with how it ended; the others go on."""
+    def test_lost_host_is_reported_once(self, parrots: ParrotChannel, end: str) -> None:
+        """A host with a process that ends is reported once, after its last output, with the exit status. Others continue."""
         parrots.channel.send(f"{end} 1".encode())
-        heard = parrots.receive_lines(1)
-        while not isinstance(heard[-1][1], Lost):
-            heard += parrots.receive_lines(1)
-        assert all(host == 1 for host, _ in heard)
+        received = parrots.receive_lines(1)
+        while not isinstance(received[-1][1], Lost):
+            received += parrots.receive_lines(1)
+        assert all(host == 1 for host, _ in received)
         if end == "exit":
-            assert (1, b"bye") in heard
-        assert heard[-1] == (1, EXPECTED_LOSSES[end])
+            assert (1, b"bye") in received
+        assert received[-1] == (1, EXPECTED_LOSSES[end])
         parrots.channel.send(b"echo still here")
         assert parrots.receive_lines(1) == [(0, b"still here")]
         assert parrots.channel.receive(0.05) is None
 
-    def test_sending_to_nobody_is_an_error(self, parrots: ParrotChannel) -> None:
-        """When the last host is lost, sending raises an error with the reason."""
+    def test_sending_without_hosts_is_an_error(self, parrots: ParrotChannel) -> None:
+        """If all hosts are lost, sending raises an error with the reason."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
         wait_until("both are lost", lambda: isinstance(parrots.receive_lines(1)[0][1], Lost))
@@ -200,7 +200,7 @@ class BackendContract:
 
     @pytest.mark.parametrize("state", STATES)
     def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
-        """Closing ends all processes, whether they listen, hang, are stopped, have daemonised or are dead already."""
+        """Closing ends all processes: those that read, hang, are stopped, have daemonised or have ended."""
         with cluster.allocate(Resources(devices=2)) as allocation:
             channel = allocation.start(PARROT_COMMAND)
             session = ParrotChannel(channel, 2).session
@@ -211,7 +211,7 @@ class BackendContract:
         wait_until("nothing of the session is left", lambda: self.list_processes(session) == [])
 
     def test_two_allocations_at_once(self, cluster: Cluster) -> None:
-        """Allocations do not hear each other, and closing one leaves the other alone."""
+        """Two allocations do not receive lines of each other, and closing one does not affect the other."""
         with (
             cluster.allocate(Resources(devices=2)) as first,
             cluster.allocate(Resources(devices=2)) as second,
@@ -224,15 +224,15 @@ class BackendContract:
             assert one.receive_answers("echo still") == [b"still"] * 2
 
     def test_command_that_cannot_start(self, cluster: Cluster) -> None:
-        """A program that is not there is an error that names it."""
+        """A missing program is an error with its path."""
         with (
             cluster.allocate(Resources(devices=2)) as allocation,
             pytest.raises(AllocationError, match="/no/such/python"),
         ):
             allocation.start(["/no/such/python"])
 
-    def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
-        """Allocating ends what a session without a controller has left, and nothing of those that live."""
+    def test_processes_of_a_dead_controller_are_ended(self, cluster: Cluster) -> None:
+        """Allocating ends the processes of a session without a controller, and none of a running session."""
         abandoned = leave_daemon(cluster)
         with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
@@ -263,7 +263,7 @@ def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
         session = parrots.session
         assert parrots.receive_answers("daemon") == [b"daemon"]
         kill(parrots, session)
-        wait_until("the daemon alone is left", lambda: len(sweep.find_left_processes([session])) == 1)
+        wait_until("only the daemon is left", lambda: len(sweep.find_left_processes([session])) == 1)
         print(*sweep.find_left_processes([session]), flush=True)
         os._exit(0)
 

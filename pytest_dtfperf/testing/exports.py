@@ -58,32 +58,32 @@ class ExportContract:
             folder.add(name, make_measurement(Spec(model="lenet", batch_size=8, gpus=gpus), rate))
         return list(folder.measurements())
 
-    def written(self, folder: SessionFolder) -> set[str]:
+    def list_written(self, folder: SessionFolder) -> set[str]:
         """Return all files but the session's own."""
         files = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
         return {name for name in files if name not in ("session.json", "measurements.jsonl") and not name.startswith(".")}
 
     def test_its_name_is_free(self) -> None:
-        """No row of pytest-dtfperf's has its name, so that it is this one that writes."""
+        """No row of pytest-dtfperf has its name, so that the name selects this one."""
         assert self.export in EXPORTS
         assert self.export not in EXPORTS.data
 
-    def test_it_writes_what_its_row_says(self, folder: SessionFolder, records: list[Record]) -> None:
+    def test_it_writes_the_files_of_its_row(self, folder: SessionFolder, records: list[Record]) -> None:
         """The export writes files of the row's names and no others, below the session's folder; its messages are lines."""
         remarks = session_exports.write_export(self.export, folder, SessionResults(records))
         patterns = ["[^/]+".join(map(re.escape, re.split("<[^>]+>", name))) for name in EXPORTS[self.export].files]
-        assert self.written(folder)
-        assert not [name for name in self.written(folder) if not any(re.fullmatch(pattern, name) for pattern in patterns)]
+        assert self.list_written(folder)
+        assert not [name for name in self.list_written(folder) if not any(re.fullmatch(pattern, name) for pattern in patterns)]
         assert [path.name for path in folder.path.parent.iterdir()] == [folder.path.name]
         assert not [line for line in remarks if "\n" in line]
 
     def test_it_writes_the_same_again(self, folder: SessionFolder, records: list[Record]) -> None:
-        """A second time nothing is added and nothing fails."""
+        """A second call adds no file and raises no error."""
         session_exports.write_export(self.export, folder, SessionResults(records))
-        first = self.written(folder)
+        first = self.list_written(folder)
         session_exports.write_export(self.export, folder, SessionResults(records))
-        assert self.written(folder) == first
+        assert self.list_written(folder) == first
 
-    def test_nothing_measured(self, folder: SessionFolder) -> None:
-        """A session that has measured nothing is no error."""
+    def test_session_without_measurements_is_no_error(self, folder: SessionFolder) -> None:
+        """A session without measurements is no error."""
         session_exports.write_export(self.export, folder, SessionResults([]))

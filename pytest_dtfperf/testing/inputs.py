@@ -33,7 +33,7 @@ class InputContract:
     data_dir: ClassVar[str | None] = None
 
     @pytest.fixture(autouse=True)
-    def elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def working_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Run each test in a folder without a clusters.toml."""
         monkeypatch.chdir(tmp_path)
 
@@ -42,12 +42,12 @@ class InputContract:
         return found | ({"data_dir": self.data_dir} if self.data_dir else {})
 
     def test_its_name_is_free(self) -> None:
-        """No row of pytest-dtfperf's has its name, so that it is this one that is trained on."""
+        """No row of pytest-dtfperf has its name, so that the name selects this one."""
         assert self.data in INPUTS
         assert self.data not in INPUTS.data
 
     def test_batches(self) -> None:
-        """Images are float32, in the format and of the size that were asked for, labels int32 and classes of the network."""
+        """Images are float32 in the requested format and size. Labels are int32 and classes of the network."""
         with Session.open("local", quiet=True) as session:
             specs = [
                 session.spec(self.model, data_format=data_format, **self.build_settings()) for data_format in ("NHWC", "NCHW")
@@ -68,7 +68,7 @@ class InputContract:
                 assert 0 <= least <= most < network.classes
 
     def test_it_feeds_training(self) -> None:
-        """Two devices, where there are two, are trained on it, and their loss is a number."""
+        """It feeds a training on up to two devices, and the losses are finite."""
         with Session.open("local", settings=Settings(explain="never"), quiet=True) as session:  # no probe of the host
             spec = session.spec(self.model, gpus=min(2, session.cluster.devices or 2), **self.build_settings())
             (run,) = session.measure(spec, repeats=1).measurement.runs

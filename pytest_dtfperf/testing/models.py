@@ -36,30 +36,30 @@ class ModelContract:
         return make_default_network(self.model)
 
     def test_its_name_is_free(self) -> None:
-        """No row of pytest-dtfperf's has its name, so that it is this one that is trained."""
+        """No row of pytest-dtfperf has its name, so that the name selects this one."""
         assert self.model in MODELS
         assert self.model not in MODELS.data
 
     def test_inputs_are_known(self) -> None:
-        """All that it can be fed from is there, and made-up images are among it."""
+        """All inputs of the model are known, and synthetic images are one of them."""
         assert not [data for data in MODELS[self.model].data if data not in INPUTS]
         assert "synthetic" in MODELS[self.model].data
 
     def test_counting_it_imports_no_tensorflow(self) -> None:
-        """Planning a session knows the model's variables and its arithmetic, and never imports TensorFlow."""
+        """The variables and arithmetic of the model are counted without importing TensorFlow."""
         code = (
             "import os, sys; sys.path.append(os.getcwd()); from pytest_dtfperf.training.models.outline import multiply_adds; "
             f"multiply_adds({self.model!r}); sys.exit('tensorflow' in sys.modules)"
         )
         assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
-    def test_made_twice_it_is_equal(self, network: Network) -> None:
-        """Two of the same size are one network: they are equal, and have one hash."""
+    def test_two_of_the_same_size_are_equal(self, network: Network) -> None:
+        """Two networks of the same size are equal, and have the same hash."""
         again = make_default_network(self.model)
         assert (again, hash(again)) == (network, hash(network))
 
-    def test_it_tells_its_classes_apart(self, network: Network) -> None:
-        """Of an image it makes one number for each class, from variables that have names of their own."""
+    def test_logits_are_one_number_per_class(self, network: Network) -> None:
+        """The logits of an image are one number per class, and the names of the variables differ."""
         found = compute_outline(network)
         assert found.stages["logits"] == (network.classes,)
         names = [variable.name for variable in found.variables]
@@ -67,14 +67,14 @@ class ModelContract:
         assert len(set(names)) == len(names)
 
     def test_it_takes_the_size_of_each_input(self) -> None:
-        """Where an input has a size and classes of its own, the network is made for them."""
+        """The network is made for the image size and the classes of each input that defines them."""
         for data in MODELS[self.model].data:
             fixed = {"image_shape": INPUTS[data].image_shape, "classes": INPUTS[data].classes}
             network = make_network(self.model, **{name: value for name, value in fixed.items() if value is not None})
             assert compute_outline(network).stages["logits"] == (network.classes,)
 
     def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """On two devices, where there are two, in each of `variable_updates`: losses are numbers, and its graph is known."""
+        """It trains on up to two devices in each of `variable_updates`, with finite losses and a known hash of the graph."""
         monkeypatch.chdir(tmp_path)  # a folder without a clusters.toml
         with Session.open("local", settings=Settings(explain="never"), quiet=True) as session:  # no probe of the host
             for variable_update in self.variable_updates:

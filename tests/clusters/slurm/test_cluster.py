@@ -35,7 +35,7 @@ OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", ""
 class SlurmContract(BackendContract):
     """The Slurm backend does what every backend must."""
 
-    def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
+    def test_processes_of_a_dead_controller_are_ended(self, cluster: Cluster) -> None:
         """A controller killed with its whole process group, srun and all, leaves no job and no process, daemons included."""
         command = [sys.executable, "-m", "pytest_dtfperf.testing.backends", "with-all-its-processes"]
         dead = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, start_new_session=True, check=False)

@@ -23,7 +23,7 @@ class TestSsh(BackendContract):
     def cluster(self, lab: Lab) -> Cluster:
         return Ssh(lab.config(setup=[f"export PYTHONPATH={ROOT}"]))
 
-    def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
+    def test_processes_of_a_dead_controller_are_ended(self, cluster: Cluster) -> None:
         """An allocation ends the leftovers of a dead controller and supervisor, and nothing of living sessions."""
         command = [sys.executable, "-m", "tests.clusters.ssh.orphan_maker"]
         left = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True)
