@@ -1,4 +1,4 @@
-"""One session of measuring, with or without pytest: specs are measured until decided, judged, recorded and accepted.
+"""Measure specs until their verdicts are decided, and judge, record and accept them, with or without pytest.
 
     from pytest_dtfperf.session import Session
 

@@ -1,10 +1,10 @@
-"""The hosts of a session: when they are allocated, how many, and when they are released; and the cluster as its user sees it.
+"""Allocate and release the hosts of a session, and show the properties of its cluster.
 
 Hosts are kept for a session or for one measurement, and replaced when they are lost.
 
 If all allocations are the same hosts, as on this machine, measurements take turns on them, even under different names in
 clusters.toml. Elsewhere the number of allocations is limited: a slot of the cluster's `max_jobs` is held as long as the hosts.
-Either way pytest-xdist's workers and other sessions of this user count, first come, first served, and messages of waiting name
+Both limits include pytest-xdist's workers and other sessions of this user, in the order of requests. Messages of waiting name
 the holder. No process holds hosts while it waits for a slot, or a slot while it waits for another one.
 """
 
@@ -131,7 +131,7 @@ class AllocationManager:
             self._held.end_agents(stack)
 
     def leave_out(self, hosts: Collection[str]) -> None:
-        """End all agents. Those that start from now on are not on these hosts, which stay allocated if they are.
+        """End all agents, and start later ones on other hosts only. Hosts that are allocated stay allocated.
 
         Raises `AllocationError` if none is allocated, and no other host is known.
         """
@@ -148,7 +148,7 @@ class AllocationManager:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether hosts are allocated now."""
+        """Whether hosts are allocated."""
         return self._held is not None
 
     @contextmanager
@@ -219,8 +219,8 @@ class AllocationManager:
     def _report_wait(self, wait: LockWait) -> None:
         if wait.holders and all(each and _is_of_this_thread(each) for each in wait.holders):
             raise UsageError(
-                f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
-                "close that one first"
+                f"cluster {self._config.name}: another session of this thread has the hosts that this one waits for: "
+                "close that session first"
             )
         self._check_wait(self._purpose)
         self._on_status(f"waiting for {self._config.name}: {wait}")
@@ -247,7 +247,7 @@ class _HeldAllocation:
         return stack in self._launchers
 
     def get_launcher(self, stack: str | None, config: ClusterConfig) -> Launcher:
-        """Return a stack's launcher. If its agents do not start, the hosts stay, and the next test tries again at once."""
+        """Return a stack's launcher. If its agents do not start, the hosts stay allocated for the next attempt."""
         if stack not in self._launchers:
             backend = named.BACKENDS[config.backend]
             is_whole = stack is None and not self._left_out
@@ -277,7 +277,7 @@ def powers_of_two(limit: int) -> tuple[int, ...]:
 
 
 def get_most_servers(gpus: int, config: ClusterConfig) -> int:
-    """Return how many parameter servers a sweep considers at most: one for each device, as in 2017, if hosts have room."""
+    """Return the largest number of parameter servers of a sweep: one for each device, if the hosts have room."""
     there = capacity.count_hosts(config)
     if there is None:
         return gpus
@@ -294,7 +294,7 @@ def compute_need_of_test(test: Mapping[str, Any], given: Sequence[int] | None, c
 
 
 def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
-    """Return the largest number of parameter servers: for a sweep, the most that it considers."""
+    """Return the number of parameter servers; for a sweep, the largest one."""
     given = test.get("num_ps")
     if given == "sweep":
         return get_most_servers(gpus, config)
@@ -310,15 +310,15 @@ def choose_request(spec: Spec | None, expected: Sequence[Resources], config: Clu
     Raises:
         UsageError: hosts are allocated for each measurement, and there is none.
     """
-    now = [capacity.compute_need(config, spec.gpus, spec.num_ps)] if spec else []
+    current = [capacity.compute_need(config, spec.gpus, spec.num_ps)] if spec else []
     if config.allocation == "session":
-        return find_largest([*now, *expected] or [Resources(devices=1)], config)
-    if not now:
+        return find_largest([*current, *expected] or [Resources(devices=1)], config)
+    if not current:
         raise UsageError(
             f'cluster {config.name} has no hosts between two measurements: its allocation = "test" allocates them '
             'for each anew. Train first, or set allocation = "session" in clusters.toml'
         )
-    return now[0]
+    return current[0]
 
 
 def find_largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
@@ -376,7 +376,7 @@ class ClusterInfo:
 
     @cached_property
     def device(self) -> str:
-        """What computes: "gpu" or "cpu"."""
+        """The kind of the devices: "gpu" or "cpu"."""
         return capacity.predict_device(self.config)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A search for the candidate that made training slower, by blocks of runs against the first candidate on the same hosts.
+"""Search the candidate that made training slower, by blocks of runs against the first candidate on the same hosts.
 
 `bisection.json` in the session's folder has all candidates, blocks and the result. It is written after every block and every
 failed build, and a later session continues from it.
@@ -48,7 +48,7 @@ from pytest_dtfperf.spec import Spec
 FILE = "bisection.json"
 FEWEST = 3  # candidates: of two, the second one is the change
 MOST_WARM = 4  # stacks with agents at a time: each has TensorFlow in memory on every host
-USUAL_BLOCK_S, USUAL_BUILD_S, USUAL_START_S = 60.0, 120.0, 15.0  # until they were measured
+USUAL_BLOCK_S, USUAL_BUILD_S, USUAL_START_S = 60.0, 120.0, 15.0  # assumed until they are measured
 MOST_DISTURBED = 5  # blocks in sequence
 RUNNERS_UP = 3
 MOST_NAMED = 3  # candidates of one change
@@ -60,7 +60,7 @@ class Candidate:
     """A software stack of the series.
 
     Attributes:
-        title: what is shown besides its name, as the subject of a commit.
+        title: a description, such as the subject of a commit; empty: the name is shown.
     """
 
     variant: Variant
@@ -95,13 +95,13 @@ class CandidateBlock:
 
 @dataclass(eq=False)
 class StackBisection:
-    """The candidates, what was measured of them, and the result.
+    """The candidates, their blocks, and the result.
 
     Attributes:
-        sides: what each candidate trains.
+        sides: the stack and the training of each candidate.
         broken: candidates that cannot be built or do not run, with the reason.
-        resumed: the session that it continues; empty: none.
-        explanation: why the first change is slower, where it is.
+        resumed: the id of the session that it continues; empty: none.
+        explanation: the causes of the first change, if it is slower or faster.
     """
 
     session: SessionContext
@@ -126,7 +126,7 @@ class StackBisection:
             )
         names = [each.variant.name for each in self.candidates]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"candidate {twice} is there twice: give each a name of its own")
+            raise UsageError(f"candidate {twice} is defined twice: give each a name of its own")
         self._runner = StackRunner(self.session, "bisect", [each.variant for each in self.candidates])
         if equal := find_equal(self._runner.stacks):
             raise UsageError(f"candidates {' and '.join(equal)} are equal: leave one of them out")
@@ -227,7 +227,7 @@ class StackBisection:
                     if chosen == last or self._runner.current == self.candidates[0].variant.name:
                         raise
                     self.broken[chosen] = str(error)
-                    self._decide()  # it can be the last one that was to be measured
+                    self._decide()  # if no other candidate is left, this ends the search
                     self._runner.end_agents(self.candidates[chosen].variant.name)
                     self.on_block(f"{self.candidates[chosen]} is skipped: {error}")
                 self._write()
@@ -272,7 +272,7 @@ class StackBisection:
             self._build_s.append(time.monotonic() - began_s)
 
     def _warm_up(self, number: int) -> None:
-        """Start a candidate's agents, and end those that were not used for longest."""
+        """Start a candidate's agents, and end the least recently used ones if too many stacks have agents."""
         self._warm = [*(each for each in self._warm if each != number), number]
         ends = (0, len(self.candidates) - 1)
         while len(self._warm) > MOST_WARM:
@@ -285,7 +285,7 @@ class StackBisection:
         return [at for at, each in enumerate(self.candidates) if self._runner.is_warm(each.variant.name)]
 
     def _compute_costs(self) -> dict[int, float]:
-        """Return what a block of each candidate takes, in seconds, its build included."""
+        """Return the seconds that a block of each candidate takes, including its build."""
         block_s = _mean(self._block_s, USUAL_BLOCK_S)
         build_s = _mean(self._build_s, USUAL_BUILD_S)
         found = {}
@@ -295,7 +295,7 @@ class StackBisection:
         return found
 
     def _explain(self) -> None:
-        """Store why a change is slower or faster than the candidate before it, by a short traced run of each."""
+        """Explain the first change by a short traced run of its candidates and of the candidate before it."""
         if self.decision.end not in (BisectionEnd.FOUND, BisectionEnd.SEVERAL) or self.session.settings.explain == "never":
             return
         found = self.changes[0]

@@ -1,7 +1,7 @@
-"""Software stacks that are built here: a commit in a worktree of its own, or versions of packages, kept between sessions.
+"""Build software stacks, and keep them between sessions: a commit in a worktree, versions of packages, or both.
 
 ~/.cache/dtfperf/stacks/1f0c9a.../
-├── stack.json     what it is, and when it was built; a folder without it is incomplete, and is built anew
+├── stack.json     the recipe, and the time of the build; a folder without it is incomplete, and is built again
 ├── tree/          the worktree of the commit
 ├── env/           an environment above that of the cluster's interpreter: what is installed here comes first
 └── build.log
@@ -39,7 +39,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a stack is built from.
+    """The source of a stack.
 
     Attributes:
         repo, commit: the repository's folder and the full hash; empty for packages only.
@@ -66,12 +66,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class BuiltStack:
-    """A stack that was built, now or before.
+    """A complete stack.
 
     Attributes:
         tree: the folder of its worktree in which programs run; None for packages only.
         python: its interpreter; None if it has no environment of its own.
-        build_s: how long the build took, when it was made.
+        build_s: seconds that its build took.
     """
 
     folder: Path
@@ -136,12 +136,12 @@ def list_files(repo: Path, before: str, after: str) -> list[str]:
 
 
 def list_versions(requirement: str, python: str) -> list[str]:
-    """Return requirements of a package's versions: of `NAME==1.0,1.2` these, of `NAME==1.0..1.2` all that an index has.
+    """Return a requirement for each listed version of `NAME==1.0,1.2`, or for each version of the index in `NAME==1.0..1.2`.
 
     1.0 and 1.0.0 are one version (PEP 440).
 
     Raises:
-        UsageError: it is neither, a version is there twice, or the versions cannot be listed.
+        UsageError: the text has another form, a version is listed twice, or the versions cannot be listed.
     """
     name, equals, versions = requirement.partition("==")
     first, dots, last = versions.partition("..")
@@ -193,7 +193,7 @@ def _ask_index(name: str, python: str) -> list[str]:
 
 
 class BuildCache:
-    """The stacks of this user that were built."""
+    """The complete stacks of this user, in a folder."""
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = root or stacks_folder()
@@ -321,7 +321,7 @@ def _run_logged(argv: Sequence[str], folder: Path, environment: Mapping[str, str
         output.flush()
         program = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
         if program is None:
-            raise BuildFailed(f"{what}: {argv[0]} is no program here")
+            raise BuildFailed(f"{what}: there is no program {argv[0]} on this machine")
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _GUARDED, program, *argv[1:]],
@@ -352,7 +352,7 @@ sys.exit(subprocess.call(sys.argv[1:]) % 256)
 
 
 def _show(word: str) -> str:
-    """Return a word of a command as the log has it, in one line."""
+    """Return a word of a command for the log, in one line."""
     return shlex.quote(word).replace("\n", "; ")
 
 
@@ -378,7 +378,7 @@ def _remove(folder: Path) -> None:
 
 
 def _run_git(repo: Path, *arguments: str, check: bool = True) -> str:
-    """Return what git prints. Raises `BuildFailed`."""
+    """Return the output of git. Raises `BuildFailed`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""A comparison of software stacks: runs of both in blocks on the same hosts, until each verdict is decided.
+"""Compare software stacks by blocks of runs on the same hosts, until each verdict is decided.
 
 The agents of all stacks run beside each other on the hosts, and only one trains at a time. `comparisons.jsonl` in the session's
 folder has a line for each comparison, and is written after every block.
@@ -57,12 +57,12 @@ VERDICT_OF_ERROR: Mapping[type[DtfPerfError], ABVerdict] = {
 
 @dataclass(eq=False)
 class ABComparison:
-    """A variant against the reference in one training, with all blocks and the verdict.
+    """The comparison of a variant with the reference in one training, with all blocks and the verdict.
 
     Attributes:
         differences: the settings that differ, as `KEY: VALUE -> VALUE`.
         error: the largest probability of a wrong verdict, of those of the session.
-        explanation: why the slower side is slower, if one is.
+        explanation: the causes of the slower side, if there is one.
     """
 
     reference: ComparedStack
@@ -110,7 +110,7 @@ class ABComparison:
         return list_runs(select_blocks(self.blocks), side)
 
     def to_record(self) -> ComparisonRecord:
-        """Return what comparisons.jsonl and reports have of it."""
+        """Return the record for comparisons.jsonl and reports."""
         return ComparisonRecord(
             id=self.id,
             spec=self.reference.spec,
@@ -159,12 +159,12 @@ class StackComparing:
         """Check variants and specs.
 
         Args:
-            earlier: the session's comparisons up to now, which have used a part of its error.
+            earlier: the session's earlier comparisons, which have used a part of its error.
             later: how many further ones will probably follow: each keeps as much of the error as one of these gets.
             test: shown to other sessions while they wait.
 
         Raises:
-            UsageError: variants are equal, or one cannot do what a spec asks.
+            UsageError: variants are equal, or a variant cannot train a spec.
         """
         if session.settings.update_baselines:
             raise UsageError("a comparison of variants changes no baselines: --update-baselines is for runs of one stack")
@@ -235,7 +235,7 @@ class StackComparing:
                 slowest_s = max(slowest_s, clock() - began_s)
 
     def _make_block(self, comparison: ABComparison) -> None:
-        """Make four runs, and decide. A failed run ends the comparison, and not the others."""
+        """Make four runs, and decide. A failed run ends only its comparison."""
         order = next(comparison.orders)
         try:
             block = self._runner.make_block(order, comparison.reference, comparison.variant, runs=2 * self._policy.max_blocks)
@@ -271,7 +271,7 @@ class StackComparing:
         self._write()
 
     def _explain(self, comparison: ABComparison) -> None:
-        """Store why the slower side is slower, by a short traced run of each."""
+        """Explain the slower side by a short traced run of each."""
         if not comparison.verdict.is_difference or self._session.settings.explain == "never":
             return
         sides = [(comparison.reference, "A"), (comparison.variant, "B")]
@@ -291,15 +291,15 @@ class StackComparing:
 def explain_difference(
     runner: StackRunner, fast: tuple[ComparedStack, Sequence[Run]], slow: tuple[ComparedStack, Sequence[Run]], runs: int
 ) -> tuple[Explanation | None, str]:
-    """Return why one stack is slower than another one, by a short traced run of each, or why that is unknown."""
+    """Return the causes of the slower stack, from a short traced run of each, or the reason why they are unknown."""
     try:
         for side, _ in (fast, slow):
             if not side.spec.command:
                 side.traced = runner.run(side, runs, traced=True)
-        before, now = (side.measurement(made) for side, made in (fast, slow))
+        faster, slower = (side.measurement(made) for side, made in (fast, slow))
         name = fast[0].variant.name
-        then = replace(profile_measurement(before), name=name, when=f"with {name}")
-        found = explain(then, add_changes(profile_measurement(now), before.fingerprint, now.fingerprint))
+        baseline = replace(profile_measurement(faster), name=name, when=f"with {name}")
+        found = explain(baseline, add_changes(profile_measurement(slower), faster.fingerprint, slower.fingerprint))
         explanation = replace(found, against=name) if found else None
         json.dumps(explanation and explanation.to_json(), allow_nan=False)
     except Exception as error:  # a failed explanation must not lose the verdict

@@ -41,7 +41,7 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 
 PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
-PROBING = "measuring what the hosts can do"
+PROBING = "measuring the capacity of the hosts"
 GIT_TIMEOUT_S = 10.0  # a missing commit is better than a hanging session
 
 
@@ -69,7 +69,7 @@ def shorten_names(tests: Sequence[str]) -> list[str]:
 
 
 def is_evaluated(spec: Spec) -> bool:
-    """Return whether the number of steps affects more than the precision of the rate: what is learnt."""
+    """Return whether the training is evaluated, so that its number of steps affects more than the precision of the rate."""
     return bool(spec.evaluate or spec.stop_at_top_1_accuracy or spec.eval_during_training_every_n_steps)
 
 
@@ -328,7 +328,7 @@ class SessionContext:
         """Train once, on other hosts if the cluster reclaims the first ones, and keep the logs in any case.
 
         Args:
-            number: which run of the measurement this is, `of` so many.
+            number: the number of this run in its measurement; `total`: the number of all runs, to show.
             explain: trace some more steps after the measured ones.
             without: hosts that are not used.
             stack: the software stack, by its name in `allocations.stacks`.
@@ -356,7 +356,7 @@ class SessionContext:
                     if is_last_try:
                         raise
                     self.allocations.release()
-                    self.progress.waiting(f"{get_first_line(over)}: asking for other hosts")
+                    self.progress.waiting(f"{get_first_line(over)}: requesting other hosts")
         except BaseException as error:
             self.progress.run_failed(get_first_line(error))
             raise
@@ -453,7 +453,7 @@ class SessionContext:
 
         Args:
             pairs: probe each link by itself, too.
-            again: probe what was probed before the last run on this allocation, too.
+            again: repeat probes that were made before the last run on this allocation.
         """
         if self.settings.explain == "never":
             return record
@@ -477,7 +477,7 @@ class SessionContext:
             return found
 
     def _note_readings(self, launcher: Launcher) -> None:
-        """Store what the last probe measured of undisturbed hosts, for the history."""
+        """Store the readings of undisturbed hosts from the last probe, for the history."""
         probes = {host: probe for host, probe in launcher.probed.hosts.items() if not is_disturbed(probe)}
         hardware = {host: launcher.collect_fingerprint([host]).hardware for host in probes}
         readings = [each for host in probes for each in HostReading.list_probed(host, hardware[host], probes[host])]
@@ -488,7 +488,7 @@ class SessionContext:
             self.time_budget.check_wait(test)
 
     def release(self) -> None:
-        """Release the hosts, if there are any, and leave the terminal as it was."""
+        """Release the hosts, if there are any, and clear the progress display."""
         try:
             self.allocations.release()
         finally:

@@ -1,4 +1,4 @@
-"""The measurements and checks of one test: specs are run until each verdict is decided, recorded, and judged."""
+"""Measure and check the specs of one test: run them until each verdict is decided, and record and judge them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -47,8 +47,8 @@ class _SpecRuns:
     plan: RepeatPlan
     runs: list[Run] = field(default_factory=list)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the last run's hosts
-    terms: ComparisonPolicy | None = None  # known once the hosts are
-    record: Record | None = None  # where further runs are written, each as it is made
+    terms: ComparisonPolicy | None = None  # None until the hosts are known
+    record: Record | None = None  # to which each further run is written immediately
     invalid: str = ""  # why its last run is invalid
 
     @property
@@ -92,7 +92,7 @@ class Experiment:
         self._efficiency = efficiency
         self._declared_checks = checks
         self._checks_made = 0
-        self._red_tests: int | None = None  # other tests that were red before the first check
+        self._red_tests: int | None = None  # number of other tests that had failed before the first check
         self._on_record = on_record
         self._attempt = attempt
         self._sweeps: list[Sweep] = []  # with specs that remain to be measured
@@ -103,7 +103,7 @@ class Experiment:
         """Measure each spec, with a run of each in turn. Specs that this session has measured are not trained again.
 
         Args:
-            repeats: how many runs are made, if not as many as the verdicts need.
+            repeats: the number of runs; None: as many as the verdicts need.
 
         Raises:
             SpecError, RunFailed, InvalidMeasurement, InfrastructureError: of a run; earlier measurements are recorded.
@@ -245,7 +245,7 @@ class Experiment:
         return True
 
     def _is_decided(self, case: _SpecRuns) -> bool:
-        """Return whether more runs change nothing. Without a baseline, two are enough; a new baseline takes all repeats."""
+        """Return whether no further run is needed. Without a baseline, two are enough; a new baseline takes all repeats."""
         clean, made = sum(not run.disturbances for run in case.runs), len(case.runs)
         if has_enough_runs(clean, made, case.plan.repeats, spare=0 if case.plan.is_fixed else SPARE_RUNS):
             return True
@@ -276,7 +276,7 @@ class Experiment:
             case.record = note_limit(self._session, case.record)
 
     def _probe(self, cases: Sequence[_SpecRuns]) -> None:
-        """Store the probes of its hosts with a future baseline."""
+        """Store the probes of the hosts with each record, for future baselines."""
         for case in cases:
             if case.record:
                 case.record = self._session.probe(case.record)

@@ -1,4 +1,4 @@
-"""The explanation of a judgement that is not green, from the profiles of its two sides; or of a stored record, offline."""
+"""Explain a judgement that is not green, from the profiles of its two sides, or a stored record, offline."""
 
 import json
 import shlex
@@ -64,7 +64,7 @@ def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
 
 
 def add_changes(
-    now: MeasurementProfile, before: Fingerprint, after: Fingerprint, *, program: bool = True
+    profile: MeasurementProfile, before: Fingerprint, after: Fingerprint, *, program: bool = True
 ) -> MeasurementProfile:
     """Return the profile with the differences between two fingerprints.
 
@@ -72,7 +72,7 @@ def add_changes(
         program: whether both should train with the same graph.
     """
     return replace(
-        now,
+        profile,
         program_changes=list_program_differences(before, after) if program else [],
         software_changes=comparability.software_changes(before.software, after.software),
         hardware_changes=comparability.hardware_differences(before.hardware, after.hardware),
@@ -205,17 +205,16 @@ def _remove_sharing(found: Explanation, hosts: Sequence[str], measurement: Measu
 def _profile_sides(
     judgement: Judgement, measurement: Measurement, other: Measurement | None, cluster: str | None
 ) -> tuple[MeasurementProfile, MeasurementProfile] | None:
-    now = profile_measurement(measurement, cluster)
+    current = profile_measurement(measurement, cluster)
     if judgement.kind == "baseline":
-        entry = judgement.entry
-        return (
-            (profile_entry(entry, measurement), add_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
-        )
+        if (entry := judgement.entry) is None:
+            return None
+        return profile_entry(entry, measurement), add_changes(current, entry.fingerprint, measurement.fingerprint)
     if other is None:
         return None
     names = AGAINST[judgement.kind]
-    then = replace(profile_measurement(other, cluster), name=names.name, when=names.when)
-    return then, add_changes(now, other.fingerprint, measurement.fingerprint, program=False)
+    baseline = replace(profile_measurement(other, cluster), name=names.name, when=names.when)
+    return baseline, add_changes(current, other.fingerprint, measurement.fingerprint, program=False)
 
 
 def find_records(session: str, measurement: str | None, results: Path) -> Sequence[Record]:
@@ -277,27 +276,28 @@ class ComparisonSource:
 
     def explanation(self, record: Record) -> Explanation | None:
         """Return why a measurement is slower than the reference; None if that lacks its spec."""
-        now, before = record.measurement, self.record_like(record)
-        if before:
-            name = f"measurement {before.id}"
-            other = replace(profile_measurement(before.measurement), name=name, when=f"in {name}")
-            then = other, before.measurement.fingerprint, before.id
-        elif self.store and (entry := self._entry(self.store, now)):
-            then = profile_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
+        current, other = record.measurement, self.record_like(record)
+        if other:
+            against, before = other.id, other.measurement.fingerprint
+            name = f"measurement {against}"
+            baseline = replace(profile_measurement(other.measurement), name=name, when=f"in {name}")
+        elif self.store and (entry := self._entry(self.store, current)):
+            against, before = f"the baseline of {entry.provenance.date[:10]}", entry.fingerprint
+            baseline = profile_entry(entry, current)
         else:
             return None
-        found = explain(then[0], add_changes(profile_measurement(now), then[1], now.fingerprint))
-        return replace(found, against=then[2]) if found else None
+        found = explain(baseline, add_changes(profile_measurement(current), before, current.fingerprint))
+        return replace(found, against=against) if found else None
 
-    def _entry(self, store: BaselineStore, now: Measurement) -> Entry | None:
+    def _entry(self, store: BaselineStore, measurement: Measurement) -> Entry | None:
         if self.system is None:
-            found = store.find_for(now)
-            return found if found and found.key == now.spec.key else None
-        return store.find(self.system, now.spec, now.fingerprint, len(now.hosts))
+            found = store.find_for(measurement)
+            return found if found and found.key == measurement.spec.key else None
+        return store.find(self.system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
 
 
 def explain_record(record: Record, other: ComparisonSource | None) -> Explanation | None:
-    """Return the explanation against a reference, or else the recorded one, or else the one that would be recorded now."""
+    """Return the explanation against a reference. Without one, return the recorded explanation, or a new one."""
     if other:
         return other.explanation(record)
     if record.explanation:

@@ -1,4 +1,4 @@
-"""Converts `train(model=small_cnn)` to a name that tasks can import, and collects its code. Imports no TensorFlow."""
+"""Convert the model of `train(model=small_cnn)` to a name that tasks can import, and collect its code, without TensorFlow."""
 
 import ast
 import importlib
@@ -25,7 +25,7 @@ from pytest_dtfperf.training.own import describe_missing_backend
 _STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
 _FOLDER = ("", "", 0)  # the type of an entry for a module that `ModuleFinder` does not know
 
-HOW = "Give a class, a function, or what a module holds by a name of its own (docs/own-models.md)."
+HOW = "Give a class, a function, or an object that a module assigns to a name (docs/own-models.md)."
 
 
 def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def describe_model(model: Any) -> OwnModel:
 
 
 def _is_of_keras(model: Any) -> bool:
-    """Return whether a model is of Keras: one with a layer `self.logits` is no `Network`."""
+    """Return whether a model is of Keras: a Keras model with a layer `self.logits` is no `Network`."""
     made = model if isinstance(model, type) else type(model)
     return any(base.__module__.partition(".")[0] == "keras" for base in made.__mro__)
 

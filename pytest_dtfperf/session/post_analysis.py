@@ -1,4 +1,4 @@
-"""The analysis of a measurement after its judgement: probes of its hosts, their limit, and the cause of a loss.
+"""Analyse a measurement after its judgement: probe its hosts, compute their limit, and find the cause of a loss.
 
 The verdict is recorded before it: errors here affect only the analysis. With --diagnose, short runs on hosts that are
 still allocated confirm or refute each cause; they are not part of a measurement.
@@ -182,7 +182,7 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
 
 
 def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
-    """Return the probes without those of hosts that other processes used then, where undisturbed ones are known."""
+    """Return the probes without disturbed ones of hosts with undisturbed probes in `known`."""
     kept = {name: probe for name, probe in probes.hosts.items() if name not in known.hosts or not is_disturbed(probe)}
     return replace(probes, hosts=kept)
 

@@ -1,4 +1,4 @@
-"""Checks before anything is started: folders that must be writable and have room, and programs that must exist."""
+"""Check before a session starts that its folders are writable and have room, and that its programs exist."""
 
 import os
 import re
@@ -85,9 +85,9 @@ def _find_obstacle(need: Need) -> str | None:
         return exc.strerror or str(exc)
     left = free.f_bavail * free.f_frsize
     if left < need.bytes:
-        return f"{left // 1024:,} KiB are left there, and {need.bytes // 1024:,} KiB should be"
+        return f"{left // 1024:,} KiB are free there, and {need.bytes // 1024:,} KiB are needed"
     if free.f_files and free.f_favail < need.files:  # some file systems count no files
-        return f"{free.f_favail:,} more files may be made there, and {need.files:,} should be"
+        return f"the file system has room for {free.f_favail:,} more files, and {need.files:,} are needed"
     return None
 
 

@@ -1,7 +1,7 @@
-"""From a test's arguments to a training: the precedence of all settings, in one place. Pure functions.
+"""Resolve a test's arguments to a training, by the precedence of all settings. Pure functions.
 
-A test's own argument comes first, because the test is about it; then the command line; then the cluster's table for the model;
-then the cluster's table for every model; then the model's own default. An external command gets only settings that it uses.
+The order is: a test's own argument, the command line, the cluster's table for the model, its table for all models, the
+model's default. An external command gets only settings that it uses.
 """
 
 import math

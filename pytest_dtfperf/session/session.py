@@ -1,4 +1,4 @@
-"""A session: one object, opened on a cluster, that measures and judges, and releases its hosts when it is closed.
+"""Open a session on a cluster: an object that measures and judges, and releases its hosts when it is closed.
 
 At its end baselines are accepted, its folder is completed, and exports are written, with and without pytest (`Completion`).
 """
@@ -231,13 +231,13 @@ class Session(SessionContext):
 
         Args:
             variants: two or more, of which the first is the reference (`compare.variants`).
-            specs: what each trains; a variant's own fields are added.
+            specs: the trainings; each variant adds its own fields.
             seed: of the random orders; None: drawn.
             same: whether the variants may be equal, to measure the noise between them.
             time_limit_s: no further block begins that would end later.
 
         Raises:
-            UsageError: variants are equal, or one cannot do what a spec asks; nothing is started then.
+            UsageError: variants are equal, or a variant cannot train a spec; nothing is started then.
             AllocationError: no hosts are allocated, or a variant's agents do not start.
         """
         return self.prepare_comparison(variants, specs, policy=policy, seed=seed, same=same).carry_out(time_limit_s)
@@ -309,7 +309,7 @@ class Session(SessionContext):
                 self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        """Take all last steps, even after failures; then raise the first failure, if nothing else was raised."""
+        """Make all last steps, even after failures, and raise the first failure if the session raised no error."""
         failures: list[Exception] = []
         completion = Completion(self, Path.cwd(), self._began_s, partial(_keep_failure, failures))
         if error is None:
@@ -329,7 +329,7 @@ class Session(SessionContext):
 
 @contextmanager
 def _keep_failure(failures: list[Exception]) -> Iterator[None]:
-    """Keep an error of a last step, so that the other steps are taken all the same."""
+    """Keep an error of a last step, so that the other steps are made."""
     try:
         yield
     except (DtfPerfError, OSError) as error:
@@ -357,7 +357,7 @@ def _make_progress(quiet: bool) -> Progress:
 
 
 def will_accept(judgement: Judgement, record: Record, settings: Settings) -> bool:
-    """Return whether the session makes this measurement the new baseline, so that no finding is left."""
+    """Return whether the session accepts this measurement as the new baseline, so that its verdict is no problem."""
     verdict, wanted = judgement.verdict, settings.update_baselines
     if judgement.kind != "baseline" or wanted is None or not (verdict.needs_reason or verdict.lacks_baseline):
         return False
@@ -396,10 +396,10 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
 
 
 class Completion:
-    """The last steps, to be called in the order of the methods. Each is made, even if those before it have failed.
+    """The last steps of a session, to be called in the order of the methods. A failed step does not prevent later ones.
 
-    `guard` is entered around each step: it keeps a `DtfPerfError` or an `OSError` of the step. `root` is a folder of
-    the repository whose commit is recorded, `began_s` the session's start by time.monotonic().
+    `guard` is entered around each step: it keeps a `DtfPerfError` or an `OSError` of the step. `root` is a folder of the
+    repository with the commit to record, `began_s` the session's start by time.monotonic().
     """
 
     def __init__(

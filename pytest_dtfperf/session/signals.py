@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP, which batch systems, CI and closed terminals send, end a session as Ctrl-C does: hosts are released."""
+"""End a session on SIGTERM and SIGHUP, which batch systems, CI and closed terminals send, as on Ctrl-C: hosts are released."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Runs of several software stacks on the same hosts: builds them, starts their agents, and makes blocks of runs in turn."""
+"""Build several software stacks, start their agents on the same hosts, and make blocks of runs in turn."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ class ResolvedStack:
 
     Attributes:
         config: the cluster with the variant's stack.
-        recipe: what it is built from, with the hash of its commit; None: nothing is built.
-        fields: what it changes of each training.
+        recipe: its source, with the hash of its commit; None: nothing is built.
+        fields: the fields of each training that it sets.
     """
 
     config: ClusterConfig
@@ -59,7 +59,7 @@ class ResolvedStack:
 
 @dataclass
 class ComparedStack:
-    """One of the stacks of a comparison: what it trains, and on what."""
+    """One stack of a comparison, with its training."""
 
     variant: Variant
     spec: Spec
@@ -79,8 +79,8 @@ class StackRunner:
 
     Attributes:
         cache: the stacks that were built.
-        stacks: the variants on the session's cluster, by their names; one that was built has its own interpreter.
-        current: the name of the stack that was last built, started or run: an error is of it.
+        stacks: the variants on the session's cluster, by their names; a built one has its own interpreter.
+        current: the name of the stack that was last built, started or run, which an error belongs to.
     """
 
     def __init__(self, session: SessionContext, label: str, variants: Sequence[Variant]) -> None:
@@ -103,7 +103,7 @@ class StackRunner:
                 self._check(name, stack.config)
 
     def prepare(self, variant: Variant, spec: Spec) -> Spec:
-        """Return what a variant trains, after a check. Raises `UsageError`."""
+        """Return the training of a variant, after a check. Raises `UsageError`."""
         found = variant.apply_to_spec(spec)
         if variant.source.git:
             if found.own_model and not found.command:
@@ -239,7 +239,7 @@ def find_equal(stacks: Mapping[str, ResolvedStack]) -> tuple[str, str] | None:
 
 
 def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe | None:
-    """Return what a variant is built from, with the commit's hash; None: nothing is built. Raises `UsageError`."""
+    """Return the recipe of a variant, with the commit's hash; None: nothing is built. Raises `UsageError`."""
     source = variant.source
     if not (source.git or source.packages):
         return None

@@ -1,4 +1,4 @@
-"""The search for the fastest number of parameter servers of a training, by few runs.
+"""Search the fastest number of parameter servers of a training by few runs.
 
 A short run with one server measures how long a step computes, a probe the capacity of links. A prediction of both for every
 other count (limits/limit.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
@@ -95,7 +95,7 @@ class Sweep:
         launcher = self._session.allocations.get_launcher()
         if self._session.settings.explain == "never" or len(launcher.hosts) == 1:
             return Probes()
-        self._session.progress.waiting("measuring what the links can carry")
+        self._session.progress.waiting("measuring the capacity of the links")
         try:
             return launcher.probe(self._replace_num_ps(count))
         except InfrastructureError:  # the run that follows fails, too, if the error persists
@@ -105,7 +105,7 @@ class Sweep:
         return self._spec.gpus * self._spec.batch_size / self.found.tried[_name_of(count, steps)]
 
     def _try(self, count: int, steps: int) -> bool:
-        """Return whether there is a run of so many steps with so many servers, made now or before."""
+        """Return whether a run with this number of servers and steps succeeded. It is made if there is none yet."""
         name, number = _name_of(count, steps), len(self.found.tried) + 1
         if name not in self.found.tried and str(count) not in self.found.failed:
             spec = replace(post_analysis.shorten(self._replace_num_ps(count)), steps=steps)
@@ -117,7 +117,7 @@ class Sweep:
         return name in self.found.tried
 
     def _images_per_sec(self, spec: Spec, number: int) -> float:
-        """Return the rate of a run; where it was disturbed, of the faster of two: other processes are not due to the count.
+        """Return the rate of a run, or of the faster of two if the first one was disturbed.
 
         Raises:
             TimeBudgetSpent: the session has no time for it. The next session continues the sweep.
@@ -152,7 +152,7 @@ class Sweep:
         return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def _keep(self) -> None:
-        """Write what was found. Where the disk is full, a sweep that is ended early begins anew."""
+        """Write the intermediate results. If the disk is full, a sweep that is ended early begins again."""
         assert self._path
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _name_of(count: int, steps: int) -> str:
 
 
 def load_sweep(path: Path) -> SweepState | None:
-    """Return what a sweep that was ended early has found; None where that is missing or cannot be used."""
+    """Return the stored results of a sweep that was ended early; None if they are missing or cannot be used."""
     try:
         return SweepState.from_json(json.loads(read_file(path)))
     except (OSError, ValueError):

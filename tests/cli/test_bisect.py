@@ -353,7 +353,7 @@ def _count_blocks(perf: PerfTests) -> int:
         (["a:", "b: xla=true", "trivial"], "a bisection needs 3 candidates, and there are 2: dtfperf ab compares two"),
         (["trivial"], "candidates are commits (--good, --bad), --packages or variants, and there is none"),
         (["a:", "trivial", "--packages=x==1,2"], "and there is variants and --packages"),
-        (["a:", "b: xla=true", "a: steps=3", "trivial"], "candidate a is there twice"),
+        (["a:", "b: xla=true", "a: steps=3", "trivial"], "candidate a is defined twice"),
         (["a:", "b: xla=true", "c:", "trivial"], "candidates a and c are equal: leave one of them out"),
         (["--good=v1", "trivial"], "is no git repository"),
         (["--packages=x>=1", "trivial"], "--packages=x>=1: write NAME==1.0..1.2, or NAME==1.0,1.1,1.2"),

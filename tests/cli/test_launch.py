@@ -460,7 +460,7 @@ sys.exit(int(sys.argv[2]))
         (
             "64k",
             2,
-            "dtfperf: logs cannot be written to disk/logs: 64 KiB are left there, and 1,024 KiB should be; --logs names",
+            "dtfperf: logs cannot be written to disk/logs: 64 KiB are free there, and 1,024 KiB are needed; --logs names",
         ),
         ("2m", 0, "dtfperf: logs cannot be written to disk/logs: No space left on device"),
         ("2m", 3, "    | it is full\n    logs cannot be written to disk/logs: No space left on device"),

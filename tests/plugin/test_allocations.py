@@ -140,7 +140,7 @@ def test_b(train):
     ended = cloud.run("-v", PRETEND_DO="revoke")
     ended.line("test_a", "ERROR (INFRASTRUCTURE)")
     ended.line("1 passed, 1 error")
-    ended.line("job 17 ended: node n3 failed: asking for other hosts")
+    ended.line("job 17 ended: node n3 failed: requesting other hosts")
     assert list_allocations(cloud) == [(2, 0), (2, 0)]
     assert count_at_once(read_notes(cloud)) == 1
 

@@ -191,7 +191,7 @@ with open_session("cloud") as one, open_session("cloud") as other:
 """
     ended = run_script(project, code)
     assert ended.code == 0, ended.err
-    ended.line("cluster cloud: another session of this very thread holds what this one would wait for: close that one first")
+    ended.line("cluster cloud: another session of this thread has the hosts that this one waits for: close that session first")
 
 
 def test_closed_session_is_refused(project: PerfTests) -> None:
