@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TEXT = """\
 Compare software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training.
-A variant is its name, a colon, and what differs, in one argument. The first one is the reference.
+A variant is a name, a colon and its settings, in one argument. The first one is the reference.
 
     dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2
     dtfperf ab "old: python=/venvs/tf220/bin/python" "new: python=/venvs/tf221/bin/python" resnet50 gpus=8 --cluster=lab
@@ -51,15 +51,15 @@ A variant is its name, a colon, and what differs, in one argument. The first one
     dtfperf ab "with:" "without: environment=TF_ENABLE_ONEDNN_OPTS=0" mnist trivial
     dtfperf ab "old: git=v1.4" "new: git=HEAD" --command="python train.py" gpus=2
     dtfperf ab --variants=ab.toml mnist                    # a table for each variant
-    dtfperf ab --same mnist gpus=2                         # how small a difference can be found here
+    dtfperf ab --same mnist gpus=2                         # the smallest difference that can be found here
 
 The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB
 at random, so that a steady drift of the machine cancels. Baselines are neither read nor changed (docs/compare-stacks.md).
 """
-ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or could not be compared"}
+ENDS = {DONE: "no variant is slower than the reference", FAILED: "a variant is slower, or could not be compared"}
 SHAPE: Shape = {
     "id": "of the comparison",
-    "spec": "what the reference trained",
+    "spec": "the training of the reference",
     "reference": "its name, settings, images_per_sec and fingerprint",
     "variant": "likewise",
     "verdict": "FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE, ...",
@@ -160,7 +160,7 @@ def check_fractions(**given: float | None) -> None:
 
 
 def parse_trainings(words: Sequence[str], command: str | None) -> list[WantedSpec]:
-    """Return the trainings of models, and that of a command, of which the fields come first. Raises `UsageError`."""
+    """Return the trainings of models, or the training of a command with its fields. Raises `UsageError`."""
     from pytest_dtfperf.spec.command import program_name
 
     if command is None:
@@ -175,7 +175,7 @@ def parse_trainings(words: Sequence[str], command: str | None) -> list[WantedSpe
     for word in words:
         name, is_field, value = word.partition("=")
         if not is_field:
-            raise UsageError(f"{word}: --command is the training, and a model is another one")
+            raise UsageError(f"{word}: --command already defines the training, and a model would be another one")
         found.fields[name] = parse_json_value(value)
     return [found]
 

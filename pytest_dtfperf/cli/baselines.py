@@ -114,7 +114,7 @@ def add_audit_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_baselines(audit)
     add_results(audit)
     audit.add_argument(
-        "--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"what is older is old; {MAX_AGE_DAYS} by default"
+        "--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"age of old baselines; {MAX_AGE_DAYS} by default"
     )
     audit.add_argument(
         "--beaten", metavar="N", type=int, default=BEATEN, help=f"by so many sessions in a row; {BEATEN} by default"
@@ -242,7 +242,7 @@ def _print_findings(found: Sequence["AuditFinding"]) -> None:
         return
     if not found:
         return
-    headings = ("", "system", "case", "what is the matter")
+    headings = ("", "system", "case", "problem")
     print_table(headings, [(each.kind, each.system, each.case, each.message) for each in found])
 
 
@@ -281,16 +281,16 @@ REMOVE_ENDS = {
 BASELINE_SHAPE: Shape = {
     "system": "the hardware",
     "case": "the training",
-    "images_per_sec": "that was accepted",
-    "runs": "that it is of",
-    "hosts": "that they were on",
-    "accepted": "when, UTC",
-    "session": "that measured it",
-    "calibrated": "when, UTC; null: it was not",
+    "images_per_sec": "the accepted rate",
+    "runs": "number of its runs",
+    "hosts": "number of the hosts of these runs",
+    "accepted": "its time, UTC",
+    "session": "the session that measured it",
+    "calibrated": "the time of the calibration, UTC; null: not calibrated",
 }
 REMOVE_SHAPE: Shape = {
     "done": [BASELINE_SHAPE],
-    "left": "number of baselines that were kept, because they had changed in the meantime",
+    "left": "number of baselines that were kept, because other sessions have changed them",
 }
 
 FoundEntries = list[tuple[str, "Entry"]]  # each with its system
@@ -357,7 +357,7 @@ def _forget(
         return FAILED
     for system, entry in found:
         print(_format_entry(system, entry))
-    if not args.yes and not confirm(f"{format_count(len(found), what)} of {folder} will be {done}. Go on?"):
+    if not args.yes and not confirm(f"{format_count(len(found), what)} of {folder} will be {done}. Continue?"):
         if args.json:
             print_json({"done": [], "left": 0})
         print("dtfperf: nothing was changed.")
@@ -370,7 +370,7 @@ def _forget(
     left = len(found) - len(gone)
     if args.json:
         print_json({"done": [_make_entry_json(system, entry) for system, entry in gone], "left": left})
-    changed = f" Kept, because it has changed in the meantime: {format_count(left, what)}." if left else ""
+    changed = f" Kept, because another session has changed it: {format_count(left, what)}." if left else ""
     print(f"dtfperf: {format_count(len(gone), what)} {done}.{changed}")
     return FAILED if left else DONE
 

@@ -1,4 +1,4 @@
-"""`dtfperf baselines calibrate`: measure how much rates vary without a change, and store that with the baselines."""
+"""`dtfperf baselines calibrate`: measure the noise of rates, and store it with the baselines."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ WRONG_ARGUMENTS = (4, 5)  # invalid arguments; no test selected
 OWN = ("--sessions", "--repeats", "--allow-noisy", "--from", "--like", "--baselines", "--results")
 NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
-    "--dry-run": "it takes real runs to see how they scatter",
+    "--dry-run": "only real runs show the noise",
 }
 
 CALIBRATE = """\
@@ -177,16 +177,16 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.like and (args.stored or args.pytest):
         raise UsageError("--like defines what is measured: leave out --from, tests and options of pytest")
     if args.clusters_file and not args.like:
-        raise UsageError("--clusters-file is for --like; for tests, put it behind them")
+        raise UsageError("--clusters-file is for --like; for tests, put it after them")
     args.sessions = SESSIONS if args.sessions is None else args.sessions
     args.repeats = REPEATS if args.repeats is None else args.repeats
     for name, least in (("sessions", LEAST_SESSIONS), ("repeats", LEAST_REPEATS)):
         if getattr(args, name) < least:
-            raise UsageError(f"--{name} must be {least} or more, not {getattr(args, name)}: less does not scatter")
+            raise UsageError(f"--{name} must be {least} or more, not {getattr(args, name)}: fewer do not show the noise")
     for word in args.pytest:
         name = word.partition("=")[0].replace("--dtfperf-", "--")
         if name in OWN:
-            raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
+            raise UsageError(f"{word} is after the tests, where arguments are for pytest; put it before them")
         if name in NOT_NOW:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
     if os.environ.get(resolve.SLOWDOWN_VARIABLE):
@@ -233,8 +233,8 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
         raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
     if code not in COULD_MEASURE:
         raise DtfPerfError(
-            f"session {number} was broken off (pytest's exit code is {code}; see above). What the sessions before it have "
-            f"measured is in {results}; it can be used with --from"
+            f"session {number} ended early (pytest's exit code is {code}; see above). The measurements of earlier sessions are "
+            f"in {results}: use them with --from"
         )
     if (found := find_session(results, session_id)) is None:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
@@ -352,13 +352,13 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
 def measure_again(
     original: "SessionFolder", *, sessions: int, repeats: int, clusters_file: str | Path | None, baselines: Path, results: Path
 ) -> list["SessionFolder"]:
-    """Run one session after the other, each with its own hosts, that measure the same. Raises `DtfPerfError`."""
+    """Repeat the measurements of a session in new sessions, each with its own hosts. Raises `DtfPerfError`."""
     from pytest_dtfperf.session.session import Session
     from pytest_dtfperf.session.settings import Settings
 
     specs = list(dict.fromkeys(record.spec for record in original.measurements()))
     if not specs:
-        raise UsageError(f"{original.path} has measured nothing that could be measured again")
+        raise UsageError(f"{original.path} has no measurements to repeat")
     found = []
     for number in range(1, sessions + 1):
         print(f"dtfperf: session {number} of {sessions}: as {original.id}", flush=True)
@@ -376,8 +376,8 @@ def measure_again(
                     _measure_spec(session, spec)
             except DtfPerfError as error:
                 raise DtfPerfError(
-                    f"session {number} was broken off. What the sessions before it have measured is in {results}; it can be "
-                    f"used with --from. {error}"
+                    f"session {number} ended early. The measurements of earlier sessions are in {results}: use them with "
+                    f"--from. {error}"
                 ) from error
         found.append(session.folder)
     return found

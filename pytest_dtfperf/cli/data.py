@@ -66,7 +66,7 @@ DATA_SHAPE = {
     "files": "number of files",
     "bytes": "of all files",
     "moved": "number of copied files; the others were there already",
-    "unverified": "names of files without a checksum in S3 that can be verified here",
+    "unverified": "names of files without a checksum in S3 that this machine can verify",
 }
 _MB = 1e6
 _URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # ./s3:... names a folder
@@ -159,7 +159,7 @@ def _report_transfer(args: argparse.Namespace, done: "TransferResult", origin: s
         print(f"dtfperf: {origin} -> {goal}: {files}, {size}; {done.sent} {moved}, {were} were {there}.")
     if done.unverified:
         some = ", ".join(done.unverified[:_MAX_NAMED]) + ", ..." * (len(done.unverified) > _MAX_NAMED)
-        print_remark(f"warning: S3 knows no checksum that can be verified here of {some}")
+        print_remark(f"warning: S3 has no checksum that can be verified here of {some}")
 
 
 MAKE_DATA = """\
@@ -175,10 +175,10 @@ name when it is complete.
     dtfperf make-data mnist --out=/data/mnist
     dtfperf make-data imagenet --out=/data/imagenet --images=4096 --shards=16 --json
 """
-MAKE_DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or what it needs is not installed"}
+MAKE_DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or a required package is not installed"}
 MAKE_DATA_SHAPE = {
     "folder": "the new one",
-    "data": "the data set whose format is written",
+    "data": "the data set with the same format",
     "made": "a description of the contents",
     "bytes": "of all its files",
 }
@@ -194,7 +194,7 @@ def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         text=MAKE_DATA,
         ends=MAKE_DATA_ENDS,
     )
-    make.add_argument("data", choices=tuple(_NEEDS), help="the data set whose format is written")
+    make.add_argument("data", choices=tuple(_NEEDS), help="the data set with the format to write")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
     make.add_argument("--images", type=int, default=1024, metavar="N", help="number of training images (default: 1024)")
     make.add_argument("--test-images", type=int, metavar="N", help="number of validation images (default: a tenth of --images)")
@@ -255,7 +255,7 @@ def _count_images(counts: dict[str, int], least_images: int) -> dict[str, Any]:
 def _make_folder(out: Path) -> Iterator[Path]:
     """Yield a folder beside `out` that takes its name at the end, or is removed after an error."""
     if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
-        raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")
+        raise UsageError(f"{out} exists already. Name a new folder, or remove it first.")
     goal = out.resolve()  # replaces an empty folder, not a link to it
     folder = goal.with_name(f".{goal.name}.{secrets.token_hex(8)}")  # named before it is made: Ctrl-C may come in between
     try:

@@ -107,7 +107,7 @@ def _report_damage(regions: Sequence[str]) -> None:
     for each in ledger.list_damaged_ledgers():
         print(
             f"dtfperf: {each.path} cannot be read. What its run has launched is found by its tags, in {', '.join(regions)}; "
-            "--region=NAME looks elsewhere",
+            "--region=NAME selects another region",
             file=sys.stderr,
         )
 
@@ -307,8 +307,8 @@ def _make_ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[st
         )
     if ledger is None or plan is None:
         raise AllocationError(
-            f"instance {instance.id} was launched from elsewhere ({chosen.open_run.owner or 'not known'}), and only there "
-            "is the key that it lets in"
+            f"instance {instance.id} was launched from another machine ({chosen.open_run.owner or 'not known'}), and only "
+            "that machine has the key"
             if not chosen.open_run.reason
             else f"run {chosen.open_run.run}: {chosen.open_run.reason}, so the login of instance {instance.id} is not known"
         )

@@ -30,7 +30,7 @@ this command, with the connection to the host, or when JupyterLab is shut down.
     dtfperf notebook --cluster=lab --dir=/data/me --open
 
 The host's Python must have JupyterLab: pip install jupyterlab there. On the host it listens on a socket of your user, and
-here on a port of the loopback interface. The token in the URL keeps other users of this machine out. Ctrl-C ends it. Details:
+here on a port of the loopback interface. The token in the URL excludes other users of this machine. Ctrl-C ends it. Details:
 docs/notebook.md.
 """
 ENDS: ExitCodes = {

@@ -1,4 +1,4 @@
-"""What all commands share: the parser, exit codes, shapes of --json, common options with completion, and tables.
+"""Define the parser, exit codes, shapes of --json, common options with completion, and tables of all commands.
 
 The parser reports errors in one line with a suggestion. `dtfperf completion` writes the completion for shells.
 """

@@ -1,6 +1,6 @@
-"""Output of commands besides tables: JSON for programs, files, and questions.
+"""Write JSON for programs, and files, and ask questions.
 
-With --json, stdout has JSON and nothing else. All other output goes to stderr, that of packages which add models included.
+With --json, stdout has JSON and nothing else. All other output goes to stderr, including that of packages that add models.
 Errors are the same as without --json: one line on stderr and the exit code, as with gh, docker, kubectl and uv.
 """
 
@@ -42,7 +42,7 @@ def print_remark(message: str) -> None:
 
 
 def format_other_machines(owners: Iterable[Owner]) -> str:
-    """Return a hint on what belongs to sessions on other machines and was left alone; empty without any."""
+    """Return a hint on jobs or runs of sessions on other machines, which were left alone; empty if there are none."""
     hosts = sorted({owner.location for owner in owners})
     if not hosts:
         return ""
@@ -50,7 +50,7 @@ def format_other_machines(owners: Iterable[Owner]) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, and report it on stderr. Raises `UsageError`."""
+    """Write a file atomically, and report it on stderr. Raises `UsageError`."""
     with _translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
@@ -62,7 +62,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_new_file(path: Path, content: bytes) -> bool:
-    """Write a file whole or not at all; return False if it exists already. Raises `UsageError`."""
+    """Write a file atomically; return False if it exists already. Raises `UsageError`."""
     with _translate_errors(path):
         if path.exists() or path.is_symlink():
             return False
@@ -83,7 +83,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 def confirm(question: str) -> bool:
     """Ask on stderr, and return whether the user agrees. Raises `UsageError` if no user can be asked."""
     if not sys.stdin.isatty():
-        raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
+        raise UsageError("nothing was changed: there is no terminal for the question; add --yes to confirm")
     print(f"dtfperf: {question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = sys.stdin.readline()

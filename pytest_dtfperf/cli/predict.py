@@ -50,7 +50,7 @@ SHAPE: Shape = {
         "source": "where these are from",
         "fitted": "the median, given the measured rates",
     },
-    "jitter": "standard deviation of the devices' times of computing, as a part of a step's, given the measured rates",
+    "jitter": "standard deviation of the devices' times of computing, as a fraction of these, given the measured rates",
     "largest_measured": "devices of the largest rate that it starts from",
     "rates": [
         {
@@ -64,8 +64,8 @@ SHAPE: Shape = {
             "compute_s": "seconds of a step in which a device computes",
             "jitter_s": "seconds until the slowest device has computed",
             "link_s": "seconds that links between hosts add",
-            "limited_by": "what adds most to a step",
-            "is_open": "true: the interval is wide because what links carry is not known",
+            "limited_by": "the resource that adds most to a step",
+            "is_open": "true: the interval is wide because the rate of links is not known",
             "measured": "the highest rate that was measured with as many devices; null: none was",
         }
     ],
@@ -273,11 +273,11 @@ def _print(
     source = "" if len(measured) > 1 else "; assumed, because one rate alone does not show it"
     print(f"jitter of the devices: {percent(predictor.jitter)} of the time in which they compute{source}")
     if any(each.is_open for each in found):
-        print("~ wide because what links carry is not known: give --link-measured, or --link, or rates of larger sizes")
+        print("~ wide because the rate of links is not known: give --link-measured, or --link, or rates of larger sizes")
     if gains:
         largest = found[-1]
         print(
-            f"\nwhat else {largest.spec.gpus} devices could do, as a multiple of {rate(largest.images_per_sec)} images/sec:\n"
+            f"\nother trainings on {largest.spec.gpus} devices, as a multiple of {rate(largest.images_per_sec)} images/sec:\n"
         )
         print_table(("change", "servers", "rate", "90 % interval"), map(_make_gain_row, gains))
 
@@ -312,9 +312,9 @@ def _draw(path: Path, found: "Sequence[PredictedRate]", measured: "Sequence[Meas
 
         raise UsageError(f"pictures are drawn by matplotlib: {exc}. {INSTALL}") from exc
     points = [ScalingPoint(p.spec.gpus, p.images_per_sec, p.efficiency, lowest=p.low, highest=p.high) for p in found]
-    alone = next((each.images_per_sec for each in measured if each.spec.gpus == 1), None)
+    of_one_device = next((each.images_per_sec for each in measured if each.spec.gpus == 1), None)
     known = [
-        ScalingPoint(gpus, each, each / gpus / alone if alone else None, lowest=each, highest=each)
+        ScalingPoint(gpus, each, each / gpus / of_one_device if of_one_device else None, lowest=each, highest=each)
         for gpus, each in sorted((point.spec.gpus, point.images_per_sec) for point in measured)
     ]
     spec = found[-1].spec

@@ -61,6 +61,6 @@ def run_site(args: argparse.Namespace) -> int:
     print(
         f"dtfperf: {format_count(len(found.sessions), 'session')} in "
         f"{format_count(len(built.written) + len(built.kept), 'page')}: "
-        f"{len(built.written)} written, {len(built.kept)} as they were{removed}. Begin at {begin}"
+        f"{len(built.written)} written, {len(built.kept)} unchanged{removed}. Begin at {begin}"
     )
     return DONE

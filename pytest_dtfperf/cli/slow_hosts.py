@@ -1,4 +1,4 @@
-"""`dtfperf isolate` and `dtfperf qualify`: the hosts and links that slow one training, and those of a cluster before a job."""
+"""`dtfperf isolate` and `dtfperf qualify`: find hosts that slow a training, and slow hosts of a cluster before a job."""
 
 import argparse
 import os
@@ -75,8 +75,8 @@ ISOLATE_ENDS = {
 ISOLATE_SHAPE: Shape = {
     "id": "of the session",
     "hosts": "that trained",
-    "late": "host to what step timings show",
-    "lost": "host that ended or did not answer, to how",
+    "late": "host to its step timings",
+    "lost": "host that ended or did not answer, to the reason",
     "cost": "runs, rounds and seconds, without a slow host and with one",
     "conclusion": "outcome, reason, findings, fit, unknown, runs, rounds, pairs, spread",
     "exclude": "hosts to leave out",
@@ -117,7 +117,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class HostMeasurement(Protocol[Result_co]):
-    """A qualification or a search, of which parts may be known when it is interrupted."""
+    """A qualification or a search, which may have partial results when it is interrupted."""
 
     @property
     def has_begun(self) -> bool: ...
@@ -133,7 +133,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _carry_out(measurement: HostMeasurement[Result_co], show: "Callable[[Result_co], None]") -> Result_co | None:
-    """Print the result, or what is known of it at Ctrl-C, and return it. None: the cluster failed."""
+    """Print the result and return it; at Ctrl-C, print the partial result. None: the cluster failed."""
     try:
         found = measurement.carry_out()
     except UsageError:
@@ -161,7 +161,7 @@ def _run_judging(run: "Callable[[argparse.Namespace], int]", args: argparse.Name
             if not isinstance(error, (DtfPerfError, OSError)):  # a defect
                 traceback.print_exc()
             print_remark(f"not judged: {type(error).__name__}: {' '.join(str(error).split())}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a full disk refused is not written again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a full disk is not written to again
         return NOT_JUDGED
     return code
 

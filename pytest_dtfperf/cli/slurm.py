@@ -31,7 +31,7 @@ Cancel Slurm jobs that sessions of perf tests left after an outage. A session us
     dtfperf slurm reap --dry-run
 """
 REAP = """\
-List your Slurm jobs that sessions of perf tests submitted, and cancel those whose pytest has ended. On the machine of a
+List your Slurm jobs that sessions of perf tests submitted, and cancel those with a pytest that has ended. On the machine of a
 pytest it also ends srun processes that its session left there, even if Slurm does not answer.
 
 A session cancels its jobs itself, even when it is killed. Jobs remain only after an outage of Slurm or of the machine of
@@ -79,12 +79,12 @@ def run_reap(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.slurm.client import SlurmClient
 
     if args.cluster and (config := load_cluster(args)).backend != "slurm":
-        raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
+        raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}, which has no Slurm jobs")
     sruns = _end_sruns(args.dry_run)  # before questions to Slurm, which may not answer
     if not args.json:
         for row in sruns:
             print(
-                f"dtfperf: {format_count(len(row['processes']), 'srun')} on this machine, whose {row['pytest']}: {row['done']}."
+                f"dtfperf: {format_count(len(row['processes']), 'srun')} on this machine ({row['pytest']}): {row['done']}."
             )
     is_left = any(row["done"] == STAYS for row in sruns)
     client = SlurmClient()

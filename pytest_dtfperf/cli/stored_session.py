@@ -99,9 +99,9 @@ def run_judge(args: argparse.Namespace) -> int:
             print_json(record.to_json())
     else:
         changed = [
-            f"{now.spec.label}: {then.verdict} before, {now.verdict} after: {now.reason}"
-            for then, now in zip(before, after, strict=True)
-            if then.verdict != now.verdict
+            f"{new.spec.label}: {old.verdict} before, {new.verdict} after: {new.reason}"
+            for old, new in zip(before, after, strict=True)
+            if old.verdict != new.verdict
         ]
         remarks = [*(changed or ["All verdicts are the same as in the session."]), *kept]
         budget = folder.session.budget
@@ -196,16 +196,16 @@ def run_explain(args: argparse.Namespace) -> int:
 
     records = find_records(args.session, args.measurement, find_results_folder(args))
     other = ComparisonSource.read_path(args.against) if args.against else None
-    explanations_found = [_make_explained(record, other) for record in records]
+    explained = [_make_explanation(record, other) for record in records]
     if args.json:
-        print_json({"measurements": [_make_explained_json(each) for each in explanations_found]})
+        print_json({"measurements": [_make_explained_json(each) for each in explained]})
     else:
-        for each in explanations_found:
+        for each in explained:
             print("\n".join([*_list_lines(each), ""]))
-    return DONE if any(each.is_known and (other is None or each.is_compared) for each in explanations_found) else FAILED
+    return DONE if any(each.is_known and (other is None or each.is_compared) for each in explained) else FAILED
 
 
-def _make_explained(record: "Record", other: "ComparisonSource | None") -> "StoredExplanation":
+def _make_explanation(record: "Record", other: "ComparisonSource | None") -> "StoredExplanation":
     from pytest_dtfperf.session.explanation import explain_record
 
     return StoredExplanation(
@@ -239,9 +239,9 @@ class StoredExplanation:
         """Return the changes of a step; None if one of the two has no breakdown."""
         from pytest_dtfperf.explain.causes import compute_changes
 
-        before = self.before.measurement.traced_run if self.before else None
-        now, then = self.step_breakdown, before.step_breakdown if before else None
-        return compute_changes(then, now) if then and now else None
+        traced = self.before.measurement.traced_run if self.before else None
+        before, after = traced.step_breakdown if traced else None, self.step_breakdown
+        return compute_changes(before, after) if before and after else None
 
 
 def _make_explained_json(stored: StoredExplanation) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class PredictedRate:
     jitter_s: float  # until the slowest device has computed
     link_s: float  # that links add to that
     binding: str  # what adds most to the step, as text
-    is_open: bool  # the interval is wide because what links carry is not known
+    is_open: bool  # the interval is wide because the rate of links is not known
 
     @property
     def step_s(self) -> float:

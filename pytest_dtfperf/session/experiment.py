@@ -58,7 +58,7 @@ class _SpecRuns:
 
     @property
     def is_void(self) -> bool:
-        """Whether its measurement has become INVALID since, by a further run for another check."""
+        """Whether its measurement has become INVALID by a further run for another check."""
         return self.record is not None and self.record.is_void
 
 

@@ -34,7 +34,7 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
     if model is None or isinstance(model, str):
         return dict(wanted)
     if wanted.get("command"):
-        raise SpecError("train(): a command trains a model of its own: model is what its results are called, a name")
+        raise SpecError("train(): a command trains its own model: model must be a name, which its results get")
     found = describe_model(model)
     tables.add_own_model(found)
     if found.kind == tables.LAYERS:

@@ -170,12 +170,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "one run": (["--repeats=1", "perf"], "--repeats must be 2 or more, not 1"),
     "no session": (["--sessions=0", "perf"], "--sessions must be 2 or more, not 0"),
     "no run": (["--repeats=0", "perf"], "--repeats must be 2 or more, not 0"),
-    "own option too late": (["perf", "--sessions=3"], "--sessions=3 stands behind the tests, where all is for pytest"),
+    "own option too late": (["perf", "--sessions=3"], "--sessions=3 is after the tests, where arguments are for pytest"),
     "accepting": (["perf", "--update-baselines=new"], "calibrating accepts no rates; leave it out"),
-    "a dry run": (["perf", "--dtfperf-dry-run"], "it takes real runs to see how they scatter; leave it out"),
+    "a dry run": (["perf", "--dtfperf-dry-run"], "only real runs show the noise; leave it out"),
     "no baselines": (["--baselines=none", "perf"], "there is no folder of baselines none"),
     "tests and a session": (["--like=x", "perf"], "--like defines what is measured: leave out --from, tests"),
-    "clusters for tests": (["--clusters-file=x", "perf"], "--clusters-file is for --like; for tests, put it behind them"),
+    "clusters for tests": (["--clusters-file=x", "perf"], "--clusters-file is for --like; for tests, put it after them"),
     "both": (["--sessions=3", "--from", "x"], "--from takes sessions as they are"),
     "one stored session": (["--from", "perf_results"], "perf_results is no session folder"),
 }
@@ -295,4 +295,4 @@ def test_interrupted_session_names_usable_sessions(perf: PerfTests) -> None:
     perf.write("import pytest\ndef test_it(train):\n    train(model='trivial', gpus=1)\n    pytest.exit('enough')\n")
     ended = dtfperf(perf, "perf")
     assert ended.code == 1
-    ended.line("session 1 was broken off (pytest's exit code is 2", "it can be used with --from")
+    ended.line("session 1 ended early (pytest's exit code is 2", "use them with --from")

@@ -77,7 +77,7 @@ def test_existing_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     ended = make_data("mnist", "--out", tmp_path)
     assert (ended.returncode, ended.stderr) == (
-        2, f"dtfperf: {tmp_path} is there already. Name a new folder, or remove it first.\n",
+        2, f"dtfperf: {tmp_path} exists already. Name a new folder, or remove it first.\n",
     )  # fmt: skip
     assert read_contents(tmp_path) == {"precious": b""}
 
@@ -87,7 +87,7 @@ def test_current_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for out in (".", str(tmp_path)):
         assert main(["make-data", "mnist", "--out", out]) == 2
-        assert capsys.readouterr().err == f"dtfperf: {out} is there already. Name a new folder, or remove it first.\n"
+        assert capsys.readouterr().err == f"dtfperf: {out} exists already. Name a new folder, or remove it first.\n"
 
 
 def test_link_to_an_empty_folder_is_followed(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> No
     assert [line.split()[0] for line in lines[2:5]] == ["1", "8", "128"]
     assert "138.2 to 138.2  100.0 %" in lines[2]
     assert "link of a host: 18.2 Gbit/s to 22.0 Gbit/s, --link-measured; likely" in out
-    assert "what else 128 devices could do" in out
+    assert "other trainings on 128 devices" in out
     assert "wire_precision=bf16" in out
 
 

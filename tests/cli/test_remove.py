@@ -93,7 +93,7 @@ def test_nothing_is_removed_without_a_confirmation(
         assert run_baselines(store, "remove", "model=*") == 2
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 3
-    assert output.err == "dtfperf: nothing was changed: there is no terminal to ask at; add --yes if that is what you want\n"
+    assert output.err == "dtfperf: nothing was changed: there is no terminal for the question; add --yes to confirm\n"
     assert list_entries(store) == before
 
 
@@ -111,7 +111,7 @@ def test_only_yes_confirms(store: BaselineStore, answer: bytes, code: int, left:
     os.close(controller)
     os.close(terminal)
     assert process.returncode == code
-    assert f"1 baseline of {store.folder} will be removed. Go on? [y/N]" in err
+    assert f"1 baseline of {store.folder} will be removed. Continue? [y/N]" in err
     assert len(read("baselines remove", out)["done"]) == 2 - left
     assert len(store.entries("cpu-a")) == left
 

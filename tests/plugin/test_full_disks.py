@@ -73,7 +73,7 @@ def run_on(disk: Path, perf: PerfTests, mount: str, *arguments: str, keep: Path 
 # How the disk is mounted, what is said to pytest, and what pytest says.
 BEFORE = {
     "full results": ("size=64k", ["--perf-results={}"], {}, "results cannot be written to {}: 64 KiB are free there"),
-    "results without inodes": ("nr_inodes=2", ["--perf-results={}/x"], {}, "results cannot be written to {}/x: the file system has"),
+    "results without inodes": ("nr_inodes=2", ["--perf-results={}/x"], {}, "results cannot be written to {}/x: the file"),
     "read-only results": ("ro", ["--perf-results={}/x", "-n2"], {}, "results cannot be written to {}/x: Read-only file sys"),
     "read-only baselines": ("ro", ["--baselines={}/b", "--update-baselines"], {}, "baselines cannot be written to {}/b: "),
     "runtime without inodes": ("nr_inodes=1", [], {"XDG_RUNTIME_DIR": "{}"}, "runtime files cannot be written to {}: No space"),

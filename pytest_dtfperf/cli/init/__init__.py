@@ -142,9 +142,9 @@ def find_perf_tests_folder() -> Path:
 def _list_perf_tests(folder: Path) -> list[ProjectFile]:
     """Return the perf tests; none if there are others, as their conftest.py would lack what these need."""
     source, there = find_perf_tests_folder(), [*(folder / "perf_tests").glob("*.py")]
-    ours = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
-    if ours.keys() <= {path.name for path in there} or all(_has_content(path, ours.get(path.name)) for path in there):
-        return [ProjectFile(f"perf_tests/{name}", content) for name, content in ours.items()]
+    sources = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
+    if sources.keys() <= {path.name for path in there} or all(_has_content(path, sources.get(path.name)) for path in there):
+        return [ProjectFile(f"perf_tests/{name}", content) for name, content in sources.items()]
     return [ProjectFile("perf_tests/", None, if_kept="it has other tests; none were added")]
 
 

@@ -145,7 +145,7 @@ def test_status_shows_instances_of_other_machines(cloud: Cloud, dtfperf: Dtfperf
         (lambda text: "", ""),
         (
             lambda text: "{}\n\n",
-            r"dtfperf: \S+/a\.jsonl cannot be read\. .* found by its tags, in us-east-1; --region=NAME looks elsewhere",
+            r"dtfperf: \S+/a\.jsonl cannot be read\. .* found by its tags, in us-east-1; --region=NAME selects another region",
         ),
         (lambda text: text.replace('"nonce"', '"n0nce"'), "cannot be read"),
         (lambda text: text + '{"event": "closed", "at": 1}\n', ""),
@@ -495,7 +495,7 @@ def test_ssh_from_another_machine_is_refused(cloud: Cloud, dtfperf: Dtfperf, tmp
     output = dtfperf("ssh", theirs)
 
     assert output.code == 1
-    assert f"instance {theirs} was launched from elsewhere (process 17 on other-machine)" in output.err
+    assert f"instance {theirs} was launched from another machine (process 17 on other-machine)" in output.err
 
 
 def test_ssh_to_an_unknown_instance_is_refused(cloud: Cloud, dtfperf: Dtfperf) -> None:

@@ -151,7 +151,7 @@ def test_srun_of_a_dead_pytest_is_ended(site: Site) -> None:
     """An srun of a dead session is listed and ended; those of living or unknown sessions are not."""
     ended, left = beside_sruns(site)
     (report_line,) = (line for line in ended["out"].splitlines() if "srun" in line)
-    assert report_line == f"dtfperf: 1 srun on this machine, whose process 4194304 on {HERE} is gone: ended."
+    assert report_line == f"dtfperf: 1 srun on this machine (process 4194304 on {HERE} is gone): ended."
     assert left.keys() == {"at work", "elsewhere"}
 
 

@@ -320,7 +320,7 @@ def test_site_command_reports_pages(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours"]) == 0
     count = len(history_data.sessions) + EACH + 3 + 2
     assert capsys.readouterr().out == (
-        f"dtfperf: {len(history_data.sessions)} sessions in {count} pages: {count} written, 0 as they were. "
+        f"dtfperf: {len(history_data.sessions)} sessions in {count} pages: {count} written, 0 unchanged. "
         f"Begin at {out / 'index.html'}\n"
     )
     assert "<h1>Ours</h1>" in (out / "index.html").read_text()
