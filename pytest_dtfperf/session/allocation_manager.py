@@ -316,7 +316,7 @@ def choose_request(spec: Spec | None, expected: Sequence[Resources], config: Clu
     if not current:
         raise UsageError(
             f'cluster {config.name} has no hosts between two measurements: its allocation = "test" allocates them '
-            'for each again. Train first, or set allocation = "session" in clusters.toml'
+            'again for each. Train first, or set allocation = "session" in clusters.toml'
         )
     return current[0]
 

@@ -205,4 +205,4 @@ def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
 def check_slowdowns(spec: Spec, injected_slowdowns: Mapping[str, float]) -> None:
     """Raise `SpecError` if no task would sleep."""
     if spec.command and injected_slowdowns:
-        raise SpecError(f"{SLOWDOWN_VARIABLE} makes only training without a command sleep; {spec.label} is an external command")
+        raise SpecError(f"{SLOWDOWN_VARIABLE} does not make commands sleep; {spec.label} is an external command")

@@ -94,15 +94,15 @@ def slow_down(breakdown: StepBreakdown) -> StepBreakdown:
 
 def test_longest_change_comes_first(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a faster session, the part and link with the largest change come first, with the time."""
-    now, then = (
-        make_session(tmp_path / "now", {"step_breakdown": slow_down(breakdown)}),
-        make_session(tmp_path / "then", {"step_breakdown": breakdown}),
+    current, baseline = (
+        make_session(tmp_path / "current", {"step_breakdown": slow_down(breakdown)}),
+        make_session(tmp_path / "baseline", {"step_breakdown": breakdown}),
     )
-    assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
+    assert main(["explain", str(current.path), "--against", str(baseline.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     longer = slow_down(breakdown).wall_s - breakdown.wall_s
     (heading,) = (number for number, line in enumerate(lines) if line.startswith("A step takes") and " instead of " in line)
-    assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[heading]
+    assert f"{1000 * longer:+.2f} ms against {baseline.measurements()[0].id}" in lines[heading]
     assert lines[heading + 3].split() == [
         "send",
         *lines[heading + 3].split()[1:3],
@@ -114,51 +114,51 @@ def test_longest_change_comes_first(breakdown: StepBreakdown, tmp_path: Path, ca
 
 def test_changes_add_up_in_json(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --json the changes of a step add up, with the id of the other measurement."""
-    now, then = (
-        make_session(tmp_path / "now", {"step_breakdown": slow_down(breakdown)}),
-        make_session(tmp_path / "then", {"step_breakdown": breakdown}),
+    current, baseline = (
+        make_session(tmp_path / "current", {"step_breakdown": slow_down(breakdown)}),
+        make_session(tmp_path / "baseline", {"step_breakdown": breakdown}),
     )
-    assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
+    assert main(["explain", str(current.path), "--against", str(baseline.path), "--json"]) == 0
     against = read("explain", capsys.readouterr().out)["measurements"][0]["against"]
-    assert against["id"] == then.measurements()[0].id
+    assert against["id"] == baseline.measurements()[0].id
     total = slow_down(breakdown).wall_s - sum(part.seconds for part in breakdown.path)
     assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
 
 
 def test_other_session_without_a_trace(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the other session has no trace, only this one is shown, and the exit code is 1."""
-    now, then = make_session(tmp_path / "now", {"step_breakdown": breakdown}), make_session(tmp_path / "then", {})
-    assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
+    current, baseline = make_session(tmp_path / "current", {"step_breakdown": breakdown}), make_session(tmp_path / "baseline", {})
+    assert main(["explain", str(current.path), "--against", str(baseline.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 
 
 def make_traced_session(folder: Path) -> SessionFolder:
     """Return a session below `perf_results` with a traced measurement of a second worker that sleeps."""
-    now = make_side(*slower_by(python=50)).step_breakdown
-    assert now
+    current = make_side(*slower_by(python=50)).step_breakdown
+    assert current
     made = SessionFolder.create(
         folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget=Budget(false_alarms=0.05, tests=1)
     )
     measured = measurement_of([336.8, 336.9, 336.7])
-    made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=now)]))
+    made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=current)]))
     return made
 
 
 def test_causes_against_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a folder or a file of baselines, the causes are shown, and with --json as they are stored."""
-    then = make_side().step_breakdown
-    assert then
+    baseline = make_side().step_breakdown
+    assert baseline
     measured = measurement_of([457.1, 457.0, 457.2])
-    accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])
+    accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=baseline)])
     store, system = BaselineStore(tmp_path / "baselines"), SYSTEM
     store.update(system, [Entry.from_measurement(accepted, entry_of([1.0, 1.0]).provenance)])
-    now = make_traced_session(tmp_path)
+    current = make_traced_session(tmp_path)
     for against in ("", f"{system}.json"):
-        assert main(["explain", str(now.path), "--against", str(store.folder / against)]) == 0
+        assert main(["explain", str(current.path), "--against", str(store.folder / against)]) == 0
         out = capsys.readouterr().out
         assert "ms   worker:1 does nothing for 51.0 ms before it asks for a step" in out
         assert "straggler at worker:1" in out
-    assert main(["explain", str(now.path), "--against", str(store.folder), "--json"]) == 0
+    assert main(["explain", str(current.path), "--against", str(store.folder), "--json"]) == 0
     found = read("explain", capsys.readouterr().out)["measurements"][0]["explanation"]
     assert [cause["kind"] for cause in found["causes"]] == ["straggler"]
     assert found["against"].startswith("the baseline of ")

@@ -24,7 +24,7 @@ from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")
 WORK = {"forward": 0.04, "backward": 0.05, "receive": 0.2, "wait": 0.1, "host": 0.01}
-THEN = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
+BASELINE = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
 
 
 def test_every_kind_of_cause_has_an_experiment() -> None:
@@ -74,8 +74,8 @@ def test_worker_that_sleeps_alone_confirms_the_straggler() -> None:
     (plan,) = plan_experiments(
         [ExperimentSubject(CauseKind.STRAGGLER, 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1
     )
-    assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, baseline=THEN).outcome == "confirmed"
-    assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, baseline=THEN).outcome == "refuted"
+    assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, baseline=BASELINE).outcome == "confirmed"
+    assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, baseline=BASELINE).outcome == "refuted"
 
 
 def test_plan_leaves_out_the_smallest_causes() -> None:
@@ -110,7 +110,7 @@ def test_outcome_depends_on_half_of_the_seconds(
     """An experiment confirms a cause if more than half of its seconds are gone, refutes it if fewer are, and is open within the
     noise."""
     plan = PlannedExperiment(ExperimentSubject(CauseKind.COMPUTE, seconds, "worker:1"), trial)
-    assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, baseline=THEN).outcome == outcome
+    assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, baseline=BASELINE).outcome == outcome
 
 
 def test_message_has_change_result_and_outcome() -> None:

@@ -112,7 +112,7 @@ def test_hosts_without_a_measurement_are_refused(cloud: PerfTests) -> None:
     add_keys(cloud, 'allocation = "test"')
     cloud.write("def test_hosts(cluster): assert cluster.hosts\n")
     ended = cloud.run()
-    ended.line('its allocation = "test" allocates them for each again', 'set allocation = "session"')
+    ended.line('its allocation = "test" allocates them again for each', 'set allocation = "session"')
     assert not (cloud.folder / "pretend.log").exists()
 
 

@@ -210,7 +210,7 @@ REFUSED = {
     'command=["python", "another.py"], precision="bf16"': "precision has no effect on an external command",
     "num_ps=1": "train(): unknown model ''",
     'command=["python", "another.py"]': (
-        "DTFPERF_SLOWDOWN makes only training without a command sleep; another gpus=1 num_ps=1 parameter_server is an external command"
+        "DTFPERF_SLOWDOWN does not make commands sleep; another gpus=1 num_ps=1 parameter_server is an external command"
     ),
 }
 

@@ -55,8 +55,8 @@ def test_traced_baseline_explains_a_regression() -> None:
     read = Entry.from_json({"key": entry.key, **json.loads(canonical(entry.to_file_json()))})
     assert read == entry
     assert profile_entry(read, make_traced_measurement([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
-    now = make_traced_measurement([336.8, 336.9, 336.7], bad.step_breakdown)
-    why = describe_cause(check_measurement(now, read), now, None, "--cluster=daint")
+    current = make_traced_measurement([336.8, 336.9, 336.7], bad.step_breakdown)
+    why = describe_cause(check_measurement(current, read), current, None, "--cluster=daint")
     (cause,) = why["explanation"].causes
     assert (cause.kind, cause.location) == ("straggler", "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, rel=0.05)
@@ -65,9 +65,9 @@ def test_traced_baseline_explains_a_regression() -> None:
 @pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "none"])
 def test_others_wait_only_for_synchronous_workers(how: dict[str, Any], waited_for: bool) -> None:
     """The cause of a slow worker states that all wait for it only if steps are synchronous."""
-    then = make_entry(make_traced_measurement([457.1, 457.0, 457.2], make_side().step_breakdown, **how))
-    now = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown, **how)
-    (cause,) = describe_cause(check_measurement(now, then), now, None, None)["explanation"].causes
+    baseline = make_entry(make_traced_measurement([457.1, 457.0, 457.2], make_side().step_breakdown, **how))
+    current = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown, **how)
+    (cause,) = describe_cause(check_measurement(current, baseline), current, None, None)["explanation"].causes
     assert cause.words.endswith("; all wait for it") == waited_for
 
 
@@ -86,11 +86,11 @@ def test_baseline_keeps_a_limited_number_of_tasks() -> None:
 def test_failed_explanation_is_one_line() -> None:
     """Numbers that JSON cannot express give one line instead of an explanation."""
     entry = make_entry(make_traced_measurement([457.0, 457.0], make_side().step_breakdown))
-    now = make_traced_measurement([336.0, 336.0], make_side().step_breakdown)
-    check = check_measurement(now, entry)
+    current = make_traced_measurement([336.0, 336.0], make_side().step_breakdown)
+    check = check_measurement(current, entry)
 
     boundless = replace(check, entry=replace(entry, samples=[float("nan")] * 2))
-    assert describe_cause(boundless, now, None, None) == {
+    assert describe_cause(boundless, current, None, None) == {
         "unexplained": "cannot be explained: ValueError: Out of range float values are not JSON compliant"
     }
 
@@ -123,13 +123,13 @@ def make_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> t
     """Return a check of two measurements, of which one has a worker that computes longer."""
     alone = make_traced_measurement([457.0, 457.0], make_side(*slow_one(workers=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
-    now = make_traced_measurement(
+    current = make_traced_measurement(
         [336.8, 336.9], make_side(*slow_one(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes
     )
     if kind == "overhead":
         other = make_traced_measurement([457.0, 457.0], make_side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
-    return Judgement(Verdict.REGRESSED, "", kind=kind, terms=terms, runs=2, other="x", other_runs=2), now, other
+    return Judgement(Verdict.REGRESSED, "", kind=kind, terms=terms, runs=2, other="x", other_runs=2), current, other
 
 
 def put_on_hosts(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
@@ -156,8 +156,8 @@ GPUS = {**HARDWARE, "gpus": [{"name": "H100", "memory_gib": 80}] * 2}
 )
 def test_check_of_two_measurements_names_the_other(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
     """The sentences of a check of two measurements name the other one, and never a baseline."""
-    check, now, other = make_two_sides(kind, hardware=GPUS)
-    found = describe_cause(check, put_on_hosts(now, "n1", "n2"), other, "--cluster=daint")
+    check, current, other = make_two_sides(kind, hardware=GPUS)
+    found = describe_cause(check, put_on_hosts(current, "n1", "n2"), other, "--cluster=daint")
     (cause,) = found["explanation"].causes
     assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause.words)
     assert any(line.endswith(f" ms {when}") for line in cause.evidence)
@@ -170,11 +170,11 @@ def test_check_of_two_measurements_names_the_other(kind: Literal["efficiency", "
 
 def test_cause_at_a_host_has_a_search_command() -> None:
     """If one of several hosts is a cause, the explanation has the command that searches for slow hosts."""
-    check, now, other = make_two_sides("efficiency", hardware=GPUS)
-    several = replace(put_on_hosts(now, "n1", "n2"), hosts=["n1", "n2"])
+    check, current, other = make_two_sides("efficiency", hardware=GPUS)
+    several = replace(put_on_hosts(current, "n1", "n2"), hosts=["n1", "n2"])
     command = shlex.split(describe_cause(check, several, other, "--cluster=daint")["explanation"].search)
     assert command[:2] == ["dtfperf", "isolate"]
-    assert command[2:-1] == now.spec.to_arguments()
+    assert command[2:-1] == current.spec.to_arguments()
     assert command[-1] == "--cluster=daint"
     for without in (replace(several, hosts=["n1"]), replace(several, injected_slowdowns={"worker:1": 0.05})):
         assert describe_cause(check, without, other, "--cluster=daint")["explanation"].search == ""
@@ -193,8 +193,8 @@ APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] =
 def test_shared_memory_bus_is_a_note_and_no_cause(case: str) -> None:
     """Slower computation of several devices that share a memory bus is a note and no cause."""
     hosts, machines, changes, has_cause = APART[case]
-    check, now, other = make_two_sides("efficiency", **changes)
-    found = describe_cause(check, put_on_hosts(now, *hosts, **machines), other, None)["explanation"]
+    check, current, other = make_two_sides("efficiency", **changes)
+    found = describe_cause(check, put_on_hosts(current, *hosts, **machines), other, None)["explanation"]
     assert bool(found.causes) == has_cause
     assert any("share a memory bus" in note for note in found.notes) != has_cause
     assert found.step_s - found.baseline_step_s == pytest.approx(
@@ -205,26 +205,26 @@ def test_shared_memory_bus_is_a_note_and_no_cause(case: str) -> None:
 def test_injected_slowdown_is_a_cause_on_one_machine() -> None:
     """An injected slow-down is a cause, also on one machine."""
     check, _, other = make_two_sides("efficiency")
-    now = put_on_hosts(
+    current = put_on_hosts(
         make_traced_measurement(
             [336.8, 336.9], make_side(*slow_one(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}
         ),
         "vm",
         "vm",
     )
-    (cause,) = describe_cause(check, now, other, None)["explanation"].causes
+    (cause,) = describe_cause(check, current, other, None)["explanation"].causes
     assert cause.words.startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
 
 
 @pytest.mark.parametrize("high", [1.02, 1.0, 0.99, None])
 def test_undecided_comparison_is_explained_by_the_session_as_by_the_command(high: float | None) -> None:
     """`dtfperf explain` explains a stored undecided comparison if, and only if, its session explains it."""
-    now = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown)
+    current = make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown)
     entry = make_entry(make_traced_measurement([457.0] * 2, make_side().step_breakdown))
     interval = {"low": None, "high": None} if high is None else {"low": -0.1, "high": high - 1}
-    judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, **interval)
-    stored = Record(id="a1", test="t", measurement=now, verdict=judgement.verdict, checks=(judgement,))
-    in_session = describe_cause(judgement, now, None, None)
+    judgement = replace(check_measurement(current, entry), verdict=Verdict.INCONCLUSIVE, **interval)
+    stored = Record(id="a1", test="t", measurement=current, verdict=judgement.verdict, checks=(judgement,))
+    in_session = describe_cause(judgement, current, None, None)
     assert bool(in_session) == bool(explain_record(stored, None)) == (high == 0.99)
 
 
@@ -232,28 +232,28 @@ def test_undecided_comparison_is_explained_by_the_session_as_by_the_command(high
 def test_undecided_comparison_without_a_loss_has_no_cause(high: float, has_cause: bool) -> None:
     """An undecided comparison with an interval that includes no loss has no explanation."""
 
-    now, entry = (
+    current, entry = (
         make_traced_measurement([336.8, 336.9, 336.7], make_side(*slow_one(python=50)).step_breakdown),
         make_entry(make_traced_measurement([457.0] * 2, make_side().step_breakdown)),
     )
-    judgement = replace(check_measurement(now, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
-    assert bool(describe_cause(judgement, now, None, None)) == has_cause
+    judgement = replace(check_measurement(current, entry), verdict=Verdict.INCONCLUSIVE, low=-0.1, high=high - 1)
+    assert bool(describe_cause(judgement, current, None, None)) == has_cause
     for kind, low, end in (("overhead", 1 - high, 0.1), ("efficiency", 0.9, high)):
-        judgement, now, other = make_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
+        judgement, current, other = make_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
         judgement = replace(judgement, verdict=Verdict.INCONCLUSIVE, value=0.95, low=low, high=end)
-        assert bool(describe_cause(judgement, now, other, None)) == has_cause
+        assert bool(describe_cause(judgement, current, other, None)) == has_cause
 
 
 @pytest.mark.parametrize("batch_size", [0, 64])
 def test_steps_of_a_program_are_reported_or_computed(batch_size: int) -> None:
     """The step of an external program is the reported one, else computed from the batch size, else unknown."""
     runs = measurement_of([100.0, 50.0], command=("own",), batch_size=batch_size)
-    now, printed = (
+    current, printed = (
         replace(runs, runs=[replace(run, step_s={"worker:0": [each_s] * 4} if is_reported else {}) for run in runs.runs])
         for each_s, is_reported in ((0.5, True), (0.5, False))
     )
-    assert profile_measurement(now).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
-    assert profile_entry(make_entry(runs), now).step_s == pytest.approx([0.25, 0.5])
+    assert profile_measurement(current).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
+    assert profile_entry(make_entry(runs), current).step_s == pytest.approx([0.25, 0.5])
     assert bool(profile_measurement(printed).step_s) == bool(batch_size)
 
 

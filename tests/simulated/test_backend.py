@@ -154,7 +154,7 @@ def test_slow_link_of_workers_is_the_cause(tmp_path: Path, hosts: int, devices: 
     slow_links = [{"host": hosts - 1, "link": "1gbit"}]
     usual = train_on_cluster(make_config(**keys), training, tmp_path, explain=True)
     slow = train_on_cluster(make_config(**keys, slow_links=slow_links), training, tmp_path, explain=True)
-    then, now = (
+    baseline, current = (
         MeasurementProfile(
             step_s=[run.elapsed_s / training.steps],
             step_breakdown=run.step_breakdown,
@@ -163,10 +163,10 @@ def test_slow_link_of_workers_is_the_cause(tmp_path: Path, hosts: int, devices: 
         )
         for run in (usual, slow)
     )
-    found = explain(then, now)
+    found = explain(baseline, current)
     assert found
     assert [(cause.kind, cause.location) for cause in found.causes] == [("link", f"sim-{hosts - 1:04}")]
-    assert found.causes[0].seconds == pytest.approx(now.step_s[0] - then.step_s[0], rel=0.05)
+    assert found.causes[0].seconds == pytest.approx(current.step_s[0] - baseline.step_s[0], rel=0.05)
 
 
 def test_session_on_all_workers_is_not_traced(tmp_path: Path) -> None:
