@@ -283,7 +283,7 @@ def test_tight_margin_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_one_session_is_refused(calibration: tuple[PerfTests, Ended]) -> None:
     """A single stored session is refused with the required number."""
-    perf = calibrated[0]
+    perf = calibration[0]
     ended = dtfperf(perf, "--from", list_sessions(perf)[0])
     assert (ended.code, ended.out) == (2, "")
     ended.line("1 session with measurements: the noise between sessions needs at least 2 of them")

@@ -7,7 +7,7 @@ from pytest_dtfperf.datamodel.fingerprint import Fingerprint, Hardware, TrainedP
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.watching import HistoryData
 from tests.report.page.hostile import EVIL
-from tests.report.site.made import event, point, series, session, make_history_data
+from tests.report.site.made import event, make_history_data, point, series, session
 
 SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is taken for an address
 

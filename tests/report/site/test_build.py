@@ -23,7 +23,7 @@ from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
 from tests.report.page.test_html import parse_html
-from tests.report.site.made import CONTENT, event, point, series, session, make_history_data
+from tests.report.site.made import CONTENT, event, make_history_data, point, series, session
 from tests.report.site.samples import enter_history, get_address, make_trainings, write_night, write_nights
 
 LIMIT = 1_000_000  # bytes of a page

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.hostile import EVIL
-from tests.report.site.made import event, point, series, session, make_history_data
+from tests.report.site.made import event, make_history_data, point, series, session
 
 feedparser = pytest.importorskip("feedparser", reason="feedparser is not installed: ci/setup test")
 ATOM = "{http://www.w3.org/2005/Atom}"
