@@ -83,9 +83,7 @@ def run_reap(args: argparse.Namespace) -> int:
     sruns = _end_sruns(args.dry_run)  # before questions to Slurm, which may not answer
     if not args.json:
         for row in sruns:
-            print(
-                f"dtfperf: {format_count(len(row['processes']), 'srun')} on this machine ({row['pytest']}): {row['done']}."
-            )
+            print(f"dtfperf: {format_count(len(row['processes']), 'srun')} on this machine ({row['pytest']}): {row['done']}.")
     is_left = any(row["done"] == STAYS for row in sruns)
     client = SlurmClient()
     found = job_keepalive.find_left_jobs(client)

@@ -69,9 +69,7 @@ def test_findings_on_a_terminal_are_a_table(perf: PerfTests) -> None:
     lines = os.read(controller, 1 << 16).decode().splitlines()
     os.close(controller)
     assert max(map(len, lines[1:6])) == 90
-    assert all(
-        word in " ".join(lines) for word in ("problem", "no test", SYSTEM, "test_gone.py::test_it", "1 finding.")
-    )
+    assert all(word in " ".join(lines) for word in ("problem", "no test", SYSTEM, "test_gone.py::test_it", "1 finding."))
 
 
 def test_baseline_of_a_deselected_test_has_a_test(perf: PerfTests) -> None:

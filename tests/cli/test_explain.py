@@ -127,7 +127,10 @@ def test_changes_add_up_in_json(breakdown: StepBreakdown, tmp_path: Path, capsys
 
 def test_other_session_without_a_trace(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the other session has no trace, only this one is shown, and the exit code is 1."""
-    current, baseline = make_session(tmp_path / "current", {"step_breakdown": breakdown}), make_session(tmp_path / "baseline", {})
+    current, baseline = (
+        make_session(tmp_path / "current", {"step_breakdown": breakdown}),
+        make_session(tmp_path / "baseline", {}),
+    )
     assert main(["explain", str(current.path), "--against", str(baseline.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 

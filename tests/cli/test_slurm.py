@@ -35,7 +35,13 @@ def test_help_has_effect_and_exit_codes(tmp_path: Path) -> None:
     """The help of `slurm reap` has its effect, its options and its exit codes."""
     code, out, _ = run_dtfperf(tmp_path, "slurm", "reap", "--help")
     assert code == 0
-    for words in ("cancel those with a pytest that has ended", "Only the machine of a pytest", "Exit codes: 0", "--all", "--dry-run"):
+    for words in (
+        "cancel those with a pytest that has ended",
+        "Only the machine of a pytest",
+        "Exit codes: 0",
+        "--all",
+        "--dry-run",
+    ):
         assert words in " ".join(out.split())
 
 

@@ -24,7 +24,9 @@ from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")
 WORK = {"forward": 0.04, "backward": 0.05, "receive": 0.2, "wait": 0.1, "host": 0.01}
-BASELINE = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
+BASELINE = StepBreakdown(
+    5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {}
+)
 
 
 def test_every_kind_of_cause_has_an_experiment() -> None:

@@ -71,7 +71,9 @@ def test_summary_has_the_date_of_a_change(entered_history: tuple[Address, list[H
     assert "also changed: kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
 
 
-def test_many_series_are_one_event(entered_history: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_series_are_one_event(
+    entered_history: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
     assert main(["history", "changes", f"--history={entered_history[0]}", "--json"]) == 0
     data = read("history changes", capsys.readouterr().out)
@@ -112,7 +114,9 @@ def test_a_session_is_shown_with_what_was_before_it(results: Path, entered_histo
         assert [began for began, _ in rates] == sorted(began for began, _ in rates)
 
 
-def test_an_import_finds_what_nights_found(entered_history: tuple[Address, list[HistoryEntry]], results: Path, tmp_path: Path) -> None:
+def test_an_import_finds_what_nights_found(
+    entered_history: tuple[Address, list[HistoryEntry]], results: Path, tmp_path: Path
+) -> None:
     """All sessions at once, or the old ones after the new ones, come to the same events."""
     once, backwards = address_in(tmp_path / "once"), address_in(tmp_path / "backwards")
     enter_all(folders(results), once)

@@ -209,7 +209,9 @@ def test_metrics_are_of_the_last_night(measuring_night: Night) -> None:
         gateway = f"http://me:{SECRET.replace('/', '%2F')}@127.0.0.1:{server.server_port}"
         _, output = measuring_night.run("--history=never", f"--metrics={file}", RATE="12", DTFPERF_METRICS=gateway)
         measured = file.read_text()
-        code, _ = measuring_night.run("--history=never", f"--metrics={file}", "-k", "nothing", RATE="12", DTFPERF_METRICS=gateway)
+        code, _ = measuring_night.run(
+            "--history=never", f"--metrics={file}", "-k", "nothing", RATE="12", DTFPERF_METRICS=gateway
+        )
     assert f"nightly: metrics in {file}\nnightly: metrics in 127.0.0.1\n" in output
     assert "sEcReT" not in output
     assert code == 5
@@ -512,7 +514,9 @@ def test_signal_ends_the_night_with_teardown(waiting_night: Night, number: signa
 def test_night_with_nohup_ignores_sighup(waiting_night: Night) -> None:
     """With nohup, SIGHUP ends neither the night nor its pytest."""
     argv = ["nohup", sys.executable, *waiting_night._argv()]
-    with subprocess.Popen(argv, cwd=waiting_night.folder, env=waiting_night._environment, stdout=subprocess.PIPE, text=True) as night:
+    with subprocess.Popen(
+        argv, cwd=waiting_night.folder, env=waiting_night._environment, stdout=subprocess.PIPE, text=True
+    ) as night:
         pytest_pid = waiting_night.wait_until_started()
         for pid in (night.pid, pytest_pid):
             os.kill(pid, signal.SIGHUP)

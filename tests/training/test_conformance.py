@@ -107,7 +107,13 @@ def reference(run_training: RunTraining, momentum: Spec, tmp_path_factory: pytes
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*list_cases()])
 def test_mode_learns_the_same_as_one_process(
-    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
+    run_training: RunTraining,
+    reference: Path,
+    momentum: Spec,
+    tmp_path: Path,
+    mode: str,
+    layout: Layout,
+    option: dict[str, Any],
 ) -> None:
     """After three steps of each mode, layout and option all variables are those of one process."""
     spec = momentum.replace(
@@ -166,7 +172,14 @@ def list_reductions() -> Iterator[Any]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode, algorithm, wire, layout", [*list_reductions()])
 def test_algorithm_learns_the_same_as_one_process(
-    run_training: RunTraining, reference: Path, momentum: Spec, tmp_path: Path, mode: str, algorithm: str, wire: str, layout: Layout
+    run_training: RunTraining,
+    reference: Path,
+    momentum: Spec,
+    tmp_path: Path,
+    mode: str,
+    algorithm: str,
+    wire: str,
+    layout: Layout,
 ) -> None:
     """Each algorithm learns the same as one process, or nearly the same with bf16 on the wire."""
     spec = momentum.replace(

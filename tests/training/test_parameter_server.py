@@ -105,7 +105,9 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
     run_training: RunTraining, few_images_spec: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
 ) -> None:
     """Values come and gradients go rounded, masters and updates are not: as numpy does it, and not as if bits were cut off."""
-    spec = few_images_spec.replace(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
+    spec = few_images_spec.replace(
+        variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options
+    )
     run_training(spec, checkpoint=str(tmp_path / "trained.npz"))
     expected, plain, cut = (descend(spec, sent=sent) for sent in (in_bf16, lambda values: values, cut_off))
     with np.load(tmp_path / "trained.npz") as values:

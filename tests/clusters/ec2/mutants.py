@@ -47,7 +47,9 @@ def tags_after_launch(set_attribute: SetAttribute) -> None:
 
 def min_count_one(set_attribute: SetAttribute) -> None:
     """A few instances are taken for all of them."""
-    set_attribute(plan, "make_launch_request", _change_result(plan.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
+    set_attribute(
+        plan, "make_launch_request", _change_result(plan.make_launch_request, lambda wanted: wanted | {"MinCount": 1})
+    )
 
 
 def shutdown_behaviour_default(set_attribute: SetAttribute) -> None:

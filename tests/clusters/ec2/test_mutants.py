@@ -61,7 +61,11 @@ def test_defects_of_calls_are_noticed(
 
 @pytest.mark.parametrize("mutant, scenario", make_params(AFTER_A_CRASH))
 def test_defects_of_reaping_are_noticed(
-    cloud: Cloud, sessions: Sessions, set_attribute: SetAttribute, mutant: Callable[[SetAttribute], None], scenario: Callable[..., None]
+    cloud: Cloud,
+    sessions: Sessions,
+    set_attribute: SetAttribute,
+    mutant: Callable[[SetAttribute], None],
+    scenario: Callable[..., None],
 ) -> None:
     """Defects of reaping are noticed by what it leaves."""
     mutant(set_attribute)

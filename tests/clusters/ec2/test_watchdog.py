@@ -42,7 +42,9 @@ def test_cancelled_watchdog_ends_nothing(cloud: Cloud, account: Account, run_wat
 
 
 @pytest.mark.parametrize("words", [b"", b"ov"])
-def test_watchdog_ends_run_of_a_dead_session(cloud: Cloud, account: Account, run_watchdog: RunWatchdog, tmp_path: Path, words: bytes) -> None:
+def test_watchdog_ends_run_of_a_dead_session(
+    cloud: Cloud, account: Account, run_watchdog: RunWatchdog, tmp_path: Path, words: bytes
+) -> None:
     """Any other end of the connection than the cancellation ends the whole run."""
     ledger, _ = launch_run(account, runs.make_new_plan(cloud), tmp_path)
     assert run_watchdog(ledger, words) == 0

@@ -273,7 +273,11 @@ def test_many_ask_once(login_site: Site, tmp_path: Path) -> None:
     wait_until("it runs", lambda: login_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "RUNNING")
     # The answer that the first of them gets is new enough for all: they accept older ones.
     since = time.time() - READS - 1
-    environment = {**login_site.environment, "PATH": f"{tmp_path}:{login_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
+    environment = {
+        **login_site.environment,
+        "PATH": f"{tmp_path}:{login_site.environment['PATH']}",
+        "PYTHONPATH": str(Path.cwd()),
+    }
     command = [sys.executable, "-c", READER, str(tmp_path), str(since), job]
     readers = [subprocess.Popen(command, env=environment) for _ in range(READERS)]
     assert [reader.wait() for reader in readers] == [0] * READERS

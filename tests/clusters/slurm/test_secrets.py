@@ -30,7 +30,9 @@ def test_no_secret_reaches_slurm(login_site: Site, monkeypatch: pytest.MonkeyPat
         assert login_site.processes(wanted)
         assert login_site.processes(canary) == []
         (job,) = login_site.jobs()
-        shown = login_site.run("scontrol", "show", "job", "-dd", job) + login_site.run("scontrol", "write", "batch_script", job, "-")
+        shown = login_site.run("scontrol", "show", "job", "-dd", job) + login_site.run(
+            "scontrol", "write", "batch_script", job, "-"
+        )
         assert "the keep-alive step" in shown
         assert canary not in shown
         kept = {path: path.read_bytes() for path in login_site.folder.rglob("*") if path.is_file()}

@@ -81,7 +81,11 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     nights = [session(night) for night in range(9)]
     evil = series([point(night, label=EVIL, system=EVIL) for night in nights])
     build_site(
-        make_history_data(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL
+        make_history_data(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]),
+        tmp_path,
+        results=tmp_path,
+        url=URL,
+        title=EVIL,
     )
     raw = (tmp_path / "changes.atom").read_text()
     assert not feedparser.parse(raw).bozo

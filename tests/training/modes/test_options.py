@@ -20,7 +20,9 @@ def plain_spec(tiny: Spec) -> Spec:
     return tiny.replace(batch_size=4, weight_decay=0.0)
 
 
-def test_relaxed_steps_apply_the_gradients_of_the_step_before(run_training: RunTraining, plain_spec: Spec, tmp_path: Path) -> None:
+def test_relaxed_steps_apply_the_gradients_of_the_step_before(
+    run_training: RunTraining, plain_spec: Spec, tmp_path: Path
+) -> None:
     """Two relaxed steps lead where the first strong one does: the first of them had nothing to apply yet."""
     run_training(plain_spec.replace(batch_size=8, steps=1), checkpoint=str(tmp_path / "strong.npz"))
     run_training(plain_spec.replace(**RELAXED, steps=2), checkpoint=str(tmp_path / "relaxed.npz"))

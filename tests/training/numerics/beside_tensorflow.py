@@ -75,7 +75,10 @@ def optimizers() -> dict[str, Any]:
         "adam": lambda: t.AdamOptimizer(rate, 0.8, 0.95, 1e-3),
     }
     return {
-        name: {"ours": run_own_updates(BASE.replace(optimizer=name, **HYPERPARAMETERS[name])), "theirs": run_tensorflow_updates(optimizer)}
+        name: {
+            "ours": run_own_updates(BASE.replace(optimizer=name, **HYPERPARAMETERS[name])),
+            "theirs": run_tensorflow_updates(optimizer),
+        }
         for name, optimizer in of_tensorflow.items()
     }
 

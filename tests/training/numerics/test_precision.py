@@ -63,7 +63,9 @@ def test_short_numbers_on_the_wire_answer_as_well(
     Their losses begin as those of fp32, before rounding has led to other weights, and end within the range of other seeds.
     """
     num_ps = 2 if VARIABLE_UPDATES[mode].parameter_servers else 0
-    short = chief_of(run_training(two_workers_spec.replace(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2))
+    short = chief_of(
+        run_training(two_workers_spec.replace(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2)
+    )
     assert two_workers_report.loss != short.loss
     scores = [report.evaluations[-1].score for report in (two_workers_report, short)]
     # Of 297 images, one CPU's rounding moved six, and another's none: chance alone moves twelve.

@@ -126,7 +126,9 @@ def images(digit_files: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def learn_on_one_device(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
+def learn_on_one_device(
+    train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Any], Path]:
     """Return the variables that one device learns of a model."""
 
     @cache
@@ -199,7 +201,14 @@ def test_function_gets_the_size_of_its_images(train: Train, images: dict[str, An
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "model",
-    [models.keras_subclass, models.embedding, models.keras_layers, models.with_training_argument, models.bare_weights, models.shared_weights],
+    [
+        models.keras_subclass,
+        models.embedding,
+        models.keras_layers,
+        models.with_training_argument,
+        models.bare_weights,
+        models.shared_weights,
+    ],
     ids=lambda model: model.__name__,
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])

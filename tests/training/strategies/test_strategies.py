@@ -42,7 +42,9 @@ def test_each_batch_that_is_counted_is_applied_once(
 ) -> None:
     """parameter_server_v2: after all windows of steps, the bias has moved by as many gradients as devices had batches."""
     changes, workers = MODES["parameter_server_v2"]
-    spec = same_images_spec.replace(**changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
+    spec = same_images_spec.replace(
+        **changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15
+    )
     *_, chief, other = run_training(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     assert len(chief.step_s) == len(chief.loss) == 23
     assert [evaluation.step for evaluation in chief.evaluations] == [17, 25]
