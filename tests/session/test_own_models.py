@@ -201,7 +201,7 @@ def make_local_model() -> Any:
         (models.Fixed(), {}, "is held by no module, so no task can import it"),
         (3, {}, "model=3 is neither a model's name nor a model"),
         (models.small_cnn, {"data_format": "NCHW"}, "is given images in data_format=NHWC, not NCHW"),
-        (models.small_cnn, {"command": ["python", "train.py"]}, "a command trains a model of its own"),
+        (models.small_cnn, {"command": ["python", "train.py"]}, "a command trains its own model"),
         (
             models.Fixed,
             {"data": "mnist", "data_dir": "/"},
