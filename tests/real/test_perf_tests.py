@@ -41,10 +41,6 @@ warmup_steps = 2
 steps = 12
 margin = 0.5
 """
-# The published model: outside of campaigns AlexNet, which takes less CPU time.
-PUBLISHED, BYTES, SYSTEM = (
-    ("inception3", 90e6, "Piz Daint (CSCS)") if campaign.WHOLE else ("alexnet", 240e6, "EC2 p2.8xlarge (Google)")
-)  # bytes of its 24 or 62 million variables
 MOST = 8  # runs of what is slowed down: where other tests' work has made the baseline scatter by half, three do not tell
 SLEEP_STEPS = 8  # of the machine at that hour, so long is the injected sleep: nine times slower is no noise
 
@@ -76,15 +72,15 @@ def test_all_perf_tests_pass(tmp_path: Path) -> None:
     assert ended.code == 0, ended.out
     counts = re.findall(r"(\d+) (?:passed|undecided)", ended.out.splitlines()[-1])
     assert sum(map(int, counts)) == tests, ended.out
-    ended.line(f"published: {PUBLISHED}")
-    ended.line(SYSTEM)
+    ended.line("published: inception3")
+    ended.line("Piz Daint (CSCS)")
     specs = [str(record["spec"]) for record in records(perf)]
     assert len(specs) == len(set(specs))
     accuracies = [run["accuracy"] for record in records(perf) if record["spec"]["evaluate"] for run in record["runs"]]
     assert len(accuracies) == 2
     assert min(accuracies) >= 0.95
     moved = {record["spec"]["model"]: record["runs"][0]["bytes_sent"] for record in records(perf) if record["spec"]["num_ps"]}
-    assert moved[PUBLISHED] > 2 * 2 * BYTES  # two steps: its variables down and their gradients up
+    assert moved["inception3"] > 2 * 2 * 90e6  # two steps: its 24 million variables down and their gradients up
 
 
 def choose_tests() -> tuple[list[str], int]:
@@ -92,9 +88,8 @@ def choose_tests() -> tuple[list[str], int]:
     only in size, mode or rate, and with one way of learning."""
     if campaign.WHOLE:
         return [], 17
-    left_out = ["inception3.py", "resnet50.py"]
-    left_out += ["alexnet.py::test_throughput[gpus2-ps0-collective_all_reduce]"]
-    left_out += ["mnist.py::test_throughput[gpus2-ps0-replicated]"]
+    left_out = ["alexnet.py", "resnet50.py", "inception3.py::test_scaling_efficiency"]
+    left_out += [f"{model}.py::test_throughput[gpus2-ps0-replicated]" for model in ("inception3", "mnist")]
     for way in sorted(set(WAYS) - {random.Random(campaign.SEED).choice(WAYS)}):
         num_ps = int(VARIABLE_UPDATES[way].parameter_servers)
         left_out.append(f"learning.py::test_time_to_accuracy[gpus2-ps{num_ps}-{way}]")
