@@ -363,7 +363,10 @@ def _count_blocks(perf: PerfTests) -> int:
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--confidence=0.3"], "--confidence must be 0.5 or more, not 0.3"),
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--max-blocks=1"], "--max-blocks must be 2 or more, not 1"),
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--steps=0"], "--steps must be 1 or more, not 0"),
-        (["a:", "b: xla=true", "c: steps=3", "trivial", "--command=python x.py"], "trivial: --command already defines the training"),
+        (
+            ["a:", "b: xla=true", "c: steps=3", "trivial", "--command=python x.py"],
+            "trivial: --command already defines the training",
+        ),
         (["a:", "b: xla=true", "c: steps=3", "trivial", "--resume=nowhere"], "nowhere/bisection.json cannot be read"),
     ],
 )
