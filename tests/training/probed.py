@@ -5,8 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_dtfperf.extensions import load
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training import probing
+from pytest_dtfperf.training.inputs import TrainingInput
 
 v1 = tf.compat.v1
 CPU = "/device:CPU:0"
@@ -32,7 +34,18 @@ def of_two_gpus() -> str:
 
 def measure_input() -> Any:
     spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
-    return probing.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+    made: list[TrainingInput] = []
+
+    def load_input(path: str) -> Any:
+        def make(*arguments: Any) -> TrainingInput:
+            made.append(load(path)(*arguments))
+            return made[0]
+
+        return make
+
+    vars(probing)["load"] = load_input
+    found = probing.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+    return {**found, "shuffles": made[0].shuffles}
 
 
 def main() -> None:

@@ -122,8 +122,9 @@ def test_memory() -> None:
 
 
 def test_input(readings: dict[str, Any]) -> None:
-    """A worker's batches are fetched as its training would, without a network being trained on them."""
+    """A worker's batches are fetched as its training would, but unshuffled, without a network being trained on them."""
     assert readings["input"]["per_s"] > 0
+    assert not readings["input"]["shuffles"]
     assert readings["input"]["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
 
 
