@@ -151,8 +151,7 @@ class PeerComparison:
     @property
     def is_decided(self) -> bool:
         """Whether no further round would change a result."""
-        is_last = self.rounds >= self._policy.screening + self._policy.confirming
-        return is_last or (not self.is_screening and next(self.iterate_open(), None) is None)
+        return self._is_at_end or (not self.is_screening and next(self.iterate_open(), None) is None)
 
     def iterate_open(self) -> Iterator[tuple[str, str]]:
         """Yield the hosts and capacities that are not decided. Their peers must be read with them."""
@@ -245,7 +244,7 @@ class PeerComparison:
         series.result = self._describe_open(host, series, group)
         if not group.has_majority:
             return
-        if rounds := self._estimate_rounds(host, group, decisions):
+        if self._is_at_end and (rounds := self._estimate_rounds(host, group, decisions)):
             advice = f"; about {rounds} rounds would be enough (--max-rounds={rounds})"
             series.result = replace(series.result, reason=series.result.reason + advice)
         result, readings = _describe(host, series, group), list(group.readings[host].values())
@@ -267,8 +266,7 @@ class PeerComparison:
         return replace(result, reason=describe_uncertainty(result.loss, result.error, "its peers", self._policy))
 
     def _is_slow(self, host: str, fresh: Sequence[float], group: _Group, decisions: int) -> bool:
-        level = self._false_alarms / max(1, self._candidates) / len(self._policy.analyses)
-        margin = self._margin(group, decisions)
+        level, margin = self._slow_level, self._margin(group, decisions)
         loss = group.find_loss(host, fresh)
         if loss - compute_t_quantile(level, group.degrees) * group.compute_error(host, len(fresh)) <= margin:
             return False
@@ -276,22 +274,17 @@ class PeerComparison:
         return bool(steady) and group.centres[host] - statistics.median(steady) > margin
 
     def _is_fit(self, host: str, readings: Sequence[float], group: _Group) -> bool:
-        loss = group.find_loss(host, readings)
-        level = MISSED_SHARE * self._policy.missed / (1 if self._is_at_screening else len(self._policy.analyses))
-        return loss + compute_t_quantile(level, group.degrees) * group.compute_error(host, len(readings)) < -math.log1p(
-            -self._policy.slow
-        )
+        loss, error = group.find_loss(host, readings), group.compute_error(host, len(readings))
+        return loss + compute_t_quantile(self._fit_level, group.degrees) * error < -math.log1p(-self._policy.slow)
 
     def _estimate_rounds(self, host: str, group: _Group, decisions: int) -> int | None:
         """Return how many confirming rounds will probably decide on a host with this loss; None for more than are useful."""
         policy, readings = self._policy, list(group.readings[host].values())
         loss, error = group.find_loss(host, readings), group.compute_error(host, len(readings))
-        slow_level = self._false_alarms / max(1, self._candidates) / len(policy.analyses)
-        fit_level = MISSED_SHARE * policy.missed / len(policy.analyses)
-        to_bounds = (slow_level, loss - self._margin(group, decisions)), (fit_level, -math.log1p(-policy.slow) - loss)
+        to_slow, to_fit = loss - self._margin(group, decisions), -math.log1p(-policy.slow) - loss
         factors = [
             ((compute_t_quantile(level, group.degrees) + SURE) * error / distance) ** 2
-            for level, distance in to_bounds
+            for level, distance in ((self._slow_level, to_slow), (self._fit_level, to_fit))
             if distance > 0
         ]
         needed = max(2 * policy.confirming, self.rounds * min(factors, default=math.inf) - policy.screening)
@@ -303,8 +296,22 @@ class PeerComparison:
         return max(self._tolerance, compute_t_quantile(self._false_alarms / decisions, len(group.readings) - 1) * group.spread)
 
     @property
+    def _slow_level(self) -> float:
+        """The probability of each analysis of a candidate to call it slow, if it is fit."""
+        return self._false_alarms / max(1, self._candidates) / len(self._policy.analyses)
+
+    @property
+    def _fit_level(self) -> float:
+        """The probability of the screening, or of each later analysis, to call a slow host fit."""
+        return MISSED_SHARE * self._policy.missed / (1 if self._is_at_screening else len(self._policy.analyses))
+
+    @property
     def _is_at_screening(self) -> bool:
         return self.rounds == self._policy.screening
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.rounds >= self._policy.screening + self._policy.confirming
 
     @property
     def _tolerance(self) -> float:
