@@ -84,6 +84,24 @@ def test_reason_has_the_numbers_of_the_verdict(stored: list[float], rates: list[
     assert "the baseline measured" not in reason, "as many steps"
 
 
+RARE: dict[str, tuple[list[float], list[float], str]] = {
+    "current": (BASELINE, [100.2, 80, 100.1, 99.9, 100], "1 of 5 runs was 20.0 % slower than the others and counts as rare"),
+    "baseline": (
+        [100, 100.2, 80, 99.9, 100],
+        [100, 100.5, 99.8, 100.1],
+        "1 of 5 runs of the baseline was 20.0 % slower than the others and counts as rare",
+    ),
+    "two": (BASELINE, [100, 79, 100.2, 80, 100], "2 of 5 runs were 20.6 % slower than the others: too many to count as rare"),
+}
+
+
+@pytest.mark.parametrize("stored, rates, words", RARE.values(), ids=RARE)
+def test_reason_names_the_side_with_slow_runs(stored: list[float], rates: list[float], words: str) -> None:
+    """The reason has the number of slow runs, their side, how much slower they were, and whether they count as rare."""
+    reason = judge(measurement_of(rates), add_noise(entry_of(stored), 0.005), TERMS).reason
+    assert reason.endswith(f"; {words}")
+
+
 def test_change_is_the_ratio_of_geometric_means() -> None:
     """The change is the ratio of the geometric means over runs."""
     judgement = judge(measurement_of([90, 110]), entry_of([100, 100]), TERMS)
