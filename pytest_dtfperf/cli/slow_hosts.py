@@ -41,8 +41,8 @@ from pytest_dtfperf.cli.run import (
     parse_specs,
     print_simulated,
 )
-from pytest_dtfperf.errors import DtfPerfError, UsageError
-from pytest_dtfperf.formats import NONE, change, duration, format_count, percent, rate, with_prefix
+from pytest_dtfperf.errors import DtfPerfError, UsageError, group_reasons
+from pytest_dtfperf.formats import NONE, change, duration, format_count, join_some, percent, rate, with_prefix
 from pytest_dtfperf.history.where import NEVER, get_requested
 
 if TYPE_CHECKING:
@@ -98,16 +98,18 @@ train a small model by themselves and in pairs. Hosts of one kind are compared w
 call any fit host slow. --host only trains if a model is given. Baselines are neither read nor changed. The readings enter the
 history: `dtfperf history hosts` (docs/qualify.md).
 """
+MOST_LINKS = 4  # that were not measured for one reason, in its line
 HOST_LIMIT_S = 45.0  # of a host alone: Slurm ends a HealthCheckProgram after 60 s
 QUALIFY_ENDS = {
     DONE: "all hosts are fit",
     FAILED: "slow hosts or links were found",
-    NOT_JUDGED: "no host is slow, but some could not be judged, or the cluster or this program failed",
+    NOT_JUDGED: "no host is slow, but some hosts or links could not be judged, or the cluster or this program failed",
 }
 QUALIFY_SHAPE: Shape = {
     "cluster": "its name",
     "hosts": "host to verdict, kind, capacities (with per_s, peers_per_s, loss, error, readings) and reason",
     "pairs": "slow links of hosts that are fast with others",
+    "unmeasured_links": "link FROM>TO that was not measured, to the reason; of more than 16 hosts only those that failed",
     "false_alarms": "largest fraction of qualifications that call any fit host slow",
     "seconds": "duration",
     "rounds": "rounds of readings",
@@ -443,7 +445,7 @@ def choose_qualify_code(found: "Qualification") -> int:
 
     if found.list_hosts(HostVerdict.SLOW) or any(each.verdict is HostVerdict.SLOW for each in found.pairs):
         return FAILED
-    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) or found.pairs else DONE
+    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) or found.pairs or found.unmeasured_links else DONE
 
 
 def _print_qualification(found: "Qualification", session: "Session", args: argparse.Namespace) -> None:
@@ -473,6 +475,8 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
             print(line)
     for pair in found.pairs:
         print(f"link {describe_pair(pair)}")
+    for reason, links in group_reasons(found.unmeasured_links).items():
+        print(f"links that were not measured: {join_some(links, MOST_LINKS)}: {reason}")
     if slow:
         print(f"\nTo run without them: --exclude={','.join(slow)}")
         if session.config.backend == "slurm" and not args.drain:

@@ -74,6 +74,10 @@ class Qualification(JsonData):
     pairs: Sequence[PairResult] = field(
         default_factory=list, metadata=describe("Slow pairs of hosts that are fast with others")
     )
+    unmeasured_links: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=describe("Link `FROM>TO` that has no rate, to the reason. Of more than 16 hosts only those that failed"),
+    )
     false_alarms: float = field(metadata=describe("Largest fraction of runs that call any fit host slow", above=0, below=1))
     seconds: float = field(default=0.0, metadata=describe("From the allocation to the last reading", unit="s", at_least=0))
     rounds: int = field(default=0, metadata=describe("Rounds of readings of each host", at_least=0))

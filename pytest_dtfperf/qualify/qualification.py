@@ -47,6 +47,7 @@ from pytest_dtfperf.spec import Spec
 FILE = "qualification.json"
 TEST = "dtfperf qualify"
 TRAINING = "training"
+SEPARATOR = ">"  # of the two hosts in the name of a link
 SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
 
 
@@ -91,6 +92,7 @@ class HostQualification:
         self._probes = Probes()  # the last readings of all hosts
         self._link_conditions = ""
         self._pair_readings = PairReadings()
+        self._why_not_measured: dict[Pair, str] = {}  # links that failed
         self._why_stopped = ""
 
     def carry_out(self) -> Qualification:
@@ -153,10 +155,20 @@ class HostQualification:
             cluster=self._session.config.name,
             hosts=hosts,
             pairs=[] if self._links.is_screening else list(self._pair_readings.judge_suspects()),
+            unmeasured_links={} if self._links.is_screening else self._list_unmeasured_links(),
             false_alarms=self._policy.false_alarms,
             seconds=round(time.monotonic() - self._began_s, 1),
             rounds=max(self._own.rounds, self._links.rounds),
         )
+
+    def _list_unmeasured_links(self) -> dict[str, str]:
+        """Return the links between remaining hosts that have no rate, to the reason. Of many hosts only those that failed."""
+        left = self._left
+        unmet = [link for pair in self._pair_readings.list_unmet(left) for link in (pair, pair[::-1])]
+        failed = [link for link in self._why_not_measured if set(link) <= {*left}]
+        found = (link for link in dict.fromkeys([*failed, *unmet]) if link not in self._pair_readings.rates)
+        why = self._why_stopped or "the time limit was reached"
+        return {SEPARATOR.join(link): self._why_not_measured.get(link, why) for link in found}
 
     def _judge_by_records(self, recorded: Sequence[Series]) -> dict[str, dict[str, CapacityResult]]:
         conditions = self._list_conditions()
@@ -268,7 +280,7 @@ class HostQualification:
         return replace(
             probes,
             hosts={host: probe for host, probe in probes.hosts.items() if host not in why},
-            links={name: link for name, link in probes.links.items() if not set(name.split(">")) & why.keys()},
+            links={name: link for name, link in probes.links.items() if not set(name.split(SEPARATOR)) & why.keys()},
         )
 
     def _probe_all(self, families: Sequence[str], with_links: bool) -> Probes:
@@ -280,7 +292,19 @@ class HostQualification:
         launcher = self._session.allocations.get_launcher(self._spec)
         spec = self._trainer.shrink(len(self._left))
         rounds = _plan_rounds(launcher.hosts, matchings)
-        return launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
+        probes = launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
+        for name, why in probes.unknown.items():
+            if SEPARATOR in name:
+                here, there = name.split(SEPARATOR)
+                self._why_not_measured[here, there] = why.removeprefix(f"{name}: ")
+        return probes
+
+    def _probe_links(self, draw: Callable[[], Iterable[Sequence[Pair]]]) -> dict[Pair, float]:
+        """Return the rates of the links in these rounds. `draw` is called again without the hosts that are lost."""
+        probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(draw()))
+        lost = {host: InfrastructureError(why, host=host) for host, why in probes.unknown.items() if host in self._left}
+        self._trainer.lose(lost)
+        return _list_pair_rates(probes)
 
     def _measure_pairs(self) -> None:
         """Measure the pairs of few hosts that have not met, and then suspect pairs again, as often as the time limit allows."""
@@ -294,19 +318,21 @@ class HostQualification:
         unmet = self._pair_readings.list_unmet(self._left) if len(self._hosts) > 2 else []
         if unmet and self._has_time(time.monotonic()):
             self._on_status(f"{format_count(len(unmet), 'pair')} of hosts that have not met")
-            self._pair_readings.add_unmet(_list_pair_rates(self._probe(split(unmet))))
+            self._pair_readings.add_unmet(self._probe_links(lambda: split(self._pair_readings.list_unmet(self._left))))
 
     def _measure_suspects(self) -> None:
-        suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
-        suspects = [pair for pair in suspects if not set(pair) & set(self._trainer.lost)]
         longest_s = 0.0
-        for _ in range(PAIR_READINGS if suspects else 0):
+        for _ in range(PAIR_READINGS if len(self._hosts) > 2 else 0):
+            suspects = self._list_suspects()
             began_s = time.monotonic()
-            if not self._has_time(began_s, longest_s):
+            if not suspects or not self._has_time(began_s, longest_s):
                 return
             self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
-            self._pair_readings.add_again(_list_pair_rates(self._probe([[pair] for pair in suspects])))
+            self._pair_readings.add_again(self._probe_links(lambda: [[pair] for pair in self._list_suspects()]))
             longest_s = max(longest_s, time.monotonic() - began_s)
+
+    def _list_suspects(self) -> list[Pair]:
+        return [pair for pair in self._pair_readings.find_suspects() if not set(pair) & self._trainer.lost.keys()]
 
     def _has_time(self, now_s: float, needed_s: float = 0.0) -> bool:
         return now_s - self._began_s + needed_s <= self._time_limit_s
@@ -423,5 +449,5 @@ def _plan_rounds(hosts: Sequence[str], matchings: Iterable[Sequence[Pair]]) -> l
 
 
 def _list_pair_rates(probes: Probes) -> dict[Pair, float]:
-    ends = {name: name.split(">") for name in probes.links}
+    ends = {name: name.split(SEPARATOR) for name in probes.links}
     return {(here, there): probes.links[name].per_s for name, (here, there) in ends.items()}
