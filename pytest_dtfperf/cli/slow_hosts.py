@@ -109,7 +109,7 @@ QUALIFY_SHAPE: Shape = {
     "cluster": "its name",
     "hosts": "host to verdict, kind, capacities (with per_s, peers_per_s, loss, error, readings) and reason",
     "pairs": "slow links of hosts that are fast with others",
-    "unmeasured_links": "link FROM>TO that was not measured, to the reason; of more than 16 hosts only those that failed",
+    "unknown_links": "link FROM>TO that was not measured, to the reason; of more than 16 hosts only those that failed",
     "false_alarms": "largest fraction of qualifications that call any fit host slow",
     "seconds": "duration",
     "rounds": "rounds of readings",
@@ -445,7 +445,7 @@ def choose_qualify_code(found: "Qualification") -> int:
 
     if found.list_hosts(HostVerdict.SLOW) or any(each.verdict is HostVerdict.SLOW for each in found.pairs):
         return FAILED
-    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) or found.pairs or found.unmeasured_links else DONE
+    return NOT_JUDGED if found.list_hosts(HostVerdict.NOT_JUDGED) or found.pairs or found.unknown_links else DONE
 
 
 def _print_qualification(found: "Qualification", session: "Session", args: argparse.Namespace) -> None:
@@ -475,7 +475,7 @@ def _print_qualification(found: "Qualification", session: "Session", args: argpa
             print(line)
     for pair in found.pairs:
         print(f"link {describe_pair(pair)}")
-    for reason, links in group_reasons(found.unmeasured_links).items():
+    for reason, links in group_reasons(found.unknown_links).items():
         print(f"links that were not measured: {join_some(links, MOST_LINKS)}: {reason}")
     if slow:
         print(f"\nTo run without them: --exclude={','.join(slow)}")

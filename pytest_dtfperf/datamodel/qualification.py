@@ -74,7 +74,7 @@ class Qualification(JsonData):
     pairs: Sequence[PairResult] = field(
         default_factory=list, metadata=describe("Slow pairs of hosts that are fast with others")
     )
-    unmeasured_links: Mapping[str, str] = field(
+    unknown_links: Mapping[str, str] = field(
         default_factory=dict,
         metadata=describe("Link `FROM>TO` that has no rate, to the reason. Of more than 16 hosts only those that failed"),
     )

@@ -155,13 +155,13 @@ class HostQualification:
             cluster=self._session.config.name,
             hosts=hosts,
             pairs=[] if self._links.is_screening else list(self._pair_readings.judge_suspects()),
-            unmeasured_links={} if self._links.is_screening else self._list_unmeasured_links(),
+            unknown_links={} if self._links.is_screening else self._list_unknown_links(),
             false_alarms=self._policy.false_alarms,
             seconds=round(time.monotonic() - self._began_s, 1),
             rounds=max(self._own.rounds, self._links.rounds),
         )
 
-    def _list_unmeasured_links(self) -> dict[str, str]:
+    def _list_unknown_links(self) -> dict[str, str]:
         """Return the links between remaining hosts that have no rate, to the reason. Of many hosts only those that failed."""
         left = self._left
         unmet = [link for pair in self._pair_readings.list_unmet(left) for link in (pair, pair[::-1])]

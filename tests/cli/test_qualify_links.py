@@ -59,7 +59,7 @@ def test_host_that_is_lost_in_the_last_pairs_is_not_judged(
     assert found.list_hosts(HostVerdict.NOT_JUDGED) == [LOST]
     assert WHY in found.hosts[LOST].reason
     assert f"{LOST} is left out from now on" in printed.err
-    assert not found.unmeasured_links
+    assert not found.unknown_links
 
 
 def test_link_that_cannot_be_measured_is_named(
