@@ -407,3 +407,31 @@ def kill_with_watchdog(process: Started) -> None:
         processes.kill(below.pid, signal.SIGKILL)
     process.kill()
     process.wait()
+
+
+@pytest.mark.campaign(only=True)  # tests/cli/test_separate_servers.py shows it over SSH and on this machine
+def test_sessions_with_different_servers_have_their_own_jobs(mini: Mini) -> None:
+    """Two sessions with one and with two hosts for parameter servers are jobs of their own sizes, one after the other.
+
+    Four nodes do not suffice for both. Each worker and server has its own node in its session's job.
+    """
+    mini.add_keys("ps_on_worker_hosts = false")
+    held = mini.folder / "held"
+    held.mkdir()
+    (held / "hold").touch()
+    names = {servers: f"results{servers}" for servers in (1, 2)}
+    with mini.start("--gpus=1", "--num-ps=1", f"--perf-results={names[1]}", name="out1", TOY_HOLD=str(held)) as one:
+        wait_until("the first session trains", lambda: any(held.glob("[0-9]*")), patience_s=ENDS_S)
+        with mini.start("--gpus=1", "--num-ps=2", f"--perf-results={names[2]}", name="out2", TOY_HOLD=str(held)) as two:
+            wait_until("the job of the second one is pending", lambda: len(mini.list_pending()) == 1, patience_s=ENDS_S)
+            (held / "hold").unlink()
+            codes = [each.process.wait(ENDS_S) for each in (one, two)]
+    assert codes == [0, 0], one.output + two.output
+    assert [job.nodes for job in mini.jobs] == [2, 3]
+    assert most_at_once(mini.jobs) == 1
+    for servers, name in names.items():
+        (path,) = mini.folder.glob(f"{name}/*/measurements.jsonl")
+        (record,) = [json.loads(line) for line in path.read_text().splitlines()]
+        placed = [run["task_hosts"] for run in record["runs"]]
+        tasks = {*(f"ps:{number}" for number in range(servers)), "worker:0"}
+        assert all(found.keys() == tasks and len({*found.values()}) == servers + 1 for found in placed), placed
