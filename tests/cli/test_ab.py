@@ -54,15 +54,37 @@ def run_command(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     return perf.run_python("-m", "pytest_dtfperf.cli", *arguments, CLUSTERS_FILE, **environment)
 
 
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+    """Compare a stack with one that takes twice the time for a step, on two devices."""
+    perf = perf_tests_in(tmp_path_factory.mktemp("slower"))
+    return perf, run_ab(perf, "old:", SLOW, "trivial", "gpus=2")
+
+
+@pytest.fixture(scope="module")
+def same(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+    """Compare a stack with itself."""
+    perf = perf_tests_in(tmp_path_factory.mktemp("same"))
+    return perf, run_ab(perf, "--same", "trivial", "--max-blocks=6")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+    """Compare one parameter server with two, on simulated hosts."""
+    perf = perf_tests_in(tmp_path_factory.mktemp("simulated"))
+    write_simulated(perf)
+    return perf, run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+
+
 def read_comparisons(perf: PerfTests) -> list[dict[str, Any]]:
     """Return the lines of comparisons.jsonl of the latest session."""
     folder = max((perf.folder / "perf_results").iterdir())
     return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
 
 
-def test_slower_stack_is_found(perf: PerfTests) -> None:
+def test_slower_stack_is_found(slower: tuple[PerfTests, Ended]) -> None:
     """A variable that doubles a step gives SLOWER with its ratio, from runs of both stacks in turn."""
-    ended = run_ab(perf, "old:", SLOW, "trivial", "gpus=2")
+    perf, ended = slower
     assert ended.code == 1, ended.err
     ended.line("A/B on local", "1 host", "seed 1")
     ended.line('old -> new: environment: as usual -> ["TOY_STEP_S=0.02"]')
@@ -109,26 +131,26 @@ def test_each_variant_is_compared_with_the_first(perf: PerfTests) -> None:
     assert found == [(1, "slow", "SLOWER"), (1, "fast", "FASTER"), (2, "slow", "SLOWER"), (2, "fast", "FASTER")]
 
 
-def test_same_compares_a_stack_with_itself(perf: PerfTests) -> None:
+def test_same_compares_a_stack_with_itself(same: tuple[PerfTests, Ended]) -> None:
     """--same needs no variant, and shows the smallest difference that can be found."""
-    ended = run_ab(perf, "--same", "trivial", "--max-blocks=6")
+    _, ended = same
     assert ended.code == 0, ended.err
     ended.line("trivial b10 gpus=1", "reference", "reference-again", "EQUIVALENT")
     ended.line("the smallest difference that 6 blocks find here:")
 
 
-def test_comparison_writes_no_measurements_or_baselines(perf: PerfTests) -> None:
+def test_comparison_writes_no_measurements_or_baselines(same: tuple[PerfTests, Ended]) -> None:
     """A comparison writes no measurements, no baselines and no history."""
-    assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0
+    perf, _ = same
     (folder,) = (perf.folder / "perf_results").iterdir()
     assert not (folder / "measurements.jsonl").read_text()
     assert not (perf.folder / "baselines").exists()
     assert json.loads((folder / "session.json").read_text())["exit_code"] == 0
 
 
-def test_comparison_is_in_all_exports(perf: PerfTests) -> None:
+def test_comparison_is_in_all_exports(slower: tuple[PerfTests, Ended]) -> None:
     """Each line passes its schema and is read again, and the table, page and Markdown have the comparison."""
-    assert run_ab(perf, "old:", SLOW, "trivial", "gpus=2").code == 1
+    perf, _ = slower
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
     (line,) = read_comparisons(perf)
     jsonschema.validate(line, json_schema(ComparisonRecord))
@@ -139,7 +161,7 @@ def test_comparison_is_in_all_exports(perf: PerfTests) -> None:
     assert float(row["ratio"]) == pytest.approx(line["estimate"]["ratio"], rel=1e-5)
     page = (folder.path / "report.html").read_text()
     for logs in folder.path.glob("logs/*"):
-        (logs / "99").mkdir()
+        (logs / "99").mkdir()  # no other test reads logs
         (logs / "99" / "worker-0.log").write_text("what a task printed\n")
     assert load_page_input(folder, SessionResults([], comparisons=[record])).without_measurement == []
     (table,) = re.findall(r"(?s)<table class=.*?</table>", page)
@@ -152,10 +174,9 @@ def test_comparison_is_in_all_exports(perf: PerfTests) -> None:
     assert [each for each in lines if each.startswith(f"| {record.spec.label} |") and each.endswith("| SLOWER |")]
 
 
-def test_comparison_on_simulated_hosts_is_marked(perf: PerfTests) -> None:
+def test_comparison_on_simulated_hosts_is_marked(simulated: tuple[PerfTests, Ended]) -> None:
     """Terminal, CSV, page, Markdown and record of a comparison have the same verdict and the mark of simulated hosts."""
-    write_simulated(perf)
-    ended = run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    perf, ended = simulated
     folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
     (line,) = read_comparisons(perf)
     marked = f"{line['verdict']} SIMULATED"
@@ -168,10 +189,9 @@ def test_comparison_on_simulated_hosts_is_marked(perf: PerfTests) -> None:
     assert line["reference"]["fingerprint"]["hardware"]["simulated"] == "sim"
 
 
-def test_variants_with_different_tasks_are_compared(perf: PerfTests) -> None:
+def test_variants_with_different_tasks_are_compared(simulated: tuple[PerfTests, Ended]) -> None:
     """A variant with another parameter server is compared, because the common tasks are on the same hosts."""
-    write_simulated(perf)
-    ended = run_ab(perf, "one:", "two: num_ps=2", "inception3", "gpus=8", "num_ps=1", "steps=10", "--cluster=sim")
+    perf, ended = simulated
     (line,) = read_comparisons(perf)
     assert line["verdict"] == "FASTER", ended.out
 
@@ -187,10 +207,10 @@ def test_workers_of_variants_are_on_the_same_hosts(perf: PerfTests) -> None:
     assert {each.get("ps:1") for each in hosts} == {None, "sim-0001"}
 
 
-def test_damaged_comparison_is_one_line(perf: PerfTests) -> None:
+def test_damaged_comparison_is_one_line(same: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """The message about a damaged comparison has the file, the line and the key."""
-    assert run_ab(perf, "--same", "trivial", "--max-blocks=4").code == 0
-    folder = SessionFolder.open(max((perf.folder / "perf_results").iterdir()))
+    (made,) = (same[0].folder / "perf_results").iterdir()
+    folder = SessionFolder.open(shutil.copytree(made, tmp_path / made.name))
     path = folder.path / "comparisons.jsonl"
     data = json.loads(path.read_text())
     data["blocks"][0]["runs"] *= 2
@@ -356,8 +376,9 @@ def test_environment_without_this_package_trains(perf: PerfTests, tmp_path: Path
     bare = tmp_path / "bare" / "bin" / "python"
     (tmp_path / "toys").mkdir()
     (tmp_path / "toys" / "tests").symlink_to(REPOSITORY / "tests")
-    perf.cold = True
-    ended = run_ab(perf, "old:", f"new: python={bare}", "trivial", PYTHONPATH=str(tmp_path / "toys"))
+    path = str(tmp_path / "toys")  # of the agents, and not of the command, which is a fork
+    program = f"import os, sys; os.environ['PYTHONPATH'] = {path!r}; from pytest_dtfperf.cli import main; sys.exit(main())"
+    ended = perf.run_python("-c", program, "ab", "--seed=1", "old:", f"new: python={bare}", "trivial", CLUSTERS_FILE)
     assert ended.code == 0, ended.err
     (found,) = read_comparisons(perf)
     assert found["verdict"] == "EQUIVALENT", ended.out + ended.err

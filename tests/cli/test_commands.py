@@ -26,6 +26,7 @@ from tests.plugin.conftest import LIGHT
 
 REPOSITORY = Path(__file__).parents[2]
 DTFPERF = [sys.executable, "-m", "pytest_dtfperf.cli"]
+FORKING = {**os.environ, **zygote.SEARCH_PATH}  # with another search path it would be no fork
 ENDS_S = 120
 
 WITHOUT_JSON = {
@@ -230,7 +231,7 @@ def test_closed_reader_is_exit_code_141(arguments: Sequence[str], tmp_path: Path
     reading, writing = os.pipe()
     os.close(reading)
     command = zygote.make_command(*arguments)
-    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=ENDS_S, check=False)
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=FORKING, timeout=ENDS_S, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
 
@@ -239,7 +240,9 @@ def test_full_disk_is_one_line(tmp_path: Path) -> None:
     """A stdout that cannot be written is one line on stderr and exit code 1."""
     with open("/dev/full", "wb") as full:
         command = zygote.make_command("run", "--models")
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False)
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=FORKING, text=True, timeout=ENDS_S, check=False
+        )
     assert ended.returncode == 1
     assert ended.stderr == "dtfperf: the output cannot be written: No space left on device\n"
 

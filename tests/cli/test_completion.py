@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
+from tests.plugin import zygote
 
 DTFPERF = Path(sys.executable).with_name("dtfperf")
 SESSION = "20260131T021503Z-9f3c1a"
@@ -22,7 +23,7 @@ def complete(folder: Path, line: str) -> list[str]:
         "_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_SHELL": "bash", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
     }  # fmt: skip
-    subprocess.run([DTFPERF], cwd=folder, env={**os.environ, **asked}, check=True, timeout=60)
+    assert zygote.dtfperf(cwd=folder, **asked).returncode == 0
     return [word.strip() for word in answer.read_text().split("\n")]
 
 

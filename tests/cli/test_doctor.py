@@ -35,16 +35,23 @@ def write_cluster(folder: Path, python: Path, *lines: str) -> None:
     (folder / "clusters.toml").write_text("\n".join([*usual, *lines, ""]))
 
 
-def run_doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return zygote.python("-c", SHORT_STREAMS, "doctor", *arguments, cwd=folder)
+def run_doctor(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return zygote.python("-c", SHORT_STREAMS, "doctor", *arguments, cwd=folder, **environment)
 
 
-def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """Check two hosts without problems, of which one is given by a name that the cluster does not use."""
+    folder = tmp_path_factory.mktemp("healthy")
+    write_cluster(folder, make_interpreter(folder / "venv", "2.99.0"))
+    variables = {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    return run_doctor(folder, "--cluster=twins", "--hosts=twins-1", **variables)
+
+
+def test_healthy_hosts_are_exit_code_0(healthy: subprocess.CompletedProcess[str]) -> None:
     """Hosts without problems are exit code 0, a table with a row per host, and a last line without findings."""
-    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
-    ended = run_doctor(tmp_path, "--cluster=twins")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    heading, _, first, second, *rest = ended.stdout.splitlines()
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    heading, _, first, second, *rest = healthy.stdout.splitlines()
     for column in ("host", "reachable", "python", "TensorFlow", "devices", "clock offset", "ports", "round trip", "files"):
         assert column in heading
     for row in (first, second):
@@ -52,8 +59,8 @@ def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
         assert "2.99.0" in row
         assert "shared by all" in row
     assert rest[-1].startswith("cluster twins: 2 hosts, nothing is wrong")
-    assert "dtfperf: importing TensorFlow on every host" in ended.stderr
-    assert "\x1b" not in ended.stdout + ended.stderr
+    assert "dtfperf: importing TensorFlow on every host" in healthy.stderr
+    assert "\x1b" not in healthy.stdout + healthy.stderr
 
 
 def test_json_has_the_numbers_of_the_table(tmp_path: Path) -> None:
@@ -151,13 +158,11 @@ def test_terminal_has_progress_and_colours(tmp_path: Path) -> None:
     assert b"\x1b[32myes" in output
 
 
-def test_hosts_without_names_are_all_checked(tmp_path: Path) -> None:
+def test_hosts_without_names_are_all_checked(healthy: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
     """If hosts cannot be allocated by name, all are checked, with a message; --gpus and --hosts exclude each other."""
-    write_cluster(tmp_path, make_interpreter(tmp_path / "venv", "2.99.0"))
-    ended = run_doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "dtfperf: twins does not allocate hosts by name: checking all" in ended.stderr
-    assert "cluster twins: 2 hosts, nothing is wrong" in ended.stdout
+    assert "dtfperf: twins does not allocate hosts by name: checking all" in healthy.stderr
+    assert "cluster twins: 2 hosts, nothing is wrong" in healthy.stdout
+    write_cluster(tmp_path, tmp_path / "python")
     ended = run_doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "--gpus and --hosts both choose hosts" in ended.stderr

@@ -1,6 +1,7 @@
 """`dtfperf init`: its files work without a change, and existing files are kept."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -255,7 +256,7 @@ def test_init_asks_for_the_backend_on_a_terminal(tmp_path: Path) -> None:
         "import os, pty, sys\n"
         "pid, line = pty.fork()\n"
         "if pid == 0:\n"
-        "    os.execv(sys.executable, [sys.executable, '-m', 'pytest_dtfperf.cli', 'init', sys.argv[1]])\n"
+        "    os.execv(sys.argv[3], [sys.argv[3], '-m', 'pytest_dtfperf.cli', 'init', sys.argv[1]])\n"
         "os.write(line, sys.argv[2].encode() + b'\\n')\n"
         "shown = b''\n"
         "try:\n"
@@ -265,9 +266,10 @@ def test_init_asks_for_the_backend_on_a_terminal(tmp_path: Path) -> None:
         "    pass\n"
         "print(shown.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
+    env = {**os.environ, **zygote.SEARCH_PATH}
     for answer, code in (("ec2", "0"), ("", "0"), ("cloud", "2")):
-        command = [sys.executable, "-c", program, str(tmp_path / (answer or "local")), answer]
-        done = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-c", program, str(tmp_path / (answer or "local")), answer, zygote.zygote().python]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
         assert "Backend of a cluster besides this machine: local, ssh, slurm, ec2? [local]" in done
         assert done.split()[-1] == code
     assert "cloud" in named.load(tmp_path / "ec2" / "perf_tests" / "clusters.toml")

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import Machine
+from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in, wait_for_progress
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
@@ -317,15 +317,16 @@ def test_isolate_keeps_its_exit_code_if_the_disk_of_metrics_is_full(
 
 
 @pytest.mark.parametrize("command", ["isolate", "qualify"])
-def test_failure_of_the_program_is_no_slow_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_failure_of_the_program_is_no_slow_host(tmp_path: Path, command: str) -> None:
     """A command that cannot print its result ends with exit code 3, because 1 means that a host is slow."""
-    monkeypatch.chdir(tmp_path)
     table = '[sim]\nbackend = "simulated"\nhosts = 4\ngpus_per_host = 1\nrates = { mnist = 3000.0 }\nlink = "10gbit"\n'
     (tmp_path / "clusters.toml").write_text(table)
     arguments = ["mnist", "gpus=4"] if command == "isolate" else ["mnist"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest_dtfperf.cli", command, *arguments, "--cluster=sim"],
+            zygote.make_command(command, *arguments, "--cluster=sim"),
+            cwd=tmp_path,
+            env={**os.environ, **zygote.SEARCH_PATH},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -94,7 +94,8 @@ def test_closed_reader_is_no_traceback(folder: SessionFolder) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = zygote.make_command("judge", str(folder.path))
-    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    env = {**os.environ, **zygote.SEARCH_PATH}
+    ended = subprocess.run(command, env=env, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, "")
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -113,8 +112,7 @@ def test_unwritable_path_is_one_line(tmp_path: Path) -> None:
 def test_missing_tensorflow_names_the_extra(tmp_path: Path) -> None:
     """Without TensorFlow, a data set that needs it is refused with the command that installs it."""
     code = "import sys\nsys.modules['tensorflow'] = None\nfrom pytest_dtfperf.cli import main\nsys.exit(main(sys.argv[1:]))\n"
-    argv = [sys.executable, "-c", code, "make-data", "imagenet", "--out", str(tmp_path / "made")]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    ended = zygote.python("-c", code, "make-data", "imagenet", "--out", tmp_path / "made")
     assert ended.returncode == 2
     assert ended.stderr.startswith("dtfperf: make-data imagenet needs tensorflow, which is not installed: pip install ")
     assert not list(tmp_path.iterdir())
@@ -137,7 +135,8 @@ def test_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path: Path, monke
 def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     """An interrupt removes the files that were made."""
     argv = zygote.make_command("make-data", "cifar10", "--images", "1000000", "--out", str(tmp_path / "made"))
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as making:
+    env = {**os.environ, **zygote.SEARCH_PATH}
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True) as making:
         wait_until("it has begun", lambda: list(tmp_path.iterdir()), PATIENCE_S)
         os.killpg(making.pid, signal.SIGINT)
         assert making.communicate()[1] == "dtfperf: interrupted\n"

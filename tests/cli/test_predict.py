@@ -11,7 +11,7 @@ from pytest_dtfperf.formats import parse_link_rate
 from tests.cli import place
 from tests.cli.table import read
 
-DAINT = ["predict", "inception3", "--device-rate=138.23", "--devices-per-host=1", "--gpus=1,8,128"]
+DAINT = ["predict", "inception3", "--device-rate=138.23", "--devices-per-host=1", "--gpus=1,8,32"]
 
 
 def predict(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -25,10 +25,10 @@ def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0].split("  ")[0] == "devices"
-    assert [line.split()[0] for line in lines[2:5]] == ["1", "8", "128"]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "8", "32"]
     assert "138.2 to 138.2  100.0 %" in lines[2]
     assert "link of a host: 18.2 Gbit/s to 22.0 Gbit/s, --link-measured; likely" in out
-    assert "other trainings on 128 devices" in out
+    assert "other trainings on 32 devices" in out
     assert "wire_precision=bf16" in out
 
 
@@ -40,7 +40,7 @@ def test_json_has_intervals_and_parts(capsys: pytest.CaptureFixture[str]) -> Non
     one, _, last = found["rates"]
     assert (one["gpus"], one["images_per_sec"], one["measured"], one["efficiency"]) == (1, 138.23, 138.23, 1.0)
     assert last["low"] < last["images_per_sec"] < last["high"]
-    assert last["compute_s"] + last["jitter_s"] + last["link_s"] == pytest.approx(128 * 64 / last["images_per_sec"])
+    assert last["compute_s"] + last["jitter_s"] + last["link_s"] == pytest.approx(32 * 64 / last["images_per_sec"])
     ratios = [each["ratio"] for each in found["changes"]]
     assert ratios == sorted(ratios, reverse=True)
 

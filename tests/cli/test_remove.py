@@ -16,11 +16,12 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from tests.baselines.examples import calibrated_of, entry_of
 from tests.cli.table import read
+from tests.plugin import zygote
 
 CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), noise=calibrated_of())
 PLAIN = entry_of([50.0, 51.0], gpus=1)
 OTHER = entry_of([7.0, 7.1], gpus=1, model="alexnet")
-UTF8 = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+UTF8 = {**os.environ, **zygote.SEARCH_PATH, "PYTHONIOENCODING": "utf-8"}
 
 
 @pytest.fixture
@@ -103,9 +104,9 @@ def test_nothing_is_removed_without_a_confirmation(
 def test_only_yes_confirms(store: BaselineStore, answer: bytes, code: int, left: int) -> None:
     """At a terminal only a yes removes the entries; any other answer and the end of input leave them."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "remove", "gpus=2", f"--baselines={store.folder}"]
+    command = zygote.make_command("baselines", "remove", "gpus=2", f"--baselines={store.folder}", "--json")
     pipe = subprocess.PIPE
-    with subprocess.Popen([*command, "--json"], stdin=terminal, stdout=pipe, stderr=pipe, text=True, env=UTF8) as process:
+    with subprocess.Popen(command, stdin=terminal, stdout=pipe, stderr=pipe, text=True, env=UTF8) as process:
         os.write(controller, answer)
         out, err = process.communicate(timeout=300)
     os.close(controller)
