@@ -33,6 +33,7 @@ for _ in range(6):
     with steps:
         time.sleep(STEP_S)
 """
+ONE_TASK = ("--command=python train.py", "variable_update=replicated")
 FAST, SLOW = 0.1, 0.25  # seconds of a step: other load adds hundredths. Where that is much, a search has five times the blocks
 
 
@@ -258,17 +259,16 @@ def test_search_without_blocks_is_undecided(perf: PerfTests) -> None:
 def test_slow_commit_is_found(programs: PerfTests) -> None:
     """The slow commit is named with its subject and files; the repository is unchanged, and cached worktrees can be cleared."""
     repo = programs.folder / "repo"
-    commits = make_repository(repo, [FAST] * 8 + [SLOW] * 8)
-    argv = [f"--repo={repo}", f"--good={commits[0]}", "--bad=main", "--command=python train.py"]
-    ended = run_bisect(programs, *argv)
+    commits = make_repository(repo, [FAST] * 4 + [SLOW] * 4)
+    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", "--bad=main", *ONE_TASK)
     assert ended.code == 0, ended.err
-    ended.line(f"{run_git(repo, 'rev-parse', '--short', commits[8])} Change number 8: -")
+    ended.line(f"{run_git(repo, 'rev-parse', '--short', commits[4])} Change number 4: -")
     ended.line("speed.py | 2")
     found = read_result(programs)
-    assert found["changes"][0]["candidates"] == [commits[8][:12]]
+    assert found["changes"][0]["candidates"] == [commits[4][:12]]
     assert run_git(repo, "status", "--porcelain") == ""
     listed = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
-    assert commits[8][:12] in listed.out
+    assert commits[4][:12] in listed.out
     cleared = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache=clear")
     assert cleared.code == 0, cleared.err
     assert run_git(repo, "worktree", "list").count("\n") == 0
@@ -278,15 +278,9 @@ def test_slow_commit_is_found(programs: PerfTests) -> None:
 def test_commits_with_a_failing_build_are_skipped(programs: PerfTests) -> None:
     """A commit with a failing set-up line is skipped with the reason and remains a possible candidate."""
     repo = programs.folder / "repo"
-    commits = make_repository(repo, [FAST] * 3 + [SLOW] * 3, broken=[2, 3])
-    argv = [
-        f"--repo={repo}",
-        f"--good={commits[0]}",
-        "--command=python train.py",
-        "--setup=sh build.sh",
-        "--setup=test -f built",
-    ]
-    ended = run_bisect(programs, *argv)
+    commits = make_repository(repo, [FAST] * 3 + [SLOW] * 2, broken=[2, 3])
+    setup = ("--setup=sh build.sh", "--setup=test -f built")
+    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", *setup, *ONE_TASK)
     assert ended.code == 0, ended.err
     found = read_result(programs)
     assert sorted(found["broken"]) == ["2", "3"]
@@ -313,7 +307,7 @@ def test_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
     (programs.folder / "train.py").write_text(PROGRAM.format(module="toyspeed"))
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(programs.folder / "wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     index["PIP_NO_DEPS"] = "1"  # it has none, and to read those of all installed packages would take three seconds each time
-    ended = run_bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", "--command=python train.py", **index)
+    ended = run_bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", *ONE_TASK, **index)
     assert ended.code == 0, ended.err
     ended.line("toyspeed==1.1: -")
 

@@ -60,24 +60,24 @@ def session(tmp_path: Path) -> Path:
     return folder
 
 
-def test_session_folder_is_pushed_and_pulled(s3: S3, session: Path, tmp_path: Path) -> None:
+def test_session_folder_is_pushed_and_pulled(s3: S3, dtfperf: Dtfperf, session: Path, tmp_path: Path) -> None:
     """Push and pull of a folder and a file report their result in one line, with pull's arguments in any order."""
     assert _run_in_process("data", "push", session, URL) == Ended(
         0, f"dtfperf: {session} -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n", ""
     )
     assert s3.contents() == {f"results/{path}": content for path, content in SESSION.items()}
-    assert "0 sent, 3 were there" in _run_in_process("data", "push", session, URL).out
+    assert "0 sent, 3 were there" in dtfperf("data", "push", session, URL).out
 
     (tmp_path / "one").write_bytes(b"12345")
-    pushed = read("data push", _run_in_process("data", "push", tmp_path / "one", f"{URL}/one", "--json").out)
+    pushed = read("data push", dtfperf("data", "push", tmp_path / "one", f"{URL}/one", "--json").out)
     assert (pushed["files"], pushed["bytes"], pushed["moved"]) == (1, 5, 1)
-    pulled = read("data pull", _run_in_process("data", "pull", f"{URL}/one", tmp_path / "again", "--json").out)
+    pulled = read("data pull", dtfperf("data", "pull", f"{URL}/one", tmp_path / "again", "--json").out)
     assert (pulled["from"], pulled["files"], pulled["bytes"]) == (f"{URL}/one", 1, 5)
     s3.client.delete_object(Bucket=NAME, Key="results/one/one")
 
     for number, way in enumerate(("there", "back")):
         back = tmp_path / way
-        ended = _run_in_process("data", "pull", *([back, URL] if number else [URL, back]))
+        ended = dtfperf("data", "pull", *([back, URL] if number else [URL, back]))
         assert ended == Ended(0, f"dtfperf: {URL} -> {back}: 3 files, 0.0 MB; 3 fetched, 0 were here.\n", "")
         assert {path: (back / path).read_bytes() for path in SESSION} == SESSION
 

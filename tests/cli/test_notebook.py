@@ -105,7 +105,7 @@ def start_command(folder: Path, *words: str, disk: str = "", **more: str) -> Ite
 def start_process(argv: list[str], folder: Path, env: Mapping[str, str], stderr: int, disk: str) -> Process:
     if not disk:
         return zygote.start(argv, folder, env, stdout=subprocess.PIPE, stderr=stderr, leads=True)
-    command = mount_disk_for(folder / disk, "2m", [sys.executable, *argv])
+    command = mount_disk_for(folder / disk, "2m", [zygote.zygote().python, *argv])
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
     )

@@ -82,7 +82,7 @@ def test_qualify_names_slow_hosts_and_their_capacities(folder: Path, capsys: pyt
 
 def test_qualify_prints_json_of_its_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints the result, which is also in qualification.json, and both can be read again."""
-    assert run_qualify(folder, SLOW, "--json") == 1
+    assert run_qualify(folder, SLOW, "--json", "--no-training") == 1
     found = Qualification.from_json(read("qualify", capsys.readouterr().out))
     assert found.list_hosts(HostVerdict.SLOW) == ["sim-0003", "sim-0005"]
     (path,) = (folder / "perf_results").glob("*/qualification.json")

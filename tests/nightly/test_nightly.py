@@ -23,7 +23,6 @@ from tests.plugin.conftest import INI, LIGHT
 from tests.records.samples import measurement, spec
 
 REPOSITORY = Path(__file__).parents[2]
-NIGHTLY = REPOSITORY / "ci" / "nightly"
 ENDS_S = 300.0  # whatever has not ended by then hangs
 
 MEASURES = """
@@ -235,16 +234,12 @@ def test_wrong_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_json_has_the_result_of_the_night(measuring_night: Night) -> None:
     """With --json stdout has the exit code, the session's folder and the losses; pytest's output goes to stderr."""
-    process = subprocess.run(
-        [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring_night.results}", "--deadline=5", "--json"],
-        cwd=measuring_night.folder,
-        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring_night.results), "RATE": "10"} | LIGHT,
-        capture_output=True, text=True, timeout=ENDS_S, check=False,
-    )  # fmt: skip
-    data = read("nightly", process.stdout)
+    argv, env = measuring_night._argv("--json"), measuring_night._environment | {"RATE": "10"}
+    code, out, err = zygote.run(argv, measuring_night.folder, env, ENDS_S, starts_forks=True)
+    data = read("nightly", out)
     (session,) = measuring_night.sessions
-    assert (data["exit_code"], data["session"], data["losses"]) == (process.returncode, str(session.path), [])
-    assert "test session starts" in process.stderr
+    assert (data["exit_code"], data["session"], data["losses"]) == (code, str(session.path), [])
+    assert "test session starts" in err
 
 
 BESIDE_ANOTHER_SESSION = """
