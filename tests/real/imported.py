@@ -41,6 +41,9 @@ FIRST_IMPORT = "pytest_dtfperf.training.first_import"
 ENVIRONMENT = {**SEARCH_PATH, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 STAND_IN = f"""#!/bin/sh
+case "$1 $2 $3 $4" in
+"-P -m pytest_dtfperf.node.module_command pytest_dtfperf.testing.fed") shift 3; set -- -m "$@" ;;
+esac
 case "$1 $2 $3" in
 {" | ".join(shlex.quote(f"-P -m {module}") for module in MODULES)}) shift ;;
 esac
