@@ -26,6 +26,11 @@ def end_later(self):
 
 Steps.end = end_later
 """
+ONE_WORKER = (
+    "--command=python train.py",
+    "gpus=1",
+    "variable_update=independent",
+)  # no server, which would be the same program
 TRAINING = """
 [local]
 backend = "local"
@@ -65,7 +70,7 @@ def inject_sleep(perf: PerfTests) -> str:
 
 def test_added_sleep_makes_a_stack_slower(perf: PerfTests) -> None:
     """A stack with a sleep in each step is SLOWER, with exit code 1."""
-    ended = run_comparison(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1")
+    ended = run_comparison(perf, "old:", inject_sleep(perf), *ONE_WORKER)
     assert ended.code == 1, ended.err
     (found,) = read_comparisons(perf)
     assert found["verdict"] == "SLOWER"
@@ -74,7 +79,7 @@ def test_added_sleep_makes_a_stack_slower(perf: PerfTests) -> None:
 @pytest.mark.campaign(only=True)
 def test_added_sleep_has_its_size(perf: PerfTests) -> None:
     """A sleep as long as a step halves the rate, to 20 %."""
-    assert run_comparison(perf, "old:", inject_sleep(perf), "--command=python train.py", "gpus=1").code == 1
+    assert run_comparison(perf, "old:", inject_sleep(perf), *ONE_WORKER).code == 1
     (found,) = read_comparisons(perf)
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.2)
 
@@ -95,7 +100,7 @@ def test_commits_are_compared_in_their_worktrees(perf: PerfTests) -> None:
     repo = perf.folder / "repo"
     slow, fast, slow_again = make_repository(repo, [SLOW, FAST, SLOW * 2])
     variants = [f"v{at}: git={each} repo={repo}" for at, each in enumerate([slow, fast, slow_again])]
-    ended = run_comparison(perf, *variants, "--command=python train.py", "gpus=1")
+    ended = run_comparison(perf, *variants, *ONE_WORKER)
     assert ended.code == 1, ended.err
     found = read_comparisons(perf)
     assert [(each["variant"]["name"], each["verdict"]) for each in found] == [("v1", "FASTER"), ("v2", "SLOWER")]

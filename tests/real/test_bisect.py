@@ -57,6 +57,7 @@ def test_slow_commit_is_found(perf: PerfTests) -> None:
     (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
     commits = make_commits(perf.folder / "repo", COMMITS, SLOW)
     argv = [f"--repo={perf.folder / 'repo'}", f"--good={commits[0]}", "--command=python train.py"]
+    argv += ["variable_update=independent"]  # no server, which would be the same program
     argv += ["--clusters-file=perf/clusters.toml", "--seed=1"]
     cache = str(perf.folder / "cache")
     ended = perf.run_python("-m", "pytest_dtfperf.cli", "bisect", *argv, PATH=imported.path(), XDG_CACHE_HOME=cache)
