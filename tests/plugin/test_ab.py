@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_bisect import make_repository
-from tests.plugin.conftest import COMMANDS_HERE, PerfTests, perf_tests_in
+from tests.plugin.conftest import COMMANDS_HERE, INI, PerfTests, perf_tests_in
 from tests.plugin.test_options import read_error
 from tests.plugin.test_verdicts import session
 
@@ -30,12 +30,12 @@ def test_scaling(train, baseline, batch_size):
 """
 IN_TURN_AND_APART = """
 def test_in_turn(train, baseline):
-    slow, equal = train.in_turn({"num_ps": 1}, {"num_ps": 2}, model="trivial", gpus=2)
+    slow, equal = train.in_turn({"num_ps": 1}, {"num_ps": 2}, model="trivial", gpus=1)
     baseline.check(equal)
     baseline.check(slow)
 
 def test_apart(train, baseline):
-    slow, equal = (train(model="trivial", gpus=2, num_ps=num_ps, batch_size=20) for num_ps in (1, 2))
+    slow, equal = (train(model="trivial", gpus=1, num_ps=num_ps, batch_size=20) for num_ps in (1, 2))
     baseline.check(equal)
 """
 OTHER_CHECKS = """
@@ -105,7 +105,7 @@ def read_properties(perf: PerfTests) -> dict[str, list[tuple[str, str]]]:
 
 def test_ab_difference_leaves_its_error_to_later_equal_tests(perf: PerfTests) -> None:
     """A difference leaves its part of the error to later tests, equal ones keep theirs, and all have their texts."""
-    ended = perf.run(OLD, SLOW_WITH_ONE, "--gpus=2", "--num-ps=1,2,3", "-v", "--junitxml=junit.xml")
+    ended = perf.run(OLD, SLOW_WITH_ONE, "--gpus=1", "--num-ps=1,2,3", "-v", "--junitxml=junit.xml")
     assert ended.code == 1, ended.out
     found = comparisons(perf)
     assert [each["spec"]["num_ps"] for each in found] == [1, 2, 3]
@@ -113,9 +113,9 @@ def test_ab_difference_leaves_its_error_to_later_equal_tests(perf: PerfTests) ->
     assert [each["error"] for each in found] == pytest.approx([0.05 / 3, 0.05 / 2, 0.05 / 2])
     ended.line("FAILED (REGRESSED)")
     ended.line("1 failed, 2 passed")
-    ended.line("trivial b10 gpus=2 num_ps=1 parameter_server, new: the interval excludes equal rates")
+    ended.line("trivial b10 gpus=1 num_ps=1 parameter_server, new: the interval excludes equal rates")
     for servers in (2, 3):
-        ended.line(f"trivial b10 gpus=2 num_ps={servers} parameter_server, new: the difference is within 0.01")
+        ended.line(f"trivial b10 gpus=1 num_ps={servers} parameter_server, new: the difference is within 0.01")
     properties = list(read_properties(perf).values())
     assert [each[0] for each in properties] == [("dtfperf_verdict", each) for each in ("REGRESSED", "PASSED", "PASSED")]
     assert [each[1][1].partition(" against ")[0].rpartition(": ")[2] for each in properties] == [
@@ -141,7 +141,7 @@ def test_ab_trainings_of_a_test_share_what_differences_leave(perf: PerfTests) ->
     assert others == pytest.approx([0.05 - equal] * 2)
     ended.line("FAILED (REGRESSED)")
     ended.line("1 failed, 1 passed")
-    ended.line("trivial b20 gpus=2 num_ps=1 parameter_server, new: the interval excludes equal rates")
+    ended.line("trivial b20 gpus=1 num_ps=1 parameter_server, new: the interval excludes equal rates")
     properties = read_properties(perf)
     assert [value for name, value in properties["test_in_turn"] if name == "dtfperf_verdict"] == ["PASSED", "REGRESSED"]
     assert [value for name, value in properties["test_apart"] if name == "dtfperf_verdict"] == ["PASSED"]
@@ -164,59 +164,48 @@ def test_ab_repeated_test_has_its_comparison_once(perf: PerfTests) -> None:
 
 
 def test_ab_passes_equal_stacks_without_baseline_or_history(perf: PerfTests) -> None:
-    """Passing tests write comparisons but no measurements, baselines or history, even with --history."""
+    """Passing tests write comparisons, which the page has, but no measurements, baselines or history, even with --history."""
     ended = perf.run(OLD, SAME, "--gpus=1", "-v", "--history=kept.sqlite")
     assert ended.code == 0, ended.out
     ended.line("PASSED")
     ended.line("old -> new: num_intra_threads: as usual -> 1")
     ended.line("trivial b10 gpus=1", "EQUIVALENT")
+    ended.line("Comparisons: ", "comparisons.jsonl")
     (folder,) = (perf.folder / "perf_results").iterdir()
+    assert "EQUIVALENT" in (folder / "report.html").read_text()
     assert not (folder / "measurements.jsonl").read_text()
     assert not (perf.folder / "baselines").exists()
     assert not (perf.folder / "kept.sqlite").exists()
     assert session(perf)["exit_code"] == 0
 
 
-def test_ab_page_has_the_comparisons(perf: PerfTests) -> None:
-    """The page of the session has the comparisons, and the terminal shows their file."""
-    ended = perf.run(OLD, SAME, "--gpus=1")
-    assert ended.code == 0, ended.out
-    ended.line("Comparisons: ", "comparisons.jsonl")
-    (folder,) = (perf.folder / "perf_results").iterdir()
-    assert "EQUIVALENT" in (folder / "report.html").read_text()
-
-
-def test_ab_reads_variants_from_the_ini_file(perf: PerfTests) -> None:
-    """Each line of the ini key is a variant."""
-    (perf.folder / "pytest.ini").write_text(
-        "[pytest]\ndtfperf_explain = never\ndtfperf_ab =\n    old:\n    new: environment=TOY_STEP_S=0.005\n"
-    )
-    ended = perf.run("--gpus=1", "-v")
-    assert ended.code == 0, ended.out
-    ended.line("PASSED (IMPROVED)")
-    ended.line("FASTER")
-
-
+CONFTEST = """
+def pytest_dtfperf_judged(judgement):
+    print(f"judged {judgement.verdict} {judgement.change:+.2f}")
+"""
 VARIANTS = '[old]\n[new]\nenvironment = ["TOY_STEP_S=0.02"]\n'
 
 
 def test_variants_come_from_a_file(perf: PerfTests) -> None:
-    """Each table of a TOML file is a variant, and a further variant of the command line is compared, too."""
+    """Each table of a TOML file is a variant, a further variant of the command line is compared, too, and the judgement has
+    the change of the slower one."""
+    perf.write(CONFTEST, "conftest.py")
     (perf.folder / "ab.toml").write_text(VARIANTS)
-    ended = perf.run("--ab=ab.toml", "--ab=fast: environment=TOY_STEP_S=0.005", "--gpus=1", "-v")
+    ended = perf.run("--ab=ab.toml", "--ab=fast: environment=TOY_STEP_S=0.005", "--gpus=1", "-v", "-s")
     assert ended.code == 1, ended.out
     ended.line("old -> new: environment: ", "TOY_STEP_S=0.02")
+    ended.line("judged REGRESSED -0.50")
     assert [(each["variant"]["name"], each["verdict"]) for each in comparisons(perf)] == [("new", "SLOWER"), ("fast", "FASTER")]
 
 
-def test_file_of_the_ini_file_is_relative_to_it(perf: PerfTests) -> None:
-    """A file of variants in the ini file is found when pytest runs in another folder."""
-    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_explain = never\ndtfperf_ab = perf/ab.toml\n")
-    (perf.folder / "perf" / "ab.toml").write_text(VARIANTS)
+def test_ab_reads_variants_from_the_ini_file(perf: PerfTests) -> None:
+    """Each line of the ini key is a variant or a file of variants, which is found when pytest runs in another folder."""
+    (perf.folder / "pytest.ini").write_text(f"{INI}dtfperf_ab =\n    fast: environment=TOY_STEP_S=0.005\n    perf/ab.toml\n")
+    (perf.folder / "perf" / "ab.toml").write_text('[slow]\nenvironment = ["TOY_STEP_S=0.02"]\n')
     elsewhere = replace(perf, folder=perf.folder / "perf")
     ended = elsewhere.run_python(*elsewhere.command("--gpus=1", "--clusters-file=clusters.toml")[1:])
     assert ended.code == 1, ended.out + ended.err
-    ended.line("trivial b10 gpus=1", "new is SLOWER against old")
+    ended.line("trivial b10 gpus=1", "slow is SLOWER against fast")
 
 
 def test_ab_compares_efficiencies(perf: PerfTests) -> None:
@@ -226,19 +215,6 @@ def test_ab_compares_efficiencies(perf: PerfTests) -> None:
     assert ended.code == 0, ended.out
     ended.line("1 passed")
     assert [each["verdict"] for each in comparisons(perf)] == ["SLOWER", "SLOWER"]
-
-
-CONFTEST = """
-def pytest_dtfperf_judged(judgement):
-    print(f"judged {judgement.verdict} {judgement.change:+.2f}")
-"""
-
-
-def test_ab_judgement_has_the_change_of_its_verdict(perf: PerfTests) -> None:
-    """The judgement of a test with an equal and a slower stack has the verdict and the change of the slower one."""
-    perf.write(CONFTEST, "conftest.py")
-    ended = perf.run(OLD, "--ab=equal: num_intra_threads=1", SLOW, "--gpus=1", "-s")
-    ended.line("judged REGRESSED -0.50")
 
 
 def test_ab_skips_checks_of_one_stack(perf: PerfTests) -> None:

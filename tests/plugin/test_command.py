@@ -129,7 +129,7 @@ import sys, time
 if "--job_name=ps" in sys.argv:
     time.sleep(600)
 if "--task_index=1" in sys.argv:
-    time.sleep(1.5)
+    time.sleep(0.7)
 from pytest_dtfperf.steps import Steps
 steps = Steps(images_per_step=10)
 for _ in range(6):
@@ -149,7 +149,7 @@ def test_command_with_a_late_worker_is_invalid_on_a_busy_host(perf: PerfTests) -
         busy.wait()
     assert ended.code == 1
     assert session(perf)["verdicts"] == {"INVALID": 1}
-    assert re.search(r"worker:1 .* [12]\.\d+ s", ended.out), ended.out
+    assert re.search(r"worker:1 .* \d\.\d+ s", ended.out), ended.out
 
 
 LATE = """

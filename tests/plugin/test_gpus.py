@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doctor.interpreters import make_interpreter
 from tests.node.stand_in_smi import MISMATCH, UNKNOWN, gpu, write_smi
 from tests.plugin.conftest import CLUSTERS, PerfTests
 
@@ -64,6 +65,10 @@ def test_dry_run_run_and_doctor_count_the_same_gpus(gpu_tests: PerfTests, tmp_pa
     assert [each["name"] for each in record["fingerprint"]["hardware"]["gpus"]] == [
         "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
     ]  # fmt: skip
-    seen = gpu_tests.run_python("-m", "pytest_dtfperf.cli", "doctor", "--cluster=local", "--json", **environment)
+    clusters = gpu_tests.folder / "perf" / "clusters.toml"  # the doctor imports TensorFlow, which takes seconds
+    python = make_interpreter(tmp_path / "venv", gpus=2)
+    clusters.write_text(clusters.read_text().replace("[local]", f'[local]\npython = "{python}"'))
+    words = ("doctor", "--cluster=local", "--clusters-file=perf/clusters.toml", "--json")
+    seen = gpu_tests.run_python("-m", "pytest_dtfperf.cli", *words, **environment)
     (host,) = json.loads(seen.out)["hosts"]
-    assert len(host["gpus"]) == 2
+    assert (len(host["gpus"]), host["tensorflow"]) == (2, "2.21.0")

@@ -30,7 +30,7 @@ def test_session_is_entered_in_the_history_at_its_end(perf: PerfTests) -> None:
     perf.cold = True
     perf.write(LATE)
     del perf.environment["DTFPERF_HISTORY"]
-    ended = perf.run("-n1")
+    ended = perf.run()
     assert ended.code == 0, ended.out
     assert "history" not in ended.out + ended.err
     (folder,) = (perf.folder / "perf_results").glob("*-*")
@@ -87,10 +87,10 @@ def test_failed_entry_in_the_history_does_not_fail_the_session(perf: PerfTests, 
 
 
 def test_page_shows_earlier_sessions(perf: PerfTests) -> None:
-    """The page of a second session has the earlier rates and the exit code."""
+    """The page of a second session, with xdist, has the earlier rates and the exit code."""
     pages = []
-    for _ in range(2):
-        ended = perf.run("--gpus=1", DTFPERF_HISTORY="")
+    for workers in ([], ["-n1"]):
+        ended = perf.run("--gpus=1", *workers, DTFPERF_HISTORY="")
         assert ended.code == 0, ended.out
         newest = max((perf.folder / "perf_results").glob("*-*"))
         pages.append((newest / "report.html").read_text())

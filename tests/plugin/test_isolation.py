@@ -10,44 +10,40 @@ from tests.plugin.conftest import PerfTests
 WARNING = "NOT ISOLATED"
 
 
-def output(perf: PerfTests, *before: str) -> str:
-    """Return the output of pytest, started with these arguments before its command."""
-    if not before:
-        return perf.run("--gpus=1").out
-    command = [*before, *perf.command("perf", "--gpus=1")]
-    ended = subprocess.run(command, cwd=perf.folder, env=perf.environ(), capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
-def host_network(perf: PerfTests) -> None:
-    clusters = perf.folder / "perf" / "clusters.toml"
-    clusters.write_text(clusters.read_text().replace("[local]", '[local]\nnetwork = "host"', 1))
+# Two sessions in one process, which imports everything once.
+TWO_SESSIONS = """
+import pytest, sys
+for cluster in ("local", "open"):
+    assert pytest.main([*sys.argv[1:], f"--cluster={cluster}"]) == 0
+    print("END OF SESSION", flush=True)
+"""
 
 
 def test_missing_isolation_is_one_warning(perf: PerfTests) -> None:
-    """If namespaces are forbidden, one line of the header has the reason and the page of the docs."""
+    """If namespaces are forbidden, one line of the header has the reason and the page of the docs, but no line if the cluster
+    file sets the host network."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    text = output(perf, *ordinary.without_namespaces())
+    clusters = perf.folder / "perf" / "clusters.toml"
+    local = clusters.read_text()
+    clusters.write_text(local + local.replace("[local", "[open").replace("[open]", '[open]\nnetwork = "host"'))
+    python, _, _, *arguments = perf.command("perf", "--gpus=1")
+    command = [*ordinary.without_namespaces(), python, "-c", TWO_SESSIONS, *arguments]
+    ended = subprocess.run(command, cwd=perf.folder, env=perf.environ(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    text, host_network, _ = ended.stdout.split("END OF SESSION\n")
+    assert "dtfperf: cluster open (local, " in host_network
+    assert WARNING not in host_network
     (line,) = (line for line in text.splitlines() if WARNING in line)
     assert line.startswith("dtfperf: cluster local (local, ")
     assert "there may be no more namespaces (/proc/sys/user), so every host that reaches its ports" in line
     assert "docs/security.md" in line
 
 
-def test_chosen_host_network_has_no_warning(perf: PerfTests) -> None:
-    """There is no warning if the cluster file sets the host network and namespaces are forbidden."""
-    if reason := ordinary.why_not():
-        pytest.skip(reason)
-    host_network(perf)
-    assert WARNING not in output(perf, *ordinary.without_namespaces())
-
-
 def test_isolated_machine_has_no_warning(perf: PerfTests) -> None:
     """The header has a warning only on a machine that cannot isolate tasks."""
     allowed = subprocess.run([*perf.command()[:1], "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False)
-    assert (WARNING in output(perf)) == bool(allowed.returncode)
+    assert (WARNING in perf.run("--gpus=1").out) == bool(allowed.returncode)
 
 
 def test_dry_run_does_not_check_isolation(perf: PerfTests) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import REPOSITORY, PerfTests
+from tests.plugin.conftest import REPOSITORY, Ended, PerfTests
 
 PYTHON = str(Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}"))
 TENSORFLOW = """
@@ -38,32 +38,41 @@ def make_plugin_arguments(perf: PerfTests, package: str) -> tuple[str, ...]:
     return ("-p", "tests.plugin.lacking")
 
 
-@pytest.mark.parametrize("arguments", [(), ("-n2",)], ids=["alone", "xdist"])
-def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, ...]) -> None:
-    """Without TensorFlow the only line on stderr names the Python that lacks it and the package to install."""
-    (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
-    ended = (
-        perf.run(*make_plugin_arguments(perf, "tensorflow"), *arguments)
-        if arguments
-        else remove_packages(perf, "tensorflow").run()
-    )
+def check_missing_tensorflow(ended: Ended, python: str) -> None:
+    """Check that the only line on stderr names the Python that lacks TensorFlow and the package to install."""
     assert ended.code == 4
     assert [line for line in ended.err.splitlines() if line] == [
-        ended.line("ERROR: cluster 'local' trains with", perf.python, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
+        ended.line("ERROR: cluster 'local' trains with", python, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
     ]
     assert "Traceback" not in ended.out
 
 
-def test_collection_and_own_training_need_no_tensorflow(perf: PerfTests) -> None:
-    """Without TensorFlow tests are collected and dry-run, and a cluster with an entry of its own trains."""
-    toy = perf.folder / "perf" / "clusters.toml"
-    text = toy.read_text()
-    toy.write_text(TENSORFLOW)
+def test_missing_tensorflow_is_one_line(perf: PerfTests) -> None:
+    """Without TensorFlow, as far as pytest and its xdist workers see, one line has the message, and tests are collected and
+    dry-run."""
+    (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
     bare = make_plugin_arguments(perf, "tensorflow")
+    check_missing_tensorflow(perf.run(*bare, "-n2"), perf.python)
     assert perf.run(*bare, "--co", "-q").code == 0
     assert perf.run(*bare, "--dry-run").code == 0
-    toy.write_text(text)
-    remove_packages(perf, "tensorflow").run("--gpus=1").line("1 undecided")
+
+
+# Two sessions in one process, which imports everything once: the first one is refused.
+TWO_SESSIONS = """
+import pytest, sys
+code = pytest.main([*sys.argv[1:], "--cluster=local"])
+pytest.main([*sys.argv[1:], "--cluster=toy"])
+sys.exit(code)
+"""
+
+
+def test_own_training_needs_no_tensorflow(perf: PerfTests) -> None:
+    """With a Python without TensorFlow, a cluster with an entry of its own trains, and another one has the message."""
+    toy = perf.folder / "perf" / "clusters.toml"
+    toy.write_text(TENSORFLOW + toy.read_text().replace("[local", "[toy"))
+    ended = remove_packages(perf, "tensorflow").run_python("-c", TWO_SESSIONS, *perf.command("perf", "--gpus=1")[3:])
+    check_missing_tensorflow(ended, perf.python)
+    ended.line("1 undecided")
 
 
 def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:

@@ -1,6 +1,7 @@
 """Tests of files beside the tests with names of standard modules or packages, which no started program imports."""
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,6 @@ from tests.clusters.ssh.conftest import NewLab, new_lab
 from tests.plugin.conftest import (
     CLUSTERS,
     COMMANDS_HERE,
-    REPOSITORY,
     WITHOUT,
     WITHOUT_DRAWING,
     Ended,
@@ -44,6 +44,12 @@ def shadow(folder: Path, *names: str) -> None:
         (folder / f"{name}.py").write_text(REFUSES)
 
 
+def use_entry(folder: Path, entry: Path) -> None:
+    """Make the entry of the cluster file in this folder a function of a new module."""
+    entry.write_text("from tests.plugin.toy_training import run\n")
+    (folder / "clusters.toml").write_text(CLUSTERS.replace("tests.plugin.toy_training:run", f"{entry.stem}:run"))
+
+
 def run_beside(perf: PerfTests, *arguments: str, draws: bool = False) -> Ended:
     """`pytest`, as the program of that name does it, in the folder of the tests."""
     beside = PerfTests(perf.folder / "perf", perf.environment, cold=True)
@@ -65,19 +71,19 @@ def run_command_beside(perf: PerfTests, *arguments: str) -> Ended:
     return ended
 
 
-def test_session_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
-    """A session beside files with names of standard modules and packages measures and writes its page, and a later one finds a
-    regression."""
+def test_session_ignores_files_with_names_of_modules(accepted_tests: PerfTests, perf: PerfTests) -> None:
+    """A session beside files with names of standard modules and packages imports the entry of its project, accepts a baseline,
+    finds a regression and writes its page."""
+    folder = perf.folder / "perf"
     assert {"types", "signal", "statistics", "json", "socket", "select", "struct", "contextlib", "fcntl"} <= {*EVERY}
-    shadow(perf.folder / "perf", *EVERY)
-    ended = run_beside(perf, "--gpus=1", "--update-baselines", draws=True)
-    assert ended.code == 0, ended.out + ended.err
+    shadow(folder, *EVERY)
+    use_entry(folder, folder / "my_training.py")
+    perf.environment["TOY_STEP_S"] = "0.02"
+    ended = run_beside(perf, "--gpus=1", "--num-ps=1,2", "--update-baselines=new", "--explain=always", draws=True)
+    ended.line("num_ps=1", "REGRESSED")
+    ended.line("num_ps=2", "accepted")
     assert "was imported" not in ended.out + ended.err
     assert list((perf.folder / "perf_results").glob("*/report.html"))
-    perf.environment["TOY_STEP_S"] = "0.02"
-    ended = run_beside(perf, "--gpus=1", "--explain=always", draws=True)
-    ended.line("REGRESSED")
-    assert "was imported" not in ended.out + ended.err
 
 
 def test_ssh_hosts_ignore_files_with_names_of_modules(perf: PerfTests, new_lab: NewLab) -> None:
@@ -114,25 +120,13 @@ def test_nightly_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
     )
 
 
-def test_entry_in_the_project_is_found(perf: PerfTests) -> None:
-    """An entry of clusters.toml in the folder of the tests is imported."""
-    folder = perf.folder / "perf"
-    (folder / "clusters.toml").write_text(CLUSTERS.replace("tests.plugin.toy_training:run", "my_training:run"))
-    (folder / "my_training.py").write_text("from tests.plugin.toy_training import run\n")
-    ended = run_beside(perf, "--gpus=1")
-    assert ended.code == 0, ended.out
-    ended.line("NO_BASELINE")
-
-
 def test_entry_on_pythonpath_is_found(perf: PerfTests) -> None:
     """An entry of clusters.toml in a folder of PYTHONPATH is imported."""
     site = perf.folder / "site"
     site.mkdir()
-    (site / "their_training.py").write_text("from tests.plugin.toy_training import run\n")
-    table = CLUSTERS.replace("tests.plugin.toy_training:run", "their_training:run")
-    (perf.folder / "perf" / "clusters.toml").write_text(table)
-    perf.environment["PYTHONPATH"] = f"{REPOSITORY}:{site}"
-    ended = run_beside(perf, "--gpus=1")
+    use_entry(perf.folder / "perf", site / "their_training.py")
+    perf.cold = perf.draws = False
+    ended = perf.run("--gpus=1", PYTHONPATH=os.pathsep.join([str(site), perf.environ()["PYTHONPATH"]]))
     assert ended.code == 0, ended.out
     ended.line("NO_BASELINE")
 
@@ -145,7 +139,8 @@ def test_model_that_imports_a_shadowed_module_is_refused(perf: PerfTests) -> Non
     perf.write(
         "import sys\nsys.modules.pop('calendar', None)\nimport my_models\ndef test_it(train):\n    train(model=my_models.cnn)\n"
     )
-    ended = run_beside(perf)
+    perf.cold = perf.draws = False  # the tests' own folder is searched first in a fork, too
+    ended = perf.run()
     ended.line("my_models needs ", f"{folder}/calendar.py", "a module of Python's standard library", "another name")
 
 

@@ -204,6 +204,8 @@ def test_each_measurement_is_a_job(mini: Mini) -> None:
     assert most_at_once(mini.jobs) == 1
 
 
+# Jobs are counted by Slurm either way: two at a time show the limit, and four that there is no other.
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("max_jobs", [4, 2])
 def test_xdist_workers_have_their_own_jobs(mini: Mini, max_jobs: int) -> None:
     """With -n 4 max_jobs jobs run at the same time, in one session, and baselines are merged once."""

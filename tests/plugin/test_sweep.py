@@ -121,6 +121,8 @@ def test_interrupted_sweep_is_continued(eight_devices: PerfTests) -> None:
     assert list_states(eight_devices) == []
 
 
+# Both read the short runs from the same file, as the interrupted sweep above does.
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("source", [None, IN_TURN], ids=["alone", "in turn"])
 def test_sweep_interrupted_in_a_full_run_keeps_short_runs(eight_devices: PerfTests, source: str | None) -> None:
     """Ctrl-C in a full run keeps all short runs, and the next session measures the fastest of these."""

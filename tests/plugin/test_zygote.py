@@ -31,7 +31,7 @@ def test_it(request):
 """
 
 
-@pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co"), ("-q", "-n1")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("-q", "-s"), ("-q", "-n1")], ids=" ".join)
 def test_fork_behaves_as_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
     """Arguments, folder, environment, search path, plugins, output and exit code are the same, also in an xdist worker."""
     perf.write(REPORTS)

@@ -4,6 +4,7 @@ python -m tests.plugin.warm LISTENER LINE    serves the first of a run on this l
 """
 
 import contextlib
+import dataclasses
 import gc
 import importlib
 import importlib.metadata
@@ -92,6 +93,15 @@ def _read_once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read_cached
 
 
+def remember_codecs() -> None:
+    """Make the checks and readers of all imported classes of JSON data, which a session makes at their first use."""
+    codec, classes = importlib.import_module("pytest_dtfperf.codec"), [importlib.import_module("pytest_dtfperf.codec").JsonData]
+    for each in classes:  # which grows
+        classes += each.__subclasses__()
+        if dataclasses.is_dataclass(each):
+            codec._check_of(each), codec._readers(each), codec._read_names(each)
+
+
 def warm_up() -> None:
     """A session of no tests in a folder of perf tests: its imports stay."""
     remember_installed()
@@ -113,6 +123,7 @@ def warm_up() -> None:
     stored = importlib.import_module("pytest_dtfperf.records.stored")
     for content in ("baseline", stored.Record, stored.SessionInfo):
         validation._validator(content)  # likewise made
+    remember_codecs()
     inspect.getmodule(warm_up.__code__)  # where each module's file is: who shows a failure would look it up for all modules
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 
