@@ -168,12 +168,18 @@ def perf(tmp_path: Path) -> PerfTests:
 
 
 @pytest.fixture(scope="session")
-def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What --update-baselines wrote once for all tests: 1000 images/sec on one device, 2000 on two."""
+def accepting_session(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+    """Perf tests that --update-baselines has run once for all tests: 1000 images/sec on one device, 2000 on two."""
     tests = perf_tests_in(tmp_path_factory.mktemp("accepted"))
-    ended = tests.run("--update-baselines")
+    ended = tests.run("-v", "--update-baselines")
     assert ended.code == 0, ended.out
-    return tests.folder / "baselines"
+    return tests, ended
+
+
+@pytest.fixture(scope="session")
+def baselines(accepting_session: tuple[PerfTests, Ended]) -> Path:
+    """The folder with the baselines of that session."""
+    return accepting_session[0].folder / "baselines"
 
 
 @pytest.fixture

@@ -48,15 +48,6 @@ def test_first_run_passes_and_shows_how_to_accept(perf: PerfTests) -> None:
     assert not (perf.folder / "baselines").exists()
 
 
-def test_regression_in_github_is_an_annotation(accepted_tests: PerfTests) -> None:
-    """In GitHub Actions a failed test has a line that annotates its file."""
-    workspace = str(accepted_tests.folder.parent)
-    here = accepted_tests.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
-    (line,) = [line for line in here.out.splitlines() if line.startswith("::")]
-    assert re.match(rf"::error file={accepted_tests.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
-    assert here.code == 1
-
-
 def test_measurement_without_a_trace_has_the_reason(perf: PerfTests) -> None:
     """With --explain, tasks that send no trace leave a measurement without a step breakdown and with the reason."""
     ended = perf.run("--explain", "--gpus=1")
@@ -74,13 +65,22 @@ def test_strict_verdicts_fail_a_test_without_a_baseline(perf: PerfTests) -> None
     assert "Traceback" not in ended.out
 
 
-def test_accepted_baselines_are_written_and_shown(perf: PerfTests) -> None:
-    """--update-baselines stores every run's rate with its provenance, and reports what is new."""
-    ended = perf.run("--update-baselines")
+def test_accepted_baselines_are_written_and_shown(accepting_session: tuple[PerfTests, Ended]) -> None:
+    """--update-baselines stores every run's rate with its provenance and reports what is new, and neither the output nor the
+    Markdown summary reports missing baselines."""
+    perf, ended = accepting_session
+    assert ended.out.count("PASSED (accepted)") == 2
+    ended.line("2 passed in")
+    ended.line("2000", "gpus=2", "accepted")
     ended.line("trivial b10 gpus=1 num_ps=1 parameter_server: new, 1000")
     (entries,) = [e for k, e in json.loads(baseline_file(perf).read_text())["entries"].items() if "gpus=1 " in k]
     assert entries[0]["samples"] == [1000, 1000, 1000]
     assert entries[0]["provenance"]["test"] == "perf/test_perf.py::test_throughput[gpus1-ps1-parameter_server]"
+    (folder,) = session_folders(perf.folder / "perf_results")
+    for text in (ended.out, markdown.format_markdown_summary(folder).partition("\n\n")[2].partition("\n\n")[2]):
+        assert "NO_BASELINE" not in text
+        assert "no baseline" not in text
+    assert [record["accepted"] for record in records(perf)] == [True, True]
 
 
 def test_equal_rate_passes_with_fewest_runs(accepted_tests: PerfTests) -> None:
@@ -112,15 +112,28 @@ def test_regression_fails_and_explains_itself(accepted_tests: PerfTests) -> None
     assert records(accepted_tests)[0]["verdict"] == "REGRESSED"
 
 
-def test_failure_after_a_passed_check_is_failed(accepted_tests: PerfTests) -> None:
-    """A test that fails after a passed check is shown as FAILED, without a verdict."""
+def test_measurement_is_kept_when_its_test_fails(accepted_tests: PerfTests) -> None:
+    """A test that fails after training leaves the record of its measurement, without a verdict, and one that fails after a
+    passed check is shown as FAILED, without a verdict."""
     accepted_tests.write(
-        "def test_x(train, baseline):\n    baseline.check(train(model='trivial', gpus=1))\n    raise RuntimeError('later')\n"
+        """
+def test_checked(train, baseline):
+    baseline.check(train(model="trivial", gpus=1))
+    raise RuntimeError("later")
+
+def test_trained(train):
+    train(model="trivial", gpus=1, batch_size=20)
+    raise RuntimeError("later")
+"""
     )
     ended = accepted_tests.run("-v")
     assert ended.code == 1
     assert "FAILED" in ended.out
     assert "FAILED (PASSED)" not in ended.out
+    checked, trained = records(accepted_tests)
+    assert checked["verdict"] == "PASSED"
+    assert trained["images_per_sec"] == pytest.approx(2000)
+    assert trained["verdict"] is None
 
 
 def test_improvement_passes_and_is_shown(accepted_tests: PerfTests) -> None:
@@ -253,24 +266,6 @@ def test_dead_task_is_named(perf: PerfTests) -> None:
     ended.line("worker:1 on", "was killed by SIGKILL")
     ended.line("| something terrible happened")
     assert Path(ended.line("whole log:").split()[-1]).read_text().strip() == "something terrible happened"
-
-
-def test_lost_agent_is_an_error_not_a_failure(perf: PerfTests) -> None:
-    """A lost agent is INFRASTRUCTURE, which is an error and not a failure."""
-    ended = perf.run("--gpus=1", "-v", TOY_DO="lose agent")
-    assert ended.code == 1
-    ended.line("ERROR (INFRASTRUCTURE)")
-    ended.line("1 error")
-    assert session(perf)["verdicts"] == {"INFRASTRUCTURE": 1}
-
-
-def test_measurement_is_kept_when_its_test_fails(perf: PerfTests) -> None:
-    """A test that fails after training leaves the record of its measurement, without a verdict."""
-    perf.write("def test_x(train):\n    train(model='trivial', gpus=1)\n    raise RuntimeError('later')\n")
-    assert perf.run().code == 1
-    (record,) = records(perf)
-    assert record["images_per_sec"] == pytest.approx(1000)
-    assert record["verdict"] is None
 
 
 def test_efficiency_uses_an_anchor_of_the_session(perf: PerfTests) -> None:
@@ -495,22 +490,9 @@ def test_last_line_counts_undecided_tests(accepted_tests: PerfTests, how: list[s
     assert "\x1b[33m\x1b[1m1 undecided" in last
 
 
-def test_accepted_session_reports_no_missing_baseline(perf: PerfTests) -> None:
-    """After a session has stored baselines, neither its output nor its Markdown summary reports missing ones."""
-    ended = perf.run("-v", "--update-baselines=new")
-    assert ended.code == 0
-    assert ended.out.count("PASSED (accepted)") == 2
-    ended.line("2 passed in")
-    ended.line("2000", "gpus=2", "accepted")
-    (folder,) = session_folders(perf.folder / "perf_results")
-    for text in (ended.out, markdown.format_markdown_summary(folder).partition("\n\n")[2].partition("\n\n")[2]):
-        assert "NO_BASELINE" not in text
-        assert "no baseline" not in text
-    assert [record["accepted"] for record in records(perf)] == [True, True]
-
-
 def test_junit_has_errors_and_failures(accepted_tests: PerfTests) -> None:
-    """In JUnit XML INFRASTRUCTURE is an error, and a regression is a failure with its step's change."""
+    """A lost agent is INFRASTRUCTURE, which is an error in the terminal and in JUnit XML, and a regression is a failure with its
+    step's change."""
     accepted_tests.write(
         """
 def test_lost(train, monkeypatch):
@@ -522,7 +504,11 @@ def test_slow(train, baseline, monkeypatch):
     baseline.check(train(model="trivial", gpus=1))
 """
     )
-    accepted_tests.run("--junitxml=junit.xml")
+    ended = accepted_tests.run("-v", "--junitxml=junit.xml")
+    assert ended.code == 1
+    ended.line("ERROR (INFRASTRUCTURE)")
+    ended.line("1 failed, 1 error")
+    assert session(accepted_tests)["verdicts"] == {"INFRASTRUCTURE": 1, "REGRESSED": 1}
     suite = ET.parse(accepted_tests.folder / "junit.xml").getroot().find(".//testsuite")
     assert suite is not None
     assert {name: suite.get(name) for name in ("tests", "errors", "failures")} == {"tests": "2", "errors": "1", "failures": "1"}
@@ -533,9 +519,14 @@ def test_slow(train, baseline, monkeypatch):
     assert why.splitlines()[1] == "+10.0 ms   not explained"
 
 
-def test_junit_has_numbers_and_verdict(accepted_tests: PerfTests) -> None:
-    """JUnit XML has the failure, verdict, rate, runs and limit of a regressed test, as its record has them."""
-    accepted_tests.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02")
+def test_regression_has_numbers_in_junit_and_an_annotation_in_github(accepted_tests: PerfTests) -> None:
+    """JUnit XML has the failure, verdict, rate, runs and limit of a regressed test, as its record has them, and in GitHub
+    Actions a line annotates the test's file."""
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(accepted_tests.folder.parent)}
+    ended = accepted_tests.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02", **github)
+    assert ended.code == 1
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("::")]
+    assert re.match(rf"::error file={accepted_tests.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
     (case,) = cases(accepted_tests)
     properties = properties_of(case)
     assert properties["dtfperf_verdict"] == "REGRESSED"
