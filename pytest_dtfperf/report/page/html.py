@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import NONE, change, percent, printable, rate
@@ -274,17 +274,16 @@ _SPARK_EDGE = 6.0
 def make_element(name: str, *children: str, **attributes: object) -> Markup:
     """Return an SVG element. `class_` and `text_anchor` become class and text-anchor; attributes that are None are left out."""
     named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    text = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in named.items())
-    begin = Markup("<{}{}").format(Markup(name), Markup("").join(text))
+    begin = f"<{name}" + "".join([f' {key}="{_escape_text(value)}"' for key, value in named.items()])
     if not children:
-        return begin + Markup("/>")
-    return begin + Markup(">{}</{}>").format(Markup("").join(map(_format_text, children)), Markup(name))
+        return Markup(f"{begin}/>")
+    return Markup(f"{begin}>{''.join(map(_escape_text, children))}</{name}>")
 
 
-def _format_text(value: object) -> str:
+def _escape_text(value: object) -> Markup:
     if isinstance(value, Markup):
         return value
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else printable(str(value))
+    return escape(f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else printable(str(value)))
 
 
 def _format_percent(value: float) -> str:

@@ -131,7 +131,7 @@ class _SiteBuild:
             pasts = [make_past(series, number, self._changes) for series, number in nights.get(row["id"], ())]
             pasts += maker.list_pasts_of_disturbed(row)
             kept = {key: value for key, value in row.items() if key != "watched"}
-            data = [compute_version_digest(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]
+            data = [compute_version_digest(), self._title, kept, [vars(past) for past in pasts], maker.state(folder)]
             self._folder.page(name, data, _defer(maker.page, row, folder))
 
     def _events(self) -> None:

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urldefrag
@@ -22,12 +20,13 @@ from pytest_dtfperf.history.watching import HistoryData, load_history
 from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
+from tests.plugin import zygote
 from tests.report.page.test_html import parse_html
 from tests.report.site.made import CONTENT, event, make_history_data, point, series, session
 from tests.report.site.samples import enter_history, get_address, make_trainings, write_night, write_nights
 
 LIMIT = 1_000_000  # bytes of a page
-NIGHTS, EACH = 34, 3
+NIGHTS, EACH = 30, 3
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +207,7 @@ def test_killed_build_is_continued(tmp_path: Path) -> None:
     found = enter_history(write_nights(tmp_path / "results", 4, systems=1, each=1), tmp_path)
     killed, fresh = tmp_path / "killed", tmp_path / "fresh"
     arguments = ["site", f"--history={get_address(tmp_path)}", f"--results={tmp_path / 'results'}"]
-    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments, f"--out={killed}"], check=False)
+    ended = zygote.python("-c", KILLED, *arguments, f"--out={killed}")
     assert ended.returncode == -signal.SIGKILL
     left = list_pages(killed)
     assert len(left) == 4
