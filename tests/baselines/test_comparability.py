@@ -159,7 +159,7 @@ PROGRAM = some.fixed_dictionaries(
 STATE = some.builds(HostLoad, load=some.none() | some.floats(0, 99), governor=WORDS)
 JSON = some.fixed_dictionaries({}, optional={"hardware": HARDWARE, "software": SOFTWARE, "program": PROGRAM})
 FINGERPRINT = JSON.map(Fingerprint.from_json)
-few = settings(max_examples=50, deadline=None, derandomize=True)
+few = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 @few

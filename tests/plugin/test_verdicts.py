@@ -491,8 +491,8 @@ def test_last_line_counts_undecided_tests(accepted_tests: PerfTests, how: list[s
 
 
 def test_junit_has_errors_and_failures(accepted_tests: PerfTests) -> None:
-    """A lost agent is INFRASTRUCTURE, which is an error in the terminal and in JUnit XML, and a regression is a failure with its
-    step's change."""
+    """A lost agent is INFRASTRUCTURE, an error in the terminal and in JUnit XML, and a regression is a failure with its step's
+    change."""
     accepted_tests.write(
         """
 def test_lost(train, monkeypatch):

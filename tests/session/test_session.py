@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.testing.backends import wait_until
+from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
 from tests.plugin.test_allocations import CLOUD
 
@@ -147,19 +147,12 @@ def test_hosts_are_released_at_any_end(project: PerfTests, line: str, code: int,
 def test_sigterm_during_a_run_ends_the_session(project: PerfTests) -> None:
     """SIGTERM while tasks train ends the session with its locks."""
     begun = project.folder / "begun"
-    process = subprocess.Popen(
-        [
-            project.python,
-            "-c",
-            OPEN + "with open_session() as session:\n    session.measure(session.spec('trivial', gpus=1))\n",
-        ],
-        cwd=project.folder,
-        env=project.environ({"TOY_DO": "wait", "TOY_WAITS": str(begun)}),
-        start_new_session=True,
-    )
-    wait_until("a task trains", begun.exists, ENDS_S)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(ENDS_S) == 128 + signal.SIGTERM
+    source = OPEN + "with open_session() as session:\n    session.measure(session.spec('trivial', gpus=1))\n"
+    environment = project.environ({"TOY_DO": "wait", "TOY_WAITS": str(begun)})
+    with zygote.start(["-c", source], project.folder, environment, leads=True) as process:
+        wait_until("a task trains", begun.exists, ENDS_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(ENDS_S) == 128 + signal.SIGTERM
     assert list((project.folder / "runtime" / "dtfperf").iterdir()) == []
     assert session_of(project)["exit_code"] == 2
 
