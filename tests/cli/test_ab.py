@@ -36,6 +36,7 @@ from tests.plugin.test_verdicts import session
 
 __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
 
+ONE_TASK = ("trivial", "variable_update=replicated")
 SLOW = "new: environment=TOY_STEP_S=0.02"
 CLUSTERS_FILE = "--clusters-file=perf/clusters.toml"
 
@@ -125,7 +126,7 @@ def test_each_variant_is_compared_with_the_first(perf: PerfTests) -> None:
     (perf.folder / "ab.toml").write_text(
         '[old]\n[slow]\nenvironment = ["TOY_STEP_S=0.02"]\n[fast]\nenvironment = ["TOY_STEP_S=0.005"]\n'
     )
-    ended = run_ab(perf, "--variants=ab.toml", "trivial", "trivial", "gpus=2")
+    ended = run_ab(perf, "--variants=ab.toml", *ONE_TASK, *ONE_TASK, "gpus=2")
     assert ended.code == 1, ended.err
     found = [(each["spec"]["gpus"], each["variant"]["name"], each["verdict"]) for each in read_comparisons(perf)]
     assert found == [(1, "slow", "SLOWER"), (1, "fast", "FASTER"), (2, "slow", "SLOWER"), (2, "fast", "FASTER")]
@@ -366,8 +367,7 @@ def test_container_that_does_not_start_over_ssh_ends_the_comparison(perf: PerfTe
     error = ended.err[ended.err.index("dtfperf: variant new: the agent on ") :].splitlines()
     assert error[1:] == ["    | container: this host has no image /no/such/tf.sif"]
     assert "run 1 of" not in ended.err
-    for each in lab.machines:
-        assert not each.sessions()
+    wait_until("no session is left on any host", lambda: not any(each.sessions() for each in lab.machines))
 
 
 def test_environment_without_this_package_trains(perf: PerfTests, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ for _ in range(6):
     with steps:
         time.sleep(STEP_S)
 """
-ONE_TASK = ("--command=python train.py", "variable_update=replicated")
+ONE_TASK = "variable_update=replicated"  # a parameter server would double the tasks of each run
+PROGRAM_ALONE, TOY_ALONE = ("--command=python train.py", ONE_TASK), ("trivial", ONE_TASK)
 FAST, SLOW = 0.1, 0.25  # seconds of a step: other load adds hundredths. Where that is much, a search has five times the blocks
 
 
@@ -95,7 +96,7 @@ def make_repository(folder: Path, steps: Sequence[float], before: str = "", *, b
 
 def test_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
     """The first slow variant is FOUND with its effect, in fewer blocks than candidates, without a baseline."""
-    ended = run_bisect(perf, *make_series(*[0.01] * 7, *[0.02] * 9), "trivial", "--json")
+    ended = run_bisect(perf, *make_series(*[0.01] * 7, *[0.02] * 9), *TOY_ALONE, "--json")
     assert ended.code == 0, ended.err
     found = read("bisect", ended.out)
     assert found["result"] == "FOUND"
@@ -111,7 +112,7 @@ def test_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
 
 def test_result_is_printed_with_its_probability(perf: PerfTests) -> None:
     """The output has a table of the candidates, the found one with its probability, and an explanation from traced runs."""
-    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02), "trivial", TOY_TRACES="1")
+    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02), *TOY_ALONE, TOY_TRACES="1")
     assert ended.code == 0, ended.err
     ended.line("candidate", "blocks", "against the first", "probability")
     ended.line("FOUND: with a probability of")
@@ -173,7 +174,7 @@ def test_workers_of_candidates_are_on_the_same_hosts(perf: PerfTests) -> None:
 
 def test_two_slow_variants_are_found(perf: PerfTests) -> None:
     """Two changes are SEVERAL, with both candidates."""
-    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02, 0.02, 0.04, 0.04), "trivial")
+    ended = run_bisect(perf, *make_series(0.01, 0.01, 0.02, 0.02, 0.02, 0.04, 0.04), *TOY_ALONE)
     assert ended.code == 0, ended.err
     found = read_result(perf)
     assert found["result"] == "SEVERAL"
@@ -182,7 +183,7 @@ def test_two_slow_variants_are_found(perf: PerfTests) -> None:
 
 def test_equal_series_has_no_difference(perf: PerfTests) -> None:
     """If the last candidate is as fast as the first, the result is NO_DIFFERENCE."""
-    ended = run_bisect(perf, "a:", "b: num_intra_threads=1", "c: num_intra_threads=2", "trivial")
+    ended = run_bisect(perf, "a:", "b: num_intra_threads=1", "c: num_intra_threads=2", *TOY_ALONE)
     assert ended.code == 0, ended.err
     ended.line("NO_DIFFERENCE: good and bad differ by less than 0.01")
 
@@ -191,7 +192,7 @@ def test_failing_variant_is_skipped(perf: PerfTests) -> None:
     """A candidate with failing tasks is skipped with its reason, and the change is found beside it."""
     variants = make_series(0.01, 0.01, 0.01, 0.02, 0.02)
     variants[2] = "v2: environment='TOY_DO=die worker:0'"
-    ended = run_bisect(perf, *variants, "trivial")
+    ended = run_bisect(perf, *variants, *TOY_ALONE)
     assert ended.code == 0, ended.err
     found = read_result(perf)
     assert "with variant v2" in found["broken"]["2"]
@@ -203,7 +204,7 @@ def test_skipped_candidate_can_end_a_search(perf: PerfTests) -> None:
     """No block follows a skipped candidate if all others were measured, and the change is found."""
     variants = make_series(0.01, 0.01, 0.02)
     variants[1] = "v1: environment='TOY_DO=die worker:0'"
-    ended = run_bisect(perf, *variants, "trivial")
+    ended = run_bisect(perf, *variants, *TOY_ALONE)
     assert ended.code == 0, ended.err
     found = read_result(perf)
     assert (found["result"], found["changes"][0]["candidates"]) == ("FOUND", ["v1", "v2"])
@@ -223,7 +224,8 @@ def count_agents(_):
 counts = []
 candidates = [Candidate(parse_variant(each)) for each in sys.argv[1:]]
 with Session.open(clusters_file="perf/clusters.toml", quiet=True) as session:
-    search = StackBisection(session, candidates, session.spec("trivial"), BisectionPolicy(), 1, count_agents)
+    spec = session.spec("trivial", variable_update="replicated")
+    search = StackBisection(session, candidates, spec, BisectionPolicy(), 1, count_agents)
     search.carry_out(600)
 print(search.decision.end, len({each.candidate for each in search.blocks}) > 3, max(counts))
 """
@@ -237,14 +239,14 @@ def test_four_candidates_have_agents_at_most(perf: PerfTests) -> None:
 
 def test_series_with_a_failing_first_candidate_fails(perf: PerfTests) -> None:
     """A search with a first candidate that cannot run is an error."""
-    ended = run_bisect(perf, "a: environment='TOY_DO=die worker:0'", *make_series(0.01, 0.02), "trivial")
+    ended = run_bisect(perf, "a: environment='TOY_DO=die worker:0'", *make_series(0.01, 0.02), *TOY_ALONE)
     assert ended.code == 1, ended.err
     assert "with variant a" in ended.err
 
 
 def test_search_without_blocks_is_undecided(perf: PerfTests) -> None:
     """If the blocks are used, the result is UNDECIDED with exit code 1, and --resume continues with more blocks."""
-    arguments = [*make_series(*[0.01] * 20, *[0.02] * 20), "trivial"]
+    arguments = [*make_series(*[0.01] * 20, *[0.02] * 20), *TOY_ALONE]
     ended = run_bisect(perf, *arguments, "--max-blocks=3")
     assert ended.code == 1, ended.err
     ended.line("UNDECIDED: the blocks do not decide, after 3 blocks")
@@ -260,7 +262,7 @@ def test_slow_commit_is_found(programs: PerfTests) -> None:
     """The slow commit is named with its subject and files; the repository is unchanged, and cached worktrees can be cleared."""
     repo = programs.folder / "repo"
     commits = make_repository(repo, [FAST] * 4 + [SLOW] * 4)
-    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", "--bad=main", *ONE_TASK)
+    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", "--bad=main", *PROGRAM_ALONE)
     assert ended.code == 0, ended.err
     ended.line(f"{run_git(repo, 'rev-parse', '--short', commits[4])} Change number 4: -")
     ended.line("speed.py | 2")
@@ -280,7 +282,7 @@ def test_commits_with_a_failing_build_are_skipped(programs: PerfTests) -> None:
     repo = programs.folder / "repo"
     commits = make_repository(repo, [FAST] * 3 + [SLOW] * 2, broken=[2, 3])
     setup = ("--setup=sh build.sh", "--setup=test -f built")
-    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", *setup, *ONE_TASK)
+    ended = run_bisect(programs, f"--repo={repo}", f"--good={commits[0]}", *setup, *PROGRAM_ALONE)
     assert ended.code == 0, ended.err
     found = read_result(programs)
     assert sorted(found["broken"]) == ["2", "3"]
@@ -307,7 +309,7 @@ def test_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
     (programs.folder / "train.py").write_text(PROGRAM.format(module="toyspeed"))
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(programs.folder / "wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     index["PIP_NO_DEPS"] = "1"  # it has none, and to read those of all installed packages would take three seconds each time
-    ended = run_bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", *ONE_TASK, **index)
+    ended = run_bisect(programs, "--packages=toyspeed==1.0,1.1,1.2", *PROGRAM_ALONE, **index)
     assert ended.code == 0, ended.err
     ended.line("toyspeed==1.1: -")
 
@@ -315,25 +317,25 @@ def test_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
 def test_killed_bisection_is_resumed(perf: PerfTests) -> None:
     """--resume continues with the blocks of a killed session, and refuses other candidates and a damaged file."""
     variants = make_series(*[0.01] * 9, *[0.02] * 3)
-    arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml", "--seed=1"]
+    arguments = [*variants, *TOY_ALONE, "--clusters-file=perf/clusters.toml", "--seed=1"]
     with perf.start_command("bisect", *arguments) as process:
         wait_until("two blocks are made", lambda: _count_blocks(perf) >= 2)
         process.send_signal(signal.SIGKILL)
         process.wait(ENDS_S)
     (folder,) = (perf.folder / "perf_results").iterdir()
     before = json.loads((folder / "bisection.json").read_text())["blocks"]
-    ended = run_bisect(perf, *variants, "trivial", f"--resume={folder}")
+    ended = run_bisect(perf, *variants, *TOY_ALONE, f"--resume={folder}")
     assert ended.code == 0, ended.err
     found = read_result(perf)
     assert found["resumed"] == folder.name
     assert found["blocks"][: len(before)] == before
     assert found["changes"][0]["candidates"] == ["v9"]
-    other = run_bisect(perf, *variants[1:], "trivial", f"--resume={folder}")
+    other = run_bisect(perf, *variants[1:], *TOY_ALONE, f"--resume={folder}")
     assert other.code == 2
     assert "has other candidates" in other.err
     path = folder / "bisection.json"
     path.write_text(path.read_text().replace('"candidate": 11,', '"candidate": 12,'))
-    damaged = run_bisect(perf, *variants, "trivial", f"--resume={folder}")
+    damaged = run_bisect(perf, *variants, *TOY_ALONE, f"--resume={folder}")
     assert f"{path} is no bisection: candidate 12 is none of 12" in damaged.err
 
 

@@ -204,7 +204,7 @@ def test_isolate_searches_the_nodes_of_a_slurm_job(perf: PerfTests, site: Site) 
     """On Slurm, groups train side by side as steps of one job, and equal nodes are all fit."""
     mini = Mini(perf, site)
     command = ["isolate", "trivial", "gpus=4", "--cluster=mini", "--clusters-file=perf/clusters.toml", "--json"]
-    ended = perf.run_python("-m", "pytest_dtfperf.cli", *command)
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", *command, "--layouts=1")
     assert ended.code == 0, ended.err
     assert read("isolate", ended.out)["conclusion"]["fit"] == ["n1", "n2", "n3", "n4"]
     assert len(mini.jobs) == 1
