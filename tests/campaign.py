@@ -19,11 +19,8 @@ AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # whether another version of pyte
 
 # Files of tests/plugin whose tests use the same hooks of pytest: how sessions are displayed, judged and recorded. Another
 # version of pytest repeats one test of so many.
-ALIKE = (
-    "test_ab.py", "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_together.py",
-    "test_verdicts.py",
-)  # fmt: skip
-REPEATED_OF = 6
+ALIKE = ("test_display.py", "test_dry_run.py", "test_missing.py", "test_together.py", "test_verdicts.py")
+REPEATED_OF = 10
 
 T = TypeVar("T")
 Values = Mapping[str, Hashable]

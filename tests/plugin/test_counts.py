@@ -66,7 +66,6 @@ def count(texts: Iterable[str]) -> dict[str, int]:
 
 def test_all_outputs_have_the_same_counts(perf: PerfTests) -> None:
     """Each output has the number of tests or measurements with each verdict, and red tests give exit code 1."""
-    perf.draws = True
     perf.write(MADE_UP)
     ended = perf.run("-v", "--junitxml=junit.xml")
     expected = {str(verdict): count for verdict, count in COUNTS.items()}

@@ -26,10 +26,11 @@ def test_new_baseline_has_a_step_breakdown(perf: PerfTests, option: str) -> None
 
 
 def test_passing_test_has_no_traced_run(accepted_tests: PerfTests) -> None:
-    """A measurement that passes has no traced run and no step breakdown."""
-    assert accepted_tests.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
+    """A measurement that passes has no traced run, no step breakdown and no experiments, also with --diagnose."""
+    assert accepted_tests.run("--gpus=1", "--explain=auto", "--diagnose", TOY_TRACES="1").code == 0
     (record,) = records(accepted_tests)
     assert "traced" not in record
+    assert "experiments" not in record
     assert not any("step_breakdown" in run for run in record["runs"])
 
 
@@ -40,11 +41,13 @@ def test_test_without_a_baseline_has_no_traced_run(perf: PerfTests) -> None:
 
 
 def test_regression_has_a_traced_run_that_does_not_count(accepted_tests: PerfTests) -> None:
-    """A regression has a short traced run with the step breakdown, which is not among the runs of the measurement."""
+    """A regression has a short traced run with the step breakdown, which is not among the runs of the measurement, and without
+    --diagnose no experiments."""
     ended = accepted_tests.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted_tests)
     assert record["verdict"] == "REGRESSED"
+    assert "experiments" not in record
     assert record["traced"]["step_breakdown"]["steps"] == 5
     assert {len(run["step_s"]["worker:0"]) for run in record["runs"]} == {40}
     assert len(record["traced"]["step_s"]["worker:0"]) == 10
@@ -86,7 +89,8 @@ def test_throughput(train, baseline):
 
 
 def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
-    """With --diagnose a regression by slow input is tried with synthetic input, and the output shows that this confirms it."""
+    """With --diagnose a regression by slow input is tried with synthetic input, and the output shows that this confirms it. If
+    a task dies in the experiment, its outcome is open, and the verdict stays REGRESSED."""
     perf.write(READS)
     assert perf.run("--update-baselines").code == 0
     shutil.rmtree(perf.folder / "perf_results")
@@ -100,20 +104,6 @@ def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
     assert {round(run["images_per_sec"]) for run in record["runs"]} == {333}
     ended.line("tried: input: with synthetic input the step takes 0.01 instead of 0.03 s: confirmed")
 
-
-def test_experiments_need_diagnose_and_a_regression(accepted_tests: PerfTests) -> None:
-    """A regression without --diagnose has no experiments, nor has a passing test with it."""
-    assert accepted_tests.run("--gpus=1", TOY_STEP_S="0.02").code == 1
-    assert "experiments" not in records(accepted_tests)[0]
-    shutil.rmtree(accepted_tests.folder / "perf_results")
-    assert accepted_tests.run("--gpus=1", "--diagnose").code == 0
-    assert "experiments" not in records(accepted_tests)[0]
-
-
-def test_experiment_that_fails_changes_no_verdict(perf: PerfTests) -> None:
-    """If a task dies in an experiment, its outcome is open, and the verdict stays REGRESSED."""
-    perf.write(READS)
-    assert perf.run("--update-baselines").code == 0
     shutil.rmtree(perf.folder / "perf_results")
     ended = perf.run("--diagnose", "--explain=never", TOY_INPUT_S="0.02", TOY_DO="die of synthetic input")
     assert ended.code == 1

@@ -111,7 +111,6 @@ def test_history_option_overrides_variable_and_ini(perf: PerfTests) -> None:
     for arguments, variable, file in (
         (["--history=option.sqlite"], "variable.sqlite", "option.sqlite"),
         ([], "variable.sqlite", "variable.sqlite"),
-        ([], "", "ini.sqlite"),
     ):
         ended = perf.run("--gpus=1", *arguments, DTFPERF_HISTORY=variable)
         assert ended.code == 0, ended.out

@@ -114,7 +114,7 @@ def test_launched_program_imports_files_of_its_folder(perf: PerfTests) -> None:
 
 def test_nightly_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
     """`dtfperf nightly` and its pytest ignore such files."""
-    perf.environment["PYTEST_ADDOPTS"] = " ".join(WITHOUT)
+    perf.environment["PYTEST_ADDOPTS"] = " ".join([*WITHOUT, *WITHOUT_DRAWING])
     run_command_beside(
         perf, "nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"
     )

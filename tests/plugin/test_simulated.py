@@ -35,7 +35,6 @@ def write(perf: PerfTests, more: str = "") -> None:
 def test_simulated_session_is_marked_in_all_outputs(perf: PerfTests) -> None:
     """Terminal, records, CSV, page, Markdown and JUnit of a session on simulated hosts mark it as simulated."""
     write(perf)
-    perf.draws = True
     ended = perf.run("--cluster=sim", "--gpus=1,8", "--junitxml=junit.xml")
     assert ended.code == 0, ended.out + ended.err
     ended.line("dtfperf: cluster sim (simulated, 4 hosts, 8 gpu devices)", "SIMULATED: nothing is trained")

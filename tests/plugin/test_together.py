@@ -22,7 +22,7 @@ from tests.plugin.test_verdicts import records
 MANY = """
 import pytest
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_throughput(train, baseline, batch_size):
     baseline.check(train(model="trivial", gpus=1, batch_size=batch_size))
 """
@@ -58,10 +58,10 @@ def test_xdist_workers_share_one_session(perf: PerfTests) -> None:
     ended = perf.run("-n2", "--update-baselines")
     assert ended.code == 0, ended.out
     (session,) = sessions(perf)
-    assert len(records(perf)) == 6
+    assert len(records(perf)) == 3
     (file,) = (perf.folder / "baselines").glob("*.json")
-    assert len(json.loads(file.read_text())["entries"]) == 6
-    assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 6}
+    assert len(json.loads(file.read_text())["entries"]) == 3
+    assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 3}
     assert ended.out.count("Baselines written") == 1
 
 
