@@ -7,7 +7,8 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from importlib import metadata
 from importlib.machinery import PathFinder
 from inspect import isfunction
@@ -131,13 +132,14 @@ def _find_attribute(module: ModuleType, attribute: str) -> Any:
 
 
 def _modules() -> Iterator[ModuleType]:
+    is_installed = cache(_is_installed)  # many modules are in the same folder
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if (
             isinstance(module, ModuleType)
             and file
             and file.endswith(".py")
-            and not _is_installed(os.path.dirname(file))
+            and not is_installed(os.path.dirname(file))
             and name != "__mp_main__"
         ):
             yield module
@@ -191,12 +193,18 @@ def _root(file: str, name: str) -> str:
 
 
 def _is_installed(folder: str) -> bool:
+    real = Path(folder).resolve()
+    return any(real.is_relative_to(home) for home in _list_homes())
+
+
+@cache  # to list them takes half a millisecond, and thousands of modules are compared with them
+def _list_homes() -> Collection[Path]:
+    """Return the folders of the standard library and of installed packages."""
     paths = sysconfig.get_paths()
     homes = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         homes.add(site.getusersitepackages())
-    real = Path(folder).resolve()
-    return any(real.is_relative_to(Path(home).resolve()) for home in homes)
+    return {Path(home).resolve() for home in homes}
 
 
 def _package(module: str) -> str | None:
