@@ -64,7 +64,7 @@ def measured_session(tmp_path_factory: pytest.TempPathFactory) -> MeasuredSessio
     perf.write(
         "from uncounted import looped\n\n"
         "def test_it(train, baseline):\n"
-        "    baseline.check(train(model=looped, batch_size=4, steps=3, warmup_steps=1))\n",
+        "    baseline.check(train(model=looped, variable_update='independent', batch_size=4, steps=3))\n",
         "test_uncounted.py",
     )
     ended = perf.run("--repeats=2", "--update-baselines", "-v")
@@ -129,7 +129,7 @@ def test_instance_in_a_module_trains(tmp_path: Path) -> None:
         "import held, pytest\n\n"
         "@pytest.mark.parametrize('precision', ['fp32', 'bf16'])\n"
         "def test_it(train, precision):\n"
-        "    train(model=held.MODEL, precision=precision, gpus=2, num_ps=1, batch_size=8, steps=4)\n"
+        "    train(model=held.MODEL, precision=precision, variable_update='independent', batch_size=8, steps=4)\n"
     )
     ended = perf.run("--repeats=1")
     assert ended.code == 0, ended.out
@@ -141,7 +141,7 @@ def test_instance_in_a_module_trains(tmp_path: Path) -> None:
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
-    words = ("run", "held:MODEL", "gpus=2", "num_ps=1", "batch_size=8", "steps=4", "--repeats=1", "--explain=never", "--json")
+    words = ("run", "held:MODEL", "variable_update=independent", "batch_size=8", "steps=4", "--repeats=1", "--explain=never", "--json")
     shown = perf.run_python(
         "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=make_search_path(perf)
     )

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -62,17 +62,17 @@ def run(request: pytest.FixtureRequest, runs: Callable[[str], Run]) -> Run:
     return runs(request.param)
 
 
-def make_traces(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
+def make_traces(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> list[TaskTrace]:
     """The traces of a training."""
-    _, traces = measure_with_traces(run_tasks, spec, workers, servers_host=servers_host)
+    _, traces = measure_with_traces(run_tasks, spec, workers, **order)
     return traces
 
 
 def measure_with_traces(
-    run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1"
+    run_tasks: RunTasks, spec: Spec, workers: int, *, traced_steps: int = TRACED, **order: Any
 ) -> tuple[list[TaskReport], list[TaskTrace]]:
     """Measure, and return the reports and the traces."""
-    with orders_of(spec, workers=workers, traced_steps=TRACED, servers_host=servers_host) as orders:
+    with orders_of(spec, workers=workers, traced_steps=traced_steps, **order) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
     reports = [report_of(outcome) for outcome in outcomes]
@@ -88,9 +88,9 @@ def test_large_gradients_go_up_in_turn_between_hosts(run_tasks: RunTasks, tiny: 
     """distributed_replicated cuts what a server has, 12.8 MB of mnist in three. Between hosts each piece of a gradient waits at
     its worker until the one behind it has arrived, on one host none does; what is pushed and fetched is the same.
     """
-    large = tiny.replace(model="mnist", steps=1)
+    large = tiny.replace(model="mnist", batch_size=1, steps=1)
     spec = large.replace(variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
-    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
+    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host, traced_steps=1):
         piece_of = {
             operation.name: trace.queues[operation.inputs[0]].partition("/gradient of")[0].rpartition("/")[2]
             for operation in trace.operations
@@ -110,9 +110,9 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
     hosts the last layer waits on its servers until the convolutions' values have come; on one host nothing waits.
     """
     spec = tiny.replace(
-        model="mnist", steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split"
+        model="mnist", batch_size=1, steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split"
     )
-    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host):
+    for trace in make_traces(run_tasks, spec, 2, servers_host=servers_host, traced_steps=1):
         variables = {each.name: each.inputs[0] for each in trace.operations if each.type == "ReadVariableOp"}
         held_back = {
             variables[operation.inputs[0]]
