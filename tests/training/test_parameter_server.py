@@ -158,5 +158,5 @@ def test_servers_share_the_bytes(run_training: RunTraining, tiny: Spec) -> None:
     """Two parameter servers share all variables, and the report has the bytes of each."""
     _, _, alone = run_training(tiny.replace(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
     assert [device.split("/device")[0] for device in sorted(alone.variable_bytes)] == ["/job:ps/task:0", "/job:ps/task:1"]
-    trainable = 3 * 3 * 8 + 8 + 3 * 3 * 8 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10
+    trainable = 3 * 3 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10
     assert sum(alone.variable_bytes.values()) == 4 * trainable

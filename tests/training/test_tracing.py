@@ -143,7 +143,7 @@ def assert_graph_is_reported(run: Run) -> None:
     assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
     (chief,) = (report for report in run.reports if report.name == "worker:0")
     assert chief.graph
-    assert chief.graph.operations["Conv2D"] >= 2
+    assert chief.graph.operations["Conv2D"] >= 1
     assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
 
 
@@ -181,7 +181,7 @@ def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
         assert {"forward", "backward", *others} <= breakdown.parts.keys(), task
 
 
-@pytest.mark.campaign(part=5)
+@pytest.mark.campaign(part=9)  # one function adds the timestamps to the graphs of all modes but those of strategies
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
 def test_another_run_computes_the_same(run_training: RunTraining, run: Run) -> None:
     """Each worker's graph is the same in a run without timestamps and traces."""

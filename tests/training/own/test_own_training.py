@@ -46,7 +46,7 @@ def mode_cases() -> Iterator[Any]:
             yield pytest.param(mode, last, id=f"{mode}-{last}")
 
 
-@pytest.mark.campaign(part=5)  # what several devices learn in these modes is looked at below
+@pytest.mark.campaign(part=10)  # what several devices learn in these modes is looked at below
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 @pytest.mark.parametrize("mode, layout", [*mode_cases()])
 def test_own_model_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
@@ -140,7 +140,7 @@ def learn_on_one_device(
     return train_on_one_device
 
 
-@pytest.mark.campaign(part=4)
+@pytest.mark.campaign(part=7)  # the modes are tested with built-in models, and read own models' variables in the same way
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.with_transposed_product], ids=["keras", "function"])
 def test_several_devices_learn_as_one(
