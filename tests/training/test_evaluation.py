@@ -56,7 +56,11 @@ def test_evaluations_within_training_do_not_change_it(run_training: RunTraining,
 
 
 @pytest.mark.campaign(part=2)
-@pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"xla_compile": True, "model": "mnist_softmax"}, {"forward_only": True}],
+    ids=str,
+)
 def test_divided_variables_train_as_whole_ones(
     run_training: RunTraining, tiny: Spec, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -83,7 +87,7 @@ def test_all_workers_stop_at_the_target(run_training: RunTraining, tiny: Spec, s
     assert found == [False] * (len(found) - 1) + [True]
 
 
-@pytest.mark.campaign(part=2)
+@pytest.mark.campaign(part=3)  # the modes with graphs broadcast the decision by the same operations
 @pytest.mark.parametrize(
     "variable_update, num_ps",
     [

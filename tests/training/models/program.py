@@ -182,8 +182,8 @@ def products(precision: str) -> dict[str, Any]:
 
 
 def step(placement: str, between_hosts: bool, timestamped: bool, **changes: Any) -> dict[str, Any]:
-    """Count the tensors that a worker's step on VGG11 computes with the width of its largest matrix, by their rows."""
-    spec = Spec(model="vgg11", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
+    """Count the tensors that a worker's step on "mnist" computes with the width of its largest matrix, by their rows."""
+    spec = Spec(model="mnist", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
     tasks = {job: [f"{job}{i}" for i in range(2)] for job in ("ps", "worker")}
     cluster = {job: tuple(f"{task if between_hosts else 'here'}:{task[-1]}" for task in tasks[job]) for job in tasks}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, timestamped=(timestamped,))
@@ -197,7 +197,7 @@ def step(placement: str, between_hosts: bool, timestamped: bool, **changes: Any)
             seen.add(op)
             front += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
     shapes = [tensor.shape for op in seen for tensor in op.outputs if tensor.shape.rank == 2]
-    return dict(Counter(str(shape[0]) for shape in shapes if shape[1] == 4096))
+    return dict(Counter(str(shape[0]) for shape in shapes if shape[1] == 1024))
 
 
 def keras(application: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def size_of(model: str) -> dict[str, Any]:
     return {} if family is None else {"image_shape": (SMALL[family], SMALL[family], 3)}
 
 
-@pytest.mark.campaign(part=4)
+@pytest.mark.campaign(part=8)  # test_outline.py compares all with the literature
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:] if campaign.WHOLE else DEEPER)])
 def test_network_learns(ask: Ask, model: str) -> None:
     """A network has its outline's variables and shapes, starts near ln(classes), uses all variables, and its loss falls.
@@ -115,14 +115,14 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
 )
 def test_parts_of_a_dense_layer_are_never_joined(ask: Ask, changes: dict[str, str], timestamped: bool) -> None:
-    """A step on VGG11 makes no tensor of its whole largest matrix if that is divided into parts."""
+    """A step on a network makes no tensor of its whole largest matrix if that is divided into parts."""
     whole, spread, together = (
         ask("step", placement=placement, between_hosts=between_hosts, timestamped=timestamped, **changes)
         for placement, between_hosts in (("greedy", False), ("split", False), ("greedy", True))
     )
-    assert whole["25088"] >= 2  # the value and the gradient
+    assert whole["3136"] >= 2  # the value and the gradient
     for parts in spread, together:
-        assert "25088" not in parts
+        assert "3136" not in parts
         assert sum(parts.values()) > sum(whole.values())
 
 
@@ -174,7 +174,7 @@ COMPARED = [
 ]
 
 
-@pytest.mark.campaign(part=4)
+@pytest.mark.campaign(part=6)  # networks share the layers, which differ
 @pytest.mark.parametrize("model, other", COMPARED)
 def test_formats_and_precisions_compute_the_same_network(ask: Ask, model: str, other: str) -> None:
     """Loss and gradients in NCHW and with layers for GPUs equal those of NHWC and CPUs, up to rounding.
