@@ -141,9 +141,14 @@ def test_instance_in_a_module_trains(tmp_path: Path) -> None:
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
-    words = ("run", "held:MODEL", "variable_update=independent", "batch_size=8", "steps=4", "--repeats=1", "--explain=never", "--json")
+    words = ("run", "held:MODEL", "variable_update=independent", "batch_size=8", "steps=4", "--repeats=1", "--json")
     shown = perf.run_python(
-        "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=make_search_path(perf)
+        "-m",
+        "pytest_dtfperf.cli",
+        *words,
+        "--explain=never",
+        "--clusters-file=perf/clusters.toml",
+        PYTHONPATH=make_search_path(perf),
     )
     assert shown.code == 0, shown.err
     (measurement,) = read("run", shown.out)
