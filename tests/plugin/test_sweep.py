@@ -40,8 +40,9 @@ def list_states(perf: PerfTests) -> list[Path]:
 
 def test_sweep_finds_the_fastest_with_few_runs(eight_devices: PerfTests) -> None:
     """Of eight counts four have a short run and two are measured in full, the fastest is accepted, and `best` takes it."""
-    ended = run_sweep(eight_devices, "--update-baselines=new")
+    ended = run_sweep(eight_devices, "--update-baselines=new", "-v")
     assert ended.code == 0, ended.out
+    ended.line("gpus8-pssweep-parameter_server")
     measured = {record["spec"]["num_ps"]: record for record in records(eight_devices)}
     assert measured.keys() == {3, 5}
     sweep = measured[3]["sweep"]

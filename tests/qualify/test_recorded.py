@@ -11,7 +11,7 @@ from pytest_dtfperf.qualify.peers import QualifyPolicy
 from pytest_dtfperf.qualify.recorded import judge_by_records, needs_readings
 from tests import campaign
 
-HOSTS = 500 if campaign.WHOLE else 150
+HOSTS = 500 if campaign.WHOLE else 100
 FIT, SLOW, NOT_JUDGED = HostVerdict.FIT, HostVerdict.SLOW, HostVerdict.NOT_JUDGED
 KIND, CONDITIONS = "cpu-x", "threads=1"
 

@@ -139,7 +139,7 @@ def test_superseded_lines_have_a_limited_size(folder: SessionFolder) -> None:
     record = folder.add("t.py::test_a", big)
     size = (folder.path / "measurements.jsonl").stat().st_size
     sizes = set()
-    for number in range(12):
+    for number in range(8):
         folder.judge(record.id, verdict=Verdict.PASSED, reason=f"fine {number}")
         sizes.add(round((folder.path / "measurements.jsonl").stat().st_size / size))
     assert max(sizes) <= 2 + MOST_SUPERSEDED_BYTES / size
