@@ -131,33 +131,28 @@ def test_batch_script_requests_a_signal_before_its_end() -> None:
     assert lines[-1].startswith('exec "$PYTHON" ci/nightly ')
 
 
-def test_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
-    """Two nights in jobs of two nodes submit no other job, and have the usual verdicts and exit codes."""
+def test_nights_run_on_the_nodes_of_their_jobs(farm: Farm) -> None:
+    """Two nights in jobs of two nodes submit no other job, and have the usual verdicts and exit codes.
+
+    After SIGTERM the second one reports it, keeps its measurements, and leaves no agents.
+    """
     first = farm.submit("--update-baselines")
     assert farm.end_of(first) == "0:0", farm.log
     assert "2 passed" in farm.log  # one device and two: as many as the job has, not 128
 
-    second = farm.submit(TOY_STEP_S="0.02")
-    assert farm.end_of(second) == "1:0", farm.log
+    (farm.folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS + 'allocation = "test"\n')  # so that agents start anew
+    (farm.folder / "perf_tests" / "test_waits.py").write_text(WAITS)
+    waits = farm.folder / "waits"
+    second = farm.submit(TOY_STEP_S="0.02", TOY_WAITS=str(waits))
     assert int(second) == int(first) + 1
+    farm.wait_for(waits, second)
+    assert int(farm.site.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=true")) == int(second) + 1
+    farm.site.run("scancel", "--batch", "--signal=TERM", second)
+    assert farm.end_of(second) == "143:0", farm.log
+    assert "nightly: SIGTERM came, and pytest was ended. Exit code 143." in farm.log
+    assert farm.site.processes("pytest_dtfperf.node.agent") == []
     before, after = farm.sessions
     assert [record.verdict for record in before.measurements()] == ["NO_BASELINE", "NO_BASELINE"]
     assert [record.verdict for record in after.measurements()] == ["REGRESSED", "REGRESSED"]
     assert [len(record.measurement.hosts) for record in after.measurements()] == [1, 2]
-    assert farm.site.jobs() == []
-
-
-def test_signal_before_the_time_limit_ends_the_night(farm: Farm) -> None:
-    """After SIGTERM the night reports it, keeps its measurements, and leaves no agents."""
-    (farm.folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS + 'allocation = "test"\n')  # so that agents start anew
-    (farm.folder / "perf_tests" / "test_waits.py").write_text(WAITS)
-    waits = farm.folder / "waits"
-    job_id = farm.submit("--gpus=2", TOY_WAITS=str(waits))
-    farm.wait_for(waits, job_id)
-    farm.site.run("scancel", "--batch", "--signal=TERM", job_id)
-    assert farm.end_of(job_id) == "143:0", farm.log
-    assert "nightly: SIGTERM came, and pytest was ended. Exit code 143." in farm.log
-    assert farm.site.processes("pytest_dtfperf.node.agent") == []
-    (night,) = farm.sessions
-    assert [record.verdict for record in night.measurements()] == ["NO_BASELINE"]
-    assert night.session.exit_code == 143
+    assert after.session.exit_code == 143
