@@ -1,7 +1,7 @@
 """Commands that run no tests, beside files with names of standard modules or packages, which are not imported."""
 
 from tests.doctor.interpreters import SEES, make_interpreter
-from tests.plugin.conftest import CLUSTERS, PerfTests
+from tests.plugin.conftest import CLUSTERS, WITHOUT, PerfTests
 from tests.plugin.test_search_path import perf, run_command_beside
 
 __all__ = ["perf"]
@@ -9,6 +9,7 @@ __all__ = ["perf"]
 
 def test_audit_ignores_files_with_names_of_modules(perf: PerfTests) -> None:
     """`dtfperf baselines audit` imports none of the files in its folder."""
+    perf.environment["PYTEST_ADDOPTS"] = " ".join(WITHOUT)
     run_command_beside(perf, "baselines", "audit", ".")
 
 
