@@ -173,7 +173,7 @@ def test_missing_boto3_names_the_extra(s3: S3, session: Path) -> None:
 
 def test_interrupted_push_leaves_no_parts(s3: S3, tmp_path: Path) -> None:
     """An interrupted push has exit code 130, one line, and no unfinished upload."""
-    (tmp_path / "big").write_bytes(bytes(40 << 20))
+    (tmp_path / "big").write_bytes(bytes(20 << 20))
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/results/big", skip=1)
     flag = tmp_path / "interrupted"
     code = f"import sys{HEARS_CTRL_C.format(flag=flag)}{MAIN}"

@@ -269,20 +269,21 @@ def parse_ranks(out: str) -> dict[str, dict[str, str]]:
     return {name: json.loads(found) for name, found in re.findall(r"^(\S+) +\| (\{.*\})$", out, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_environment_has_the_rank(folder: Path, workers: int) -> None:
+def test_environment_has_the_rank(folder: Path) -> None:
     """--environment sets a task's rank and the common address, also of a single task; the caller's variables are removed."""
     (folder / "ranked.py").write_text(RANKED)
     stale = {"RANK": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "SLURM_PROCID": "9", "PMI_RANK": "2"}
     words = [f"--environment={word}" for word in RENDEZVOUS]
-    done = launch(folder, f"--num-workers={workers}", *words, "ranked.py", **stale)
-    assert done.returncode == 0, done.stderr
-    found = parse_ranks(done.stdout)
-    (port,) = {variables.pop("MASTER_PORT") for variables in found.values()}
-    assert port.isdecimal()
-    assert found == {
-        f"worker:{rank}": {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"} for rank in range(workers)
-    }
+    for workers in (1, 2):
+        done = launch(folder, f"--num-workers={workers}", *words, "ranked.py", **stale)
+        assert done.returncode == 0, done.stderr
+        found = parse_ranks(done.stdout)
+        (port,) = {variables.pop("MASTER_PORT") for variables in found.values()}
+        assert port.isdecimal()
+        assert found == {
+            f"worker:{rank}": {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"}
+            for rank in range(workers)
+        }
     assert parse_ranks(launch(folder, "--num-workers=2", "ranked.py", **stale).stdout) == {"worker:0": {}, "worker:1": {}}
 
 

@@ -407,14 +407,12 @@ def fill_disk(disk: Path) -> None:
 def test_host_without_space_for_sockets_is_reported(folder: Path, lab: Lab) -> None:
     """If the folder for temporary files is not writable, the message has the host, the path and the reason."""
     (folder / "clusters.toml").write_text(lab.toml(ENTRY, "setup = ['export TMPDIR=/proc']"))
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--cluster=lab"]
-    done = subprocess.run(
-        command, cwd=folder, env=make_environment(folder), capture_output=True, text=True, timeout=ENDS_S, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
+    argv = ["-m", zygote.COMMANDS, "notebook", "--cluster=lab"]
+    code, out, err = zygote.run(argv, folder, make_environment(folder), ENDS_S)
+    assert (code, out) == (1, "")
     why = r"^dtfperf: .*m1.*\n    \| agent: cannot make a folder in /proc on this host: No such file or directory$"
-    assert re.search(why, done.stderr, re.MULTILINE), done.stderr
-    assert "Traceback" not in done.stderr
+    assert re.search(why, err, re.MULTILINE), err
+    assert "Traceback" not in err
     assert_nothing_left(folder)
 
 
