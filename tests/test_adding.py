@@ -111,6 +111,7 @@ EXPLAINED = """
 import sys
 from pathlib import Path
 
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.experiments import plan_experiments
 from pytest_dtfperf.records.session import SessionFolder
@@ -124,23 +125,43 @@ print([each.trial.name for each in plan_experiments(list_candidate_causes(found)
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="lab", command=["pytest"], versions={})
 folder.explain(folder.add("test_x.py::test_y", measurement(spec(), [9.8, 9.9])).id, explanation=found)
 folder.finish(exit_code=0, wall_s=1.0)
+main(["explain", str(folder.path)])
 """
 
 
 def test_added_cause_is_found_and_shown(site: Path, perf: PerfTests) -> None:
     """A cause with its rows is found in the steps of two sides, has an experiment, is stored, and is shown with a command."""
     add("A cause", site)
-    assert perf.run_python("-c", EXPLAINED, str(perf.folder / "results")).out == "['another host']\n"
-    (folder,) = (perf.folder / "results").iterdir()
-    shown = perf.run_python("-m", "pytest_dtfperf.cli", "explain", str(folder)).out
+    experiments, _, shown = perf.run_python("-c", EXPLAINED, str(perf.folder / "results")).out.partition("\n")
+    assert experiments == "['another host']"
     assert "copy at worker:1: +35.0 ms, 100 % of the change; confidence medium" in shown
     assert "worker:1 (b) copies for 40.0 ms of a step, 5.00 ms in the baseline; all wait for it" in shown
     assert "next: dtfperf doctor --cluster=lab --hosts=b,c" in shown
 
 
-def test_added_backend_allocates_hosts(site: Path, perf: PerfTests) -> None:
-    """Perf tests run on hosts of the backend, its keys are validated, and an error proposes its name for a similar one."""
+# Reads each of these files of clusters, and prints why it is refused.
+READ_CLUSTERS = """
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.errors import DtfPerfError
+
+for path in sys.argv[1:]:
+    try:
+        named.load(Path(path))
+    except DtfPerfError as error:
+        print(error)
+"""
+
+
+def test_added_backend_and_export_are_used(site: Path, perf: PerfTests) -> None:
+    """Perf tests run on hosts of the backend, its keys are validated, and an error proposes its name for a similar one.
+
+    The file of the export is written when this session ends, and the summary lists it.
+    """
     add("A backend", site)
+    add("An export", site)
     clusters = perf.folder / "perf" / "clusters.toml"
     own = clusters.read_text().partition("[local.training]")[0].partition("\n[local]\n")[2]
     clusters.write_text(
@@ -150,21 +171,15 @@ def test_added_backend_allocates_hosts(site: Path, perf: PerfTests) -> None:
     assert ended.code == 0, ended.out + ended.err
     ended.line("dtfperf: cluster mine (desk, ")
     ended.line("1 undecided in")
-    text = clusters.read_text()
-    clusters.write_text(text.replace('"desk"', '"dekc"'))
-    perf.run("--cluster=mine").line("unknown backend 'dekc'. Did you mean 'desk'?")
-    clusters.write_text(f"{text}desks = 0\n")
-    perf.run("--cluster=mine").line("desks must be a whole number of at least 1")
-
-
-def test_added_export_writes_its_file(site: Path, perf: PerfTests) -> None:
-    """The file is written when the session ends, and the summary lists it."""
-    add("An export", site)
-    ended = perf.run("--gpus=1")
-    assert ended.code == 0, ended.out + ended.err
     ended.line("Listed: rates.txt")
     (written,) = (perf.folder / "perf_results").glob("*/rates.txt")
-    assert re.fullmatch(r"\d+(\.\d+)? trivial b10 gpus=1 num_ps=1 parameter_server\n", written.read_text())
+    assert re.fullmatch(r"\d+(\.\d+)? trivial b32 gpus=1 num_ps=1 parameter_server\n", written.read_text())
+    text = clusters.read_text()
+    (perf.folder / "misspelt.toml").write_text(text.replace('"desk"', '"dekc"'))
+    (perf.folder / "none.toml").write_text(f"{text}desks = 0\n")
+    refused = perf.run_python("-c", READ_CLUSTERS, "misspelt.toml", "none.toml")
+    refused.line("unknown backend 'dekc'. Did you mean 'desk'?")
+    refused.line("desks must be a whole number of at least 1")
 
 
 TRAINED = """

@@ -61,8 +61,8 @@ def run(command: str, project: Path, site: Path) -> subprocess.CompletedProcess[
         "XDG_RUNTIME_DIR": str(project.parent),
         "COLUMNS": "120",
     }
-    if not campaign.WHOLE:  # and draws nothing
-        environ["PYTEST_ADDOPTS"] = " ".join([*WITHOUT, *WITHOUT_DRAWING])
+    if not campaign.WHOLE:  # and draws and explains nothing: toys have no causes
+        environ["PYTEST_ADDOPTS"] = " ".join([*WITHOUT, *WITHOUT_DRAWING, "-o dtfperf_explain=never"])
     return subprocess.run(
         ["sh", "-c", command], cwd=project, env=environ, capture_output=True, text=True, timeout=ENDS_S, check=False
     )
