@@ -104,6 +104,7 @@ def test_readme_commands_run_in_a_clone(command: str) -> None:
 ELSEWHERE = [command for command in AT_CLUSTERS if "daint" not in command]
 
 
+@pytest.mark.campaign(part=2)  # commands of pytest differ in the cluster's name alone, and each takes a new process
 @pytest.mark.parametrize("command", ELSEWHERE)
 def test_readme_commands_run_in_a_project(command: str, project: Path) -> None:
     """Each command with a cluster is accepted in a project with the wheel, and pytest collects the perf tests."""

@@ -34,7 +34,7 @@ import pytest
 @pytest.mark.dtfperf(gpus=[2], num_ps=[1])
 @pytest.mark.parametrize("data", ["synthetic", "mnist"])
 def test_mnist(train, gpus, num_ps, data):
-    assert train(model="mnist", gpus=gpus, num_ps=num_ps, data=data).images_per_sec > 0
+    assert train(model="lenet", gpus=gpus, num_ps=num_ps, data=data).images_per_sec > 0
 """
 
 
