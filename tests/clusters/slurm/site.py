@@ -214,7 +214,8 @@ class Site:
         (self.folder / "node.sh").write_text(site_files.NODE)
         (self.folder / "into_root.sh").write_text(site_files.INTO_ROOT)
         _write_program(self.folder / "python.sh", site_files.HOSTS_PYTHON.replace("PYTHON", sys.executable))
-        (self.folder / "hosts").touch()
+        for empty in ("hosts", "profile"):
+            (self.folder / empty).touch()
         self.environment = {
             "SLURM_CONF": f"{self.folder}/slurm.conf",
             "PATH": f"{self.folder}/clients:{self.folder}/bin:{_PATH}",

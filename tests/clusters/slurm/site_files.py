@@ -12,6 +12,9 @@ folder=$1
 cd "$folder"
 hostname "$2"
 mount --bind hosts /etc/hosts
+for profile in ~/.bash_profile ~/.bash_login ~/.profile; do # of the developer: every agent is started by a login shell
+    [ ! -f "$profile" ] || mount --bind profile "$profile"
+done
 mount -t tmpfs spool spool # every step makes and removes files there, on every node
 exec 9</proc/self/ns/net # through which nodes with networks of their own find the bridge
 while read -r order; do
