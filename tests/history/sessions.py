@@ -1,5 +1,6 @@
 """Session folders as sessions leave them, made from the few values that a test sets."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -36,11 +38,15 @@ def folder_of(
         session_id=f"{started:%Y%m%dT%H%M%SZ}-{night:06x}",
         started=started,
     )
+    records = []
     for gpus, each in (rates or {1: [100.0, 101.0, 99.0]}).items():
         found = measurement(spec(gpus=gpus), each)
         data = {**found.fingerprint.to_json(), "hardware": hardware or HARDWARE, "software": dict(software or {})}
         fingerprint = Fingerprint.from_json(data | ({"program": program} if program else {}))
-        record = folder.add(f"t.py::test_a[{gpus}]", replace(found, fingerprint=fingerprint))
-        folder.judge(record.id, verdict=verdict, reason="made up")
+        made = replace(found, fingerprint=fingerprint)
+        records.append(Record(id=secrets.token_hex(6), test=f"t.py::test_a[{gpus}]", measurement=made))
+    # As `add` and then `judge` write them, but all in one write, which takes half of the time.
+    folder._edit(lambda _: {each.id: each for each in records})
+    folder._edit(lambda added: {each.id: added[each.id].with_verdict(verdict, "made up") for each in records})
     folder.finish(exit_code=0, wall_s=60.0, verdicts={str(verdict): 1}, commit=commit)
     return folder

@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,24 +25,43 @@ NEW = {"graph": "bbbbbbbbbbbb", "operations": {"Conv2D": 58, "MatMul": 37}, "set
 
 
 def history(
-    folder: Path,
-    *parts: tuple[int, float, Mapping[str, Any]],
-    gpus: Sequence[int] = (1, 2, 4),
-    noise: float = 0.01,
-    seed: int = 1,
-    at_once: bool = False,
+    folder: Path, *parts: tuple[int, float, Mapping[str, Any]], gpus: Sequence[int] = (1, 2, 4), at_once: bool = False
 ) -> Address:
     """Enter nights, part by part: (nights, rate, what `folder_of` takes); searched night by night, or all at once."""
-    address, random, night = parse_address(None, folder), np.random.default_rng(seed), 0
+    address = parse_address(None, folder)
     assert address
-    folders = []
-    for nights, rate, given in parts:
-        for _ in range(nights):
-            rates = {each: [each * rate * float(np.exp(random.normal(0, noise)))] * 2 for each in gpus}
-            folders.append(folder_of(folder / "results", night, rates, **given))
-            night += 1
-    for each in folders:
-        enter_all([each], address)
+    content, random = _make_first_part(json.dumps(parts[0]), tuple(gpus), at_once)
+    Path(str(address)).write_bytes(content)
+    random, night = deepcopy(random), parts[0][0]
+    for part in parts[1:]:
+        _enter_part(folder, night, part, gpus, random, at_once)
+        night += part[0]
+    return address
+
+
+@cache  # several tests begin with the same nights
+def _make_first_part(part: str, gpus: Sequence[int], at_once: bool) -> tuple[bytes, np.random.Generator]:
+    """Return the file of a history with a first part, and the generator of the noise after it."""
+    random = np.random.default_rng(1)
+    with TemporaryDirectory() as folder:
+        address = _enter_part(Path(folder), 0, json.loads(part), gpus, random, at_once)
+        return Path(str(address)).read_bytes(), random
+
+
+def _enter_part(
+    folder: Path,
+    first: int,
+    part: tuple[int, float, Mapping[str, Any]],
+    gpus: Sequence[int],
+    random: np.random.Generator,
+    at_once: bool,
+) -> Address:
+    address = parse_address(None, folder)
+    assert address
+    nights, rate, given = part
+    for night in range(first, first + nights):
+        rates = {each: [each * rate * float(np.exp(random.normal(0, 0.01)))] * 2 for each in gpus}
+        enter_all([folder_of(folder / "results", night, rates, **given)], address)
         if not at_once:
             Database.open(address).write(search_changes)
     return address

@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from pytest_dtfperf.history.where import Address, choose_address, parse_address
 from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder
 from tests.history.sessions import folder_of
+from tests.plugin import zygote
 
 STORED = Path(__file__).parents[1] / "session" / "stored" / "20260131T021503Z-9f3c1a"
 
@@ -133,14 +132,12 @@ def test_eight_at_once(tmp_path: Path, address: Address) -> None:
     """Eight processes make the history and enter sessions at the same moment: each is there once, and none is refused."""
     for night in range(16):
         folder_of(tmp_path / str(night % 8), night)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.history.writers",
-        address.url,
-        *(str(tmp_path / str(number)) for number in range(8)),
-    ]
-    entered = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    folders = (tmp_path / str(number) for number in range(8))
+    ended = zygote.python(
+        "-c", "import sys; from tests.history.writers import main; main(*sys.argv[1:])", address.url, *folders
+    )
+    assert ended.returncode == 0, ended.stderr
+    entered = ended.stdout.splitlines()
     assert len({words.split()[2] for words in entered}) == 16
     assert {words.split()[2] for words in entered} == set(names(address))
 
@@ -187,6 +184,11 @@ def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None
     )
 
 
+WITH_MOUNT = """
+import ctypes, os, subprocess
+assert ctypes.CDLL(None).unshare(0x00020000) == 0  # CLONE_NEWNS
+subprocess.run(f"mount --make-rprivate / && {os.environ['MOUNT']}", shell=True, check=True)
+"""
 REFUSED = """
 import sys
 from tests.history.test_enter import *
@@ -202,9 +204,9 @@ print(names(found), enter(folder_of(Path(sys.argv[3]), 1), found))
 
 def _run_with_mount(mount: str, code: str, *arguments: str) -> str:
     """What Python prints, with a disk that it alone sees."""
-    script = f'{mount} && exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ended = zygote.python("-c", WITH_MOUNT + code, *arguments, MOUNT=mount)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def _on_a_disk_to_be_read(tmp_path: Path) -> tuple[SessionFolder, Address, str]:

@@ -1,8 +1,7 @@
 """Readings of hosts over nights: from session folders into the history, and a host that becomes slow as an event."""
 
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from pytest_dtfperf.records.host_readings import FILE, HostReading, append_host_
 from pytest_dtfperf.records.session import SessionFolder
 from tests.cli.table import read
 from tests.history.sessions import BEGAN, HARDWARE, folder_of
+from tests.plugin import zygote
 
 NIGHTS, CHANGED = 24, 16
 HOSTS = ("n1", "n2", "n3")
@@ -262,7 +262,6 @@ from pytest_dtfperf.history.where import parse_address
 from pytest_dtfperf.records.session import SessionFolder
 
 history, *folders = map(Path, sys.argv[1:])
-sys.stdin.readline()
 for folder in folders:
     for line in remember(SessionFolder.open(folder), parse_address(None, history)).lines:
         print(line)
@@ -272,18 +271,10 @@ for folder in folders:
 def test_two_sessions_enter_their_readings_at_once(tmp_path: Path) -> None:
     """Two processes that enter sessions into one history at the same time lose and repeat no reading, and report nothing."""
     halves = [[night_of(tmp_path, night, {"n1": 1e9 + night}) for night in range(first, 16, 2)] for first in range(2)]
-    command = [sys.executable, "-c", ENTER, str(tmp_path)]
-    processes = [
-        subprocess.Popen(
-            [*command, *(str(folder.path) for folder in half)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for half in halves
-    ]
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("begin\n")
-        process.stdin.flush()
-    assert [process.communicate(timeout=300)[0] for process in processes] == ["", ""]
+    commands = [["-c", ENTER, str(tmp_path), *(str(folder.path) for folder in half)] for half in halves]
+    with ThreadPoolExecutor() as threads:
+        ended = list(threads.map(lambda command: zygote.python(*command), commands))
+    assert [(each.returncode, each.stdout) for each in ended] == [(0, "")] * 2
     with Database.open(address_in(tmp_path)).reading() as connection:
         found = [row["per_s"] for row in store.read_host_readings(connection, "n1")]
     assert sorted(found) == [1e9 + night for night in range(16)]
