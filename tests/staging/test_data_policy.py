@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.staging import stage
+from pytest_dtfperf.staging.transfer import PART_BYTES
 from tests.clusters.ec2.cloud.policy import actions
 from tests.plugin import zygote
 from tests.s3 import NAME, PATIENCE_S, S3, amazon, s3
@@ -26,7 +27,7 @@ def test_policy_has_exactly_the_used_actions(s3: S3, tmp_path: Path, monkeypatch
     user = s3.cloud.user(POLICY)
     before = len(s3.cloud.calls)
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "big").write_bytes(bytes(40 << 20))
+    (tmp_path / "set" / "big").write_bytes(bytes(PART_BYTES + 1))  # two parts
     with monkeypatch.context() as environment:
         for name, value in user.items():
             environment.setenv(name, value)
