@@ -8,7 +8,10 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
 
 _MARK = ".unfinished"
 _ABANDONED_S = 3600.0  # writing one file never takes so long
