@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,17 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import ports
+from tests.forks import REPOSITORY
 from tests.node.handheld import HandheldAgent
 from tests.node.stand_in_smi import A100, MISMATCH, gpu, write_smi
+
+
+def test_agent_imports_no_large_modules() -> None:
+    """An agent, which is started for each session on each host, imports none of the modules that pytest_dtfperf.node names."""
+    large = {"typing", "dataclasses", "argparse", "tempfile", "subprocess", "importlib.metadata"}
+    code = f"import sys, pytest_dtfperf.node.agent; sys.exit(str({large} & sys.modules.keys() or ''))"
+    ended = subprocess.run([sys.executable, "-S", "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
 
 
 def test_agent_sends_hello_when_its_zygote_is_ready() -> None:

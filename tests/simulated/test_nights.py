@@ -23,7 +23,7 @@ noise = 0.02
 seed = {night}
 {fault}
 """
-SIZES = [pytest.param(4, id="32 devices"), pytest.param(128, id="1,024 devices", marks=pytest.mark.campaign(only=True))]
+SIZES = [pytest.param(4, id="32 devices"), pytest.param(128, id="1,024 devices")]
 
 
 def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list[Record]:
@@ -52,6 +52,8 @@ def measure_night(folder: Path, hosts: int, night: int, fault: str = "") -> list
         return session.folder.measurements()
 
 
+# Nights of eight devices, with the same faults, verdicts, causes and file of the history, are in test_nightly.py.
+@pytest.mark.campaign(only=True)
 @pytest.mark.parametrize("hosts", SIZES)
 def test_nights_have_the_right_verdicts_and_causes(tmp_path: Path, hosts: int) -> None:
     """A slow host and a slow link are REGRESSED with themselves as the only cause, and a usual night is PASSED."""
