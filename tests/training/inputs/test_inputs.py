@@ -44,39 +44,21 @@ def spec_of(data: str, data_dirs: dict[str, str], **changes: object) -> Spec:
     return spec.replace(**changes)
 
 
-DELIVERED = [data for data in INPUTS if data != "synthetic"]
-
-
-@pytest.fixture(scope="module", params=DELIVERED)
+@pytest.fixture(scope="module", params=[data for data in INPUTS if data != "synthetic"])
 def data(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def all_deliveries(deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> dict[str, Delivered]:
-    """Deliver all inputs by two processes, because the first session of each takes longer than a delivery."""
-    steps = PASSES * STEPS_IN_A_PASS
-    ours: list[Ask] = []
-    theirs: list[Ask] = []
-    for data in DELIVERED:
-        spec = spec_of(data, data_dirs)
-        one = spec.replace(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
-        first, second = (Ask(spec, steps, index=index, workers=2) for index in range(2))
-        ours += [first, Ask(one, steps)]
-        theirs += [second, Ask(one.replace(data_format="NCHW"), steps), Ask(one.replace(seed=99), steps)]
-    made, others = deliver_in_turn(ours), deliver_in_turn(theirs)
-    return {
-        data: Delivered(
-            workers=[made[2 * number], others[3 * number]], alone=made[2 * number + 1], again=others[3 * number + 1],
-            otherwise=others[3 * number + 2],
-        )
-        for number, data in enumerate(DELIVERED)
-    }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def deliveries(data: str, all_deliveries: dict[str, Delivered]) -> Delivered:
-    return all_deliveries[data]
+def deliveries(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> Delivered:
+    spec, steps = spec_of(data, data_dirs), PASSES * STEPS_IN_A_PASS
+    one = spec.replace(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
+    first, second = (Ask(spec, steps, index=index, workers=2) for index in range(2))
+    its, alone = deliver_in_turn([first, Ask(one, steps)])
+    others, again, otherwise = deliver_in_turn(
+        [second, Ask(one.replace(data_format="NCHW"), steps), Ask(one.replace(seed=99), steps)]
+    )
+    return Delivered(workers=[its, others], alone=alone, again=again, otherwise=otherwise)
 
 
 def test_two_workers_of_two_towers_get_every_image_once_in_a_pass(deliveries: Delivered, data: str) -> None:
@@ -176,24 +158,18 @@ def test_batch_waits_for_a_full_buffer_only_if_records_are_shuffled(
     assert (delivery.error is not None) == shuffles
 
 
-@pytest.fixture(scope="module")
-def read_test_sets(deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> dict[str, Delivery]:
-    """Ask every input for its test set, in one process."""
-    asks = [Ask(spec_of(data, data_dirs), steps=2, test_set=True) for data in INPUTS]
-    return dict(zip(INPUTS, deliver_in_turn(asks), strict=True))
-
-
 @pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if row.test_set])
-def test_test_set_is_read_once(read_test_sets: dict[str, Delivery], data: str) -> None:
+def test_test_set_is_read_once(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
     """The images of a test set are delivered once each, and then the input ends."""
-    delivery = read_test_sets[data]
+    delivery = deliver(Ask(spec_of(data, data_dirs), steps=2, test_set=True))
     assert delivery.error == "OutOfRangeError"
     seen = [pair for step in range(len(delivery.steps)) for pair in delivery.step(step)]
     assert len(set(seen)) == len(seen) == 7
 
 
 @pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if not row.test_set])
-def test_synthetic_images_have_no_test_set(read_test_sets: dict[str, Delivery], data: str) -> None:
+def test_synthetic_images_have_no_test_set(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
     """An input of synthetic images refuses a test set, because accuracy would mean nothing."""
-    assert read_test_sets[data].error == "SpecError"
-    assert "has no test set: accuracy on made-up images means nothing" in read_test_sets[data].message
+    delivery = deliver(Ask(spec_of(data, data_dirs), test_set=True))
+    assert delivery.error == "SpecError"
+    assert "has no test set: accuracy on made-up images means nothing" in delivery.message

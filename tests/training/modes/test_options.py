@@ -73,14 +73,23 @@ def test_each_ring_carries_about_a_megabyte_per_device(size_bytes: int, devices:
     assert count_rings(size_bytes, devices, shards) == rings
 
 
+@pytest.fixture(scope="module")
+def alone(run_training: RunTraining, plain_spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the variables that one process on one device learns."""
+    path = tmp_path_factory.mktemp("alone") / "alone.npz"
+    run_training(plain_spec.replace(batch_size=8), checkpoint=str(path))
+    return path
+
+
 @pytest.mark.parametrize("mode", ["collective_all_reduce", "distributed_all_reduce"])
-def test_more_shards_learn_the_same(run_training: RunTraining, plain_spec: Spec, tmp_path: Path, mode: str) -> None:
+def test_more_shards_learn_the_same(
+    run_training: RunTraining, plain_spec: Spec, alone: Path, tmp_path: Path, mode: str
+) -> None:
     """Three rings over two workers of two devices end where one process does."""
     algorithm = "collective#3" if mode == "collective_all_reduce" else "xring#3"
     spec = plain_spec.replace(batch_size=2, gpus=4, variable_update=mode, all_reduce_spec=algorithm)
     run_training(spec, workers=2, checkpoint=str(tmp_path / "together.npz"))
-    run_training(plain_spec.replace(batch_size=8), checkpoint=str(tmp_path / "alone.npz"))
-    assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
+    assert_same_variables(tmp_path / "together.npz", alone)
 
 
 def test_worker_without_a_session_of_its_own_reports_no_steps(run_training: RunTraining, plain_spec: Spec) -> None:
