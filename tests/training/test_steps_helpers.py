@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,9 @@ from pytest_dtfperf.training.first_import import HIDDEN
 sys.modules.update(dict.fromkeys(HIDDEN))
 """
 
+# To import it here, as `importorskip` does, would import TensorFlow into the tests' process.
+needs_keras_2 = pytest.mark.skipif(find_spec("tf_keras") is None, reason="needs tf_keras")
+
 
 def steps_of(source: str, folder: Path, **environment: str) -> ReportedSteps:
     folder.mkdir(exist_ok=True)
@@ -204,29 +208,29 @@ def run_fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Mappin
 
 
 @pytest.mark.parametrize(
-    "version, case", [*((3, case) for case in KERAS_3_CASES), *((2, case) for case in EITHER_CASES)], ids=str
+    "version, case",
+    [*((3, case) for case in KERAS_3_CASES), *(pytest.param(2, case, marks=needs_keras_2) for case in EITHER_CASES)],
+    ids=str,
 )
 def test_each_keras_reports_all_its_batches(
     run_fits: Callable[[int], Mapping[str, ReportedSteps]], version: int, case: str
 ) -> None:
     """Generators, remainders and `steps_per_epoch` make as many steps and images in Keras 3 and in tf_keras, Keras 2."""
-    if version == 2:
-        pytest.importorskip("tf_keras")
     _, _, steps, images = KERAS_3_CASES[case]
     found = run_fits(version)[case]
     assert (found.wrong, len(found.step_s), found.images) == (None, steps, images)
 
 
+@needs_keras_2
 def test_keras_2_may_be_imported_by_its_own_name(tmp_path: Path) -> None:
     """A program that imports tf_keras itself, without TensorFlow's variable, is given a callback that it takes."""
-    pytest.importorskip("tf_keras")
     found = steps_of(IMPORTED, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 2, 16)
 
 
+@needs_keras_2
 def test_keras_2_reports_steps_of_several_workers(tmp_path: Path) -> None:
     """Each of two workers of MultiWorkerMirroredStrategy reports its `fit`: six batches, the last of an epoch a smaller one."""
-    pytest.importorskip("tf_keras")
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}} for index in range(2)]
 
