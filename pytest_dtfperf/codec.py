@@ -44,15 +44,20 @@ class ValidationError(TypeError, ValueError):
     """A value is not allowed in its field; the message has the path to it."""
 
     def __init__(self, allowed: str, value: Any, path: str = "") -> None:
-        self.allowed, self.path, self.shown = allowed, path, format_short(value)
-        super().__init__(f"{path}{': ' if path else ''}must be {allowed}, not {self.shown}")
+        super().__init__(allowed, value, path)
+        self.allowed, self.path, self._value = allowed, path, value
+
+    @property
+    def shown(self) -> str:
+        """The value as a message quotes it. Most errors are never shown: one of several allowed types did not fit."""
+        return format_short(self._value)
+
+    def __str__(self) -> str:
+        return f"{self.path}{': ' if self.path else ''}must be {self.allowed}, not {self.shown}"
 
     def prepend(self, step: object) -> "ValidationError":
         """Return the same error one level up: `step` is the key or the index that leads to it."""
-        error = ValidationError(self.allowed, None, f"{str(step)[:40]}{'.' if self.path else ''}{self.path}")
-        error.shown = self.shown
-        error.args = (f"{error.path}: must be {self.allowed}, not {self.shown}",)
-        return error
+        return ValidationError(self.allowed, self._value, f"{str(step)[:40]}{'.' if self.path else ''}{self.path}")
 
 
 def describe(
