@@ -126,11 +126,18 @@ def test_command_steps_give_its_rate(perf: PerfTests) -> None:
 
 OUT_OF_STEP = """
 import sys, time
+from pathlib import Path
+from pytest_dtfperf.steps import Steps
 if "--job_name=ps" in sys.argv:
     time.sleep(600)
-if "--task_index=1" in sys.argv:
-    time.sleep(0.7)
-from pytest_dtfperf.steps import Steps
+begun = Path({begun!r})
+if "--task_index=0" in sys.argv:
+    begun.touch()
+else:
+    while not begun.exists():
+        time.sleep(0.01)
+    begun.unlink()  # for the next run
+    time.sleep(1.5)
 steps = Steps(images_per_step=10)
 for _ in range(6):
     with steps:
@@ -140,7 +147,7 @@ for _ in range(6):
 
 def test_command_with_a_late_worker_is_invalid_on_a_busy_host(perf: PerfTests) -> None:
     """A worker that begins its steps late in each run is named with the seconds, though another process has a core."""
-    (perf.folder / "perf" / "another.py").write_text(OUT_OF_STEP)
+    (perf.folder / "perf" / "another.py").write_text(OUT_OF_STEP.format(begun=str(perf.folder / "begun")))
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         ended = perf.run("--gpus=2", "--repeats=2")
