@@ -149,7 +149,7 @@ AGENT, TRAINING_PROGRAM, BUILD = b"pytest_dtfperf.node.agent", b"\0train.py", b"
 STEP_S = 0.02  # of programs that are killed: their rates do not matter
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["agents", "run", "block"])
 def test_killed_comparison_leaves_no_process(perf: PerfTests, phase: str, number: int) -> None:
@@ -182,7 +182,7 @@ while made and not (here / "go").exists():
 """
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["build", "agents", "block"])
 def test_killed_bisection_leaves_no_process_and_continues(perf: PerfTests, phase: str, number: int) -> None:

@@ -33,7 +33,7 @@ def read_batch():
     return np.zeros((16, 8), "float32"), np.zeros((16, 1), "float32")
 """
 READ_S, SLOW_READ_S = 0.04, 0.1
-COMMITS, SLOW, MOST_TRAINED = (32, 21, 16) if campaign.WHOLE else (8, 5, 8)
+COMMITS, SLOW, MOST_TRAINED = (32, 21, 16) if campaign.WHOLE else (4, 2, 4)
 
 
 def make_commits(folder: Path, count: int, slow: int) -> list[str]:

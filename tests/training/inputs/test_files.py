@@ -333,7 +333,7 @@ def make_boxed_example(*sides: float) -> bytes:
     return example(image_encoded=_bytes(JPEG), image_class_label=LABEL, **boxes)
 
 
-@pytest.mark.campaign(part=3)
+@pytest.mark.campaign(part=5)
 @pytest.mark.parametrize(
     "content, problem",
     [

@@ -55,7 +55,7 @@ def test_each_batch_that_is_counted_is_applied_once(
     assert moved.argmax() == LABEL
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model, data", [("tiny_normed", "synthetic"), ("mnist_softmax", "synthetic-host")])
 @pytest.mark.parametrize("mode", MODES)
 def test_synthetic_images_are_learnt(run_training: RunTraining, tiny: Spec, mode: str, model: str, data: str) -> None:
