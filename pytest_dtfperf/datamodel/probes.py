@@ -36,6 +36,20 @@ class Link(Reading):
     )
 
 
+ALL = "*"  # in the name of a link: all other hosts at the same time, as in "*>node07"
+
+
+def make_link_name(source: str, target: str) -> str:
+    """Return the name of a link in `Probes`, as in node1>node2. Either end may be `ALL`."""
+    return f"{source}>{target}"
+
+
+def split_link_name(name: str) -> tuple[str, str]:
+    """Return the source and the target of a link."""
+    source, _, target = name.partition(">")
+    return source, target
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostProbe(JsonData):
     """The capacities of one host."""

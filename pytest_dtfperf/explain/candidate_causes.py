@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.datamodel.probes import ALL
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS, LinkTraffic, StepBreakdown, WorkKind
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import (
@@ -26,7 +27,7 @@ from pytest_dtfperf.explain.measurement_profile import (
     list_ends,
     select_worker_parts,
 )
-from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
+from pytest_dtfperf.explain.probes import LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
 Ends = tuple[str, str]  # source, destination

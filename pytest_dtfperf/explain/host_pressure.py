@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.datamodel.explanation import CauseKind
 from pytest_dtfperf.datamodel.host_state import Disturbance, HostState
+from pytest_dtfperf.datamodel.probes import ALL
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
-from pytest_dtfperf.explain.probes import ALL, LINK, ChangedLimit, Slower, find_limits, find_slower
+from pytest_dtfperf.explain.probes import LINK, ChangedLimit, Slower, find_limits, find_slower
 
 _QUOTA = "cpu_quota_cores"  # the name of the limit in probes
 

@@ -8,10 +8,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
+from pytest_dtfperf.datamodel.probes import ALL, HostProbe, Link, Probes, Reading, split_link_name
 from pytest_dtfperf.explain import thresholds
-
-ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
 
 
 @dataclass(frozen=True)
@@ -194,5 +192,5 @@ def _find_slower(
 
 def _direction(link: str) -> tuple[bool, bool]:
     """Return for each end of a link whether it stands for all other hosts."""
-    source, _, target = link.partition(">")
+    source, target = split_link_name(link)
     return source == ALL, target == ALL

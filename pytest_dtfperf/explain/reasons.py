@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_dtfperf.datamodel.explanation import CauseKind, Confidence
+from pytest_dtfperf.datamodel.probes import ALL, split_link_name
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkKind
 from pytest_dtfperf.explain import merge_causes, thresholds
 from pytest_dtfperf.explain.measurement_profile import (
@@ -21,7 +22,7 @@ from pytest_dtfperf.explain.measurement_profile import (
     select_worker_parts,
 )
 from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason
-from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
+from pytest_dtfperf.explain.probes import LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
 _NAMED = 3  # workers whose names a message lists
@@ -103,7 +104,7 @@ def _find_slower_links(case: ExplainCase) -> Collection[tuple[str, str]]:
     if not baseline or not current:
         return ()
     slower = {each.location for each in find_slower(baseline, current) if each.name == LINK}
-    return {(source, target) for name in slower & current.links.keys() for source, target in [name.split(">")]}
+    return {split_link_name(name) for name in slower & current.links.keys()}
 
 
 def _task_at(host: str, hosts: Mapping[str, str]) -> str:

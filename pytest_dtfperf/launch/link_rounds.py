@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pytest_dtfperf.clusters.placement import PlacedTask
+from pytest_dtfperf.datamodel.probes import ALL, make_link_name
 
 FEW = 8  # hosts: with so many, every pair is measured, in 14 rounds; with more, a ring, in 4 or 6
 
@@ -78,7 +79,6 @@ def split(pairs: Sequence[tuple[T, T]]) -> list[list[tuple[T, T]]]:
     return found
 
 
-ALL = "*"
 MOST_TURNS = 4  # of parameter servers' hosts, in each direction: 8 rounds of a second are the limit of a probe
 MOST_WORKERS_TURNS = 2  # of hosts with workers alone, likewise: 4 rounds more
 MOST_CONNECTIONS = 8  # between two hosts: a thread sends on each, and more find no core to run on
@@ -98,9 +98,8 @@ class Fan:
         return dict(zip(self.streams, self.connections or (1,) * len(self.streams), strict=True))
 
     def link(self, names: Sequence[str]) -> str:
-        """Return the link's name in `explain.probes`."""
-        source, target = (ALL if host is None else names[host] for host in (self.source, self.target))
-        return f"{source}>{target}"
+        """Return the link's name in `Probes`."""
+        return make_link_name(*(ALL if host is None else names[host] for host in (self.source, self.target)))
 
     def find_other_host(self, stream: Pair) -> int | None:
         """Return the host of a stream's other end; None for a link of two."""

@@ -29,7 +29,7 @@ from pytest_dtfperf.clusters.placement import FIRST_FIXED_PORT, HostView, place
 from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.host_state import HostState
-from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading, make_link_name
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
@@ -160,9 +160,8 @@ class Answers:
         for source, target in fan.streams:
             result = self._streams.get((number, source, target))
             if result is None or isinstance(result, str):
-                return (
-                    f"{self._hosts[source].name}>{self._hosts[target].name}: {result or self._explain_missing(source, target)}"
-                )
+                name = make_link_name(self._hosts[source].name, self._hosts[target].name)
+                return f"{name}: {result or self._explain_missing(source, target)}"
             rates[source, target] = [part.bytes / part.counted_s for part in result]
         sums = [sum(parts) for parts in zip(*rates.values(), strict=True)]
         per_s = statistics.median(sums)

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
-from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes
+from pytest_dtfperf.datamodel.probes import ALL, HostProbe, Link, Probes, split_link_name
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.explain.probes import ALL, is_disturbed
+from pytest_dtfperf.explain.probes import is_disturbed
 from pytest_dtfperf.formats import format_count, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import (
     Flow,
@@ -233,7 +233,7 @@ def _list_measured_ends(name: str, link: Link, *, outward: bool) -> Collection[s
 
     If several hosts share the link of one host, their readings are only shares of it, and not the rates of their own links.
     """
-    ends = name.split(">")[0 if outward else 1]
+    ends = split_link_name(name)[0 if outward else 1]
     if ends != ALL:
         return [ends]
     return link.streams if len(link.streams) == 1 else []

@@ -20,9 +20,9 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.fingerprint import Fingerprint
 from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.probes import ALL, Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, TimeBudgetSpent, get_first_line
-from pytest_dtfperf.explain.probes import ALL, is_disturbed, merge_probes
+from pytest_dtfperf.explain.probes import is_disturbed, merge_probes
 from pytest_dtfperf.formats import format_count, format_time_budget
 from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
 from pytest_dtfperf.history.where import Address, choose_address, get_requested, parse_address
