@@ -25,6 +25,7 @@ from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
 SIGNALS_S = 0.1  # how often signals are delivered while groups train
+TIME_LIMIT_REACHED = "the time limit was reached"  # the reason of what is not decided then
 MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
 
 

@@ -17,7 +17,7 @@ from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, Ru
 from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
 from pytest_dtfperf.formats import format_count, format_minutes, percent
 from pytest_dtfperf.qualify.group_rates import UNKNOWN_NOISE, Group, SearchPolicy
-from pytest_dtfperf.qualify.group_training import GroupTrainer
+from pytest_dtfperf.qualify.group_training import TIME_LIMIT_REACHED, GroupTrainer
 from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSet, SlowSetKind, estimate_cost
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
@@ -238,7 +238,7 @@ class HostIsolation:
     def _make_rounds(self, search: HostSearch) -> None:
         while groups := search.propose():
             if time.monotonic() - self._began_s + self._round_s > self._time_limit_s:
-                self._why_stopped = "the time limit was reached"
+                self._why_stopped = TIME_LIMIT_REACHED
                 return
             began_s = time.monotonic()
             progress = f"{format_count(len(groups), 'group')} of {format_count(len(groups[0]), 'host')}"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters.capacity import compute_need, count_hosts_for
 from pytest_dtfperf.clusters.slurm.request import make_drain_command
-from pytest_dtfperf.datamodel.probes import HostProbe, Probes
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes, make_link_name, split_link_name
 from pytest_dtfperf.datamodel.qualification import CapacityResult, HostResult, HostVerdict, PairResult, Qualification
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, UsageError
 from pytest_dtfperf.explain.probes import READING_NAMES, is_disturbed, merge_probes
@@ -24,7 +24,7 @@ from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.launch.link_rounds import Fan, Round, split
 from pytest_dtfperf.launch.probing import ALL_FAMILIES
 from pytest_dtfperf.qualify.group_rates import Group
-from pytest_dtfperf.qualify.group_training import GroupTrainer
+from pytest_dtfperf.qualify.group_training import TIME_LIMIT_REACHED, GroupTrainer
 from pytest_dtfperf.qualify.pairs import (
     LINK_IN,
     LINK_OUT,
@@ -47,7 +47,6 @@ from pytest_dtfperf.spec import Spec
 FILE = "qualification.json"
 TEST = "dtfperf qualify"
 TRAINING = "training"
-SEPARATOR = ">"  # of the two hosts in the name of a link
 SLOWER_CLOCK = 0.97  # of the median of the peers: such a clock is named beside a slow host
 
 
@@ -93,6 +92,7 @@ class HostQualification:
         self._link_conditions = ""
         self._pair_readings = PairReadings()
         self._why_not_measured: dict[Pair, str] = {}  # links that failed
+        self._why_unmet = "it was not measured before the end"  # links between hosts that have not met
         self._why_stopped = ""
 
     def carry_out(self) -> Qualification:
@@ -167,8 +167,8 @@ class HostQualification:
         unmet = [link for pair in self._pair_readings.list_unmet(left) for link in (pair, pair[::-1])]
         failed = [link for link in self._why_not_measured if set(link) <= {*left}]
         found = (link for link in dict.fromkeys([*failed, *unmet]) if link not in self._pair_readings.rates)
-        why = self._why_stopped or "the time limit was reached"
-        return {SEPARATOR.join(link): self._why_not_measured.get(link, why) for link in found}
+        why = self._why_stopped or self._why_unmet
+        return {make_link_name(*link): self._why_not_measured.get(link, why) for link in found}
 
     def _judge_by_records(self, recorded: Sequence[Series]) -> dict[str, dict[str, CapacityResult]]:
         conditions = self._list_conditions()
@@ -205,14 +205,13 @@ class HostQualification:
 
     def _describe_time_limit(self, longest_s: float) -> str:
         """Return that the time limit was reached, and after too few rounds how many are needed."""
-        reached = "the time limit was reached"
         made, required = self._own.rounds, self._policy.screening
         if made >= required:
-            return reached
+            return TIME_LIMIT_REACHED
         needed = f"{format_count(required, 'round')} are needed"
         if not made:
-            return f"{reached} before the first round: {needed} (--time-limit)"
-        after = f"{reached} after {format_count(made, 'round')}"
+            return f"{TIME_LIMIT_REACHED} before the first round: {needed} (--time-limit)"
+        after = f"{TIME_LIMIT_REACHED} after {format_count(made, 'round')}"
         return f"{after}: {needed}, and one takes up to {math.ceil(longest_s)} s (--time-limit)"
 
     @property
@@ -280,7 +279,7 @@ class HostQualification:
         return replace(
             probes,
             hosts={host: probe for host, probe in probes.hosts.items() if host not in why},
-            links={name: link for name, link in probes.links.items() if not set(name.split(SEPARATOR)) & why.keys()},
+            links={name: link for name, link in probes.links.items() if not set(split_link_name(name)) & why.keys()},
         )
 
     def _probe_all(self, families: Sequence[str], with_links: bool) -> Probes:
@@ -293,15 +292,13 @@ class HostQualification:
         spec = self._trainer.shrink(len(self._left))
         rounds = _plan_rounds(launcher.hosts, matchings)
         probes = launcher.probe(spec, again=True, cold_input=True, rounds=rounds, families=families)
-        for name, why in probes.unknown.items():
-            if SEPARATOR in name:
-                here, there = name.split(SEPARATOR)
-                self._why_not_measured[here, there] = why.removeprefix(f"{name}: ")
+        failed = {name: why.removeprefix(f"{name}: ") for name, why in probes.unknown.items() if name not in self._kinds}
+        self._why_not_measured |= {split_link_name(name): why for name, why in failed.items()}
         return probes
 
-    def _probe_links(self, draw: Callable[[], Iterable[Sequence[Pair]]]) -> dict[Pair, float]:
-        """Return the rates of the links in these rounds. `draw` is called again without the hosts that are lost."""
-        probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(draw()))
+    def _probe_links(self, rounds: Sequence[Sequence[Pair]]) -> dict[Pair, float]:
+        """Return the rates of the links in these rounds, without those of hosts that are lost."""
+        probes = self._trainer.repeat_without_lost_hosts(lambda: self._probe(map(self._drop_lost, rounds)))
         lost = {host: InfrastructureError(why, host=host) for host, why in probes.unknown.items() if host in self._left}
         self._trainer.lose(lost)
         return _list_pair_rates(probes)
@@ -316,23 +313,26 @@ class HostQualification:
 
     def _measure_unmet(self) -> None:
         unmet = self._pair_readings.list_unmet(self._left) if len(self._hosts) > 2 else []
-        if unmet and self._has_time(time.monotonic()):
+        if unmet and not self._has_time(time.monotonic()):
+            self._why_unmet = TIME_LIMIT_REACHED
+        elif unmet:
             self._on_status(f"{format_count(len(unmet), 'pair')} of hosts that have not met")
-            self._pair_readings.add_unmet(self._probe_links(lambda: split(self._pair_readings.list_unmet(self._left))))
+            self._pair_readings.add_unmet(self._probe_links(split(unmet)))
 
     def _measure_suspects(self) -> None:
+        suspects = self._pair_readings.find_suspects() if len(self._hosts) > 2 else []
         longest_s = 0.0
-        for _ in range(PAIR_READINGS if len(self._hosts) > 2 else 0):
-            suspects = self._list_suspects()
+        for _ in range(PAIR_READINGS):
+            suspects = self._drop_lost(suspects)
             began_s = time.monotonic()
             if not suspects or not self._has_time(began_s, longest_s):
                 return
             self._on_status(f"{format_count(len(suspects), 'pair')} of hosts again")
-            self._pair_readings.add_again(self._probe_links(lambda: [[pair] for pair in self._list_suspects()]))
+            self._pair_readings.add_again(self._probe_links([[pair] for pair in suspects]))
             longest_s = max(longest_s, time.monotonic() - began_s)
 
-    def _list_suspects(self) -> list[Pair]:
-        return [pair for pair in self._pair_readings.find_suspects() if not set(pair) & self._trainer.lost.keys()]
+    def _drop_lost(self, pairs: Sequence[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if not set(pair) & self._trainer.lost.keys()]
 
     def _has_time(self, now_s: float, needed_s: float = 0.0) -> bool:
         return now_s - self._began_s + needed_s <= self._time_limit_s
@@ -449,5 +449,4 @@ def _plan_rounds(hosts: Sequence[str], matchings: Iterable[Sequence[Pair]]) -> l
 
 
 def _list_pair_rates(probes: Probes) -> dict[Pair, float]:
-    ends = {name: name.split(SEPARATOR) for name in probes.links}
-    return {(here, there): probes.links[name].per_s for name, (here, there) in ends.items()}
+    return {split_link_name(name): link.per_s for name, link in probes.links.items()}

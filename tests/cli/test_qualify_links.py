@@ -1,5 +1,6 @@
 """Tests of `dtfperf qualify` where links between hosts are not measured: a host is lost, a link fails, the time is over."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -77,6 +78,8 @@ def test_link_that_cannot_be_measured_is_named(
     out = capsys.readouterr().out
     assert "4 fit, 0 slow, 0 not judged" in out
     assert "links that were not measured: sim-0000>sim-0001, sim-0001>sim-0000: connection refused\n" in out
+    (path,) = (folder / "perf_results").glob("*/qualification.json")
+    assert json.loads(path.read_text())["unknown_links"] == failed
 
 
 def test_links_that_the_time_limit_leaves_are_named(
